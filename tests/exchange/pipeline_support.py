@@ -1,8 +1,8 @@
 """A small pipeline without a stage: exchanges of its ranks, whose gradients a test gives."""
 
 import numpy as np
+from exchange_support import HYPER
 
-from ringtrain.config.record import OptimizerConfig
 from ringtrain.exchange.model_parallel.pipeline import MessageServing
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
@@ -31,7 +31,7 @@ def bound(t, optimizer="sgd", **options):
     ops, graph = ReferenceOps("float64"), spec.parse_model(TEXT, "net").graph()
     exchange = Pipeline(t, ops, deadline_s=20.0, **options)
     arena = Arena(t.scratch, exchange.prepare(graph).parameters(), "float64")
-    exchange.bind(arena, make_optimizer(optimizer, arena.spans, OptimizerConfig(momentum=0.5, weight_decay=0.25)))
+    exchange.bind(arena, make_optimizer(optimizer, arena.spans, HYPER))
     spans = whole_arena(graph).spans
     arena.weights[...] = exchange.own_part(np.ones(spans[-1].stop))
     if t.rank not in exchange.facts.roles.whole(t.size):

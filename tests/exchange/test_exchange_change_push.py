@@ -1,10 +1,11 @@
 """Ranks that are apart: what weights hold when they are taken, how far ranks get, what a meeting ends with."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
-from test_exchange_strategies import bound, run
+from exchange_support import bound, each_equal, forward, gradient, iterate, run
 
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import StalledError
@@ -25,9 +26,7 @@ from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
 
-
-def pushing(*args, **options):
-    return StaleParameterServer("server", *args, **options)
+pushing = partial(StaleParameterServer, "server")
 
 
 # ── weights that say which updates they hold ──────────────────────────────────────────────────────────────────────────
@@ -55,10 +54,10 @@ def mark(arena, rank, iteration):
 def is_complete(arena, clock, rank, staleness, trainers, share):
     """Whether weights at ``clock`` hold what they must: all updates up to clock - K - 1 and all of this rank."""
     for span in arena.spans:
-        held = arena.weight(span)
+        updates = arena.weight(span)
         sure = max(clock - staleness, 0)
-        assert np.all(held[trainers, :sure] == share), (clock, held)
-        assert np.all(held[rank, :clock] == share) and np.all((held == 0) | (held == share))
+        assert np.all(updates[trainers, :sure] == share), (clock, updates)
+        assert np.all(updates[rank, :clock] == share) and np.all((updates == 0) | (updates == share))
 
 
 @pytest.mark.parametrize(
@@ -84,8 +83,7 @@ def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(sta
             exchange.before(iteration, int(trains), len(trainers))
             begun[t.rank] = iteration + 1
             if trains:
-                for span in arena.spans:
-                    exchange.before_read(span)
+                forward(exchange, arena)
                 is_complete(arena, iteration, t.rank, staleness, trainers, share)
                 mark(arena, t.rank, iteration)
             target = min(iteration + staleness + 1, ITERATIONS)
@@ -108,15 +106,9 @@ def test_with_one_slow_rank_the_lag_reaches_the_bound_and_pulls_are_complete(sta
 
 # ── sums ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def stepped(exchange, arena, rank, iteration, size):
-    """An iteration with small whole numbers for gradients: parts of a mean over the rank's own part, of equal size."""
-    exchange.before(iteration, 1, size)
-    for span in arena.spans:
-        exchange.before_read(span)
-    rng = np.random.default_rng([rank, iteration])
-    for span in reversed(arena.spans):
-        arena.grad(span)[...] = size * rng.integers(-8, 9, span.shape)
-        exchange.grad_ready(span)
-    exchange.finish(iteration, 0.125)
+    """An iteration whose gradients are parts of a mean over the rank's part of a batch, of equal size."""
+    grads = size * gradient(arena.spans, rank, iteration)
+    iterate(exchange, arena, rank, iteration, 1, size, reads=True, grads=grads)
 
 
 @pytest.mark.parametrize("overlap", ["none", "forward"])
@@ -131,19 +123,8 @@ def test_without_staleness_it_would_be_synchronous(size, servers, overlap):
         exchange.synchronize()
         return arena.weights.copy()
 
-    def body_of_all(t):
-        exchange, arena = bound(AllReduce, t)
-        for iteration in range(5):
-            exchange.before(iteration, 1, size)
-            rng = np.random.default_rng([t.rank, iteration])
-            for span in reversed(arena.spans):
-                arena.grad(span)[...] = rng.integers(-8, 9, span.shape)
-            exchange.finish(iteration, 0.125)
-        return arena.weights.copy()
-
-    want = LoopbackWorld(size).run(body_of_all)[0]
-    for weights in LoopbackWorld(size).run(body):
-        np.testing.assert_allclose(weights, want, rtol=1e-12, atol=1e-12)
+    want = run(AllReduce, size, 5)[0][0]
+    each_equal(LoopbackWorld(size).run(body), want, close=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +150,7 @@ def test_asynchronously_every_update_counts_once(every, world, overlap):
                 exchange.serving.serve(t.patience.poll)
             for unit in parts[meeting] if t.rank in trainers else ():
                 exchange.before(unit // len(trainers), 1, len(trainers))
-                for span in arena.spans:
-                    exchange.before_read(span)
+                forward(exchange, arena)
                 arena.grads[...] = 0
                 for span in arena.spans:
                     arena.grad(span).reshape(-1)[unit] -= 1.0
@@ -217,19 +197,19 @@ def test_the_state_is_the_mean_of_the_workers_and_each_keeps_its_own():
             arena.grads[...] = t.rank * trains
             exchange.finish(iteration, 0.125)
         exchange.synchronize()
-        own = exchange._update.slots["momentum"].copy()
+        kept = exchange._update.slots["momentum"].copy()
         state = exchange.owned_state.state()
         again = exchange.owned_state.state()
-        return own, state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
+        return kept, state, again, exchange._update.slots["momentum"].copy(), exchange._update.step
 
     (_, first, again, none, step), *workers = LoopbackWorld(4).run(body)
     assert none.size == 0 and step == 0 and first["step"] == 3
-    np.testing.assert_allclose(first["momentum"], sum(own for own, *_ in workers) / 3, rtol=1e-12)
+    np.testing.assert_allclose(first["momentum"], sum(kept for kept, *_ in workers) / 3, rtol=1e-12)
     assert not np.allclose(first["momentum"], workers[0][0])
     np.testing.assert_array_equal(first["momentum"], again["momentum"])
-    for own, state, _, momentum, step in workers:
+    for kept, state, _, momentum, step in workers:
         np.testing.assert_array_equal(state["momentum"], first["momentum"])
-        np.testing.assert_array_equal(momentum, own)
+        np.testing.assert_array_equal(momentum, kept)
         assert step == 3
 
 
@@ -266,10 +246,8 @@ def test_what_it_sends_and_says():
     )
     assert exchange.facts.header == says("ranks 0, 1", 3) and exchange.denominator(3, 10) == 3
     assert exchange.facts.notes[1:] == [says("since", "learning")]
-    alone = Loopback()
-    terms = says("rank 0", 4)
-    assert StaleParameterServer("averaging", alone, ReferenceOps(), every=4).facts.header == terms
-    averaging, _ = bound(lambda *given, **more: StaleParameterServer("averaging", *given, **more), alone, every=4)
+    averaging, _ = bound(partial(StaleParameterServer, "averaging"), Loopback(), every=4)
+    assert averaging.facts.header == says("rank 0", 4)
     assert averaging.facts.notes[1:] == [says("since", "learning"), says("--average-every")]
     assert Lag({}, {}, {0: 0}).largest == 0
 
@@ -318,23 +296,13 @@ def test_weights_do_not_change_while_they_are_sent():
 
 
 # ── ranks that do not come ────────────────────────────────────────────────────────────────────────────────────────────
-def hasty(*args, **options):
-    return pushing(*args, **{**options, "deadline_s": 0.05})
-
-
-@pytest.mark.parametrize(
-    ("absent", "waiting", "message"),
-    [
-        (1, 0, says("0.05 s", "rank 1")),  # the server trains, and is held
-        (0, 1, says("0.05 s", "rank 0")),
-    ],
-)
-def test_a_rank_that_makes_no_update_is_named(absent, waiting, message):
+@pytest.mark.parametrize("absent", [0, 1])  # the server, or the other: then the server trains, and is held
+def test_a_rank_that_makes_no_update_is_named(absent):
     def body(t):
-        exchange, arena = bound(hasty, t, staleness=1)
+        exchange, arena = bound(pushing, t, staleness=1, deadline_s=0.05)
         if t.rank == absent:
             return
-        with pytest.raises(StalledError, match=message):
+        with pytest.raises(StalledError, match=says("0.05 s", f"rank {absent}")):
             for iteration in range(3):
                 stepped(exchange, arena, t.rank, iteration, 2)
 
@@ -343,7 +311,7 @@ def test_a_rank_that_makes_no_update_is_named(absent, waiting, message):
 
 def test_a_server_that_only_serves_names_the_slowest_and_who_is_not_at_the_meeting():
     def body(t):
-        exchange, _ = bound(hasty, t, staleness=1, dedicated=True)
+        exchange, _ = bound(pushing, t, staleness=1, dedicated=True, deadline_s=0.05)
         if t.rank == 0:
             with pytest.raises(StalledError, match=says("ranks 1, 2", "update")):
                 for iteration in range(3):

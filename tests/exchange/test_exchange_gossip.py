@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from test_exchange_strategies import LR, bound, iterate, run
+from exchange_support import LR, bound, gradient, iterate, run
 
 from ringtrain.exchange import tags
 from ringtrain.exchange.strategies.gossip_pairs import pairing, period
@@ -12,14 +12,6 @@ from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import AllReduce, Gossip
 from tests.fakes.transports import delaying, recording
 from tests.loopback.world import LoopbackWorld
-
-
-def gradients(rank, iteration, arena):
-    rng = np.random.default_rng([rank, iteration])
-    grads = np.zeros(arena.count)
-    for span in reversed(arena.spans):
-        grads[span.start : span.start + span.count] = rng.integers(-8, 9, span.count)
-    return grads
 
 
 def formula(size, iterations, seed=0, sizes=None):
@@ -32,9 +24,9 @@ def formula(size, iterations, seed=0, sizes=None):
         for rank, (exchange, arena) in enumerate(ranks):
             if sizes and not sizes[rank]:
                 continue
-            arena.grads[...] = gradients(rank, iteration, arena)
+            arena.grads[...] = gradient(arena.spans, rank, iteration)
             exchange.finish(iteration, LR)
-    return ranks
+    return [exchange for exchange, _ in ranks], [arena.weights for _, arena in ranks]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
@@ -46,9 +38,7 @@ def test_an_iteration_is_a_mean_with_the_partner_and_an_own_update(size, late):
             iterate(exchange, arena, t.rank, iteration, 1, size)
         return arena.weights.copy()
 
-    want = formula(size, 7, seed=2)
-    for weights, (_, arena) in zip(LoopbackWorld(size).run(body), want, strict=True):
-        np.testing.assert_allclose(weights, arena.weights, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(LoopbackWorld(size).run(body), formula(size, 7, seed=2)[1], rtol=1e-14, atol=1e-14)
 
 
 def test_settling_shows_the_mean_of_all_once_and_a_state_is_the_mean_of_states():
@@ -56,7 +46,7 @@ def test_settling_shows_the_mean_of_all_once_and_a_state_is_the_mean_of_states()
         exchange, arena = bound(Gossip, t)
         for iteration in range(5):
             iterate(exchange, arena, t.rank, iteration, 1, 3)
-        own, slot = arena.weights.copy(), exchange._update.slots["momentum"].copy()
+        before, slot = arena.weights.copy(), exchange._update.slots["momentum"].copy()
         exchange.synchronize()
         sent, weights = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
         exchange.synchronize()
@@ -64,18 +54,18 @@ def test_settling_shows_the_mean_of_all_once_and_a_state_is_the_mean_of_states()
         state = exchange.owned_state.state()
         np.testing.assert_array_equal(arena.weights, weights)
         exchange.before(5, 1, 3)
-        np.testing.assert_array_equal(arena.weights, own)
+        np.testing.assert_array_equal(arena.weights, before)
         np.testing.assert_array_equal(exchange._update.slots["momentum"], slot)
         exchange.finish(5, 0.0)
         return weights, state
 
-    want = formula(3, 5)
-    found = LoopbackWorld(3).run(body)
-    assert len({weights.tobytes() for weights, _ in found}) == len({s["momentum"].tobytes() for _, s in found}) == 1
-    np.testing.assert_allclose(found[0][0], np.mean([arena.weights for _, arena in want], axis=0), rtol=1e-13)
-    momentum = np.mean([exchange.owned_state.state()["momentum"] for exchange, _ in want], axis=0)
-    np.testing.assert_allclose(found[0][1]["momentum"], momentum, rtol=1e-13, atol=1e-14)
-    assert found[0][1]["step"] == 5
+    weights, states = zip(*LoopbackWorld(3).run(body), strict=True)
+    exchanges, want = formula(3, 5)
+    assert len({each.tobytes() for each in weights}) == len({state["momentum"].tobytes() for state in states}) == 1
+    np.testing.assert_allclose(weights[0], np.mean(want, axis=0), rtol=1e-13)
+    momentum = np.mean([exchange.owned_state.state()["momentum"] for exchange in exchanges], axis=0)
+    np.testing.assert_allclose(states[0]["momentum"], momentum, rtol=1e-13, atol=1e-14)
+    assert states[0]["step"] == 5
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
@@ -110,9 +100,7 @@ def test_a_rank_without_examples_meets_and_learns_nothing():
             iterate(exchange, arena, t.rank, iteration, int(t.rank != 1), 1)
         return arena.weights.copy()
 
-    want = formula(2, 3, sizes=(1, 0))
-    for weights, (_, arena) in zip(LoopbackWorld(2).run(body), want, strict=True):
-        np.testing.assert_array_equal(weights, arena.weights)
+    np.testing.assert_array_equal(LoopbackWorld(2).run(body), formula(2, 3, sizes=(1, 0))[1])
 
 
 def test_a_rank_sends_its_weights_once_an_iteration_and_nothing_more():
@@ -159,8 +147,7 @@ def test_nobody_waits_but_for_its_partner():
             iterate(exchange, arena, t.rank, 0, 1, 4)
         return arena.weights.copy()
 
-    for weights, (_, arena) in zip(LoopbackWorld(4).run(body), formula(4, 1), strict=True):
-        np.testing.assert_array_equal(weights, arena.weights)
+    np.testing.assert_array_equal(LoopbackWorld(4).run(body), formula(4, 1)[1])
 
 
 def test_one_rank_alone_is_serial():

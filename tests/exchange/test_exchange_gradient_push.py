@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_exchange_strategies import TABLE, bound, run
+from exchange_support import TABLE, bound, each_equal, forward, iterate, run
 
 from ringtrain.collectives.algorithms import rooted
 from ringtrain.collectives.proof.verify import verify_schedule
@@ -18,32 +18,9 @@ from tests.says import says
 from tests.tiers import grid
 
 
-def served(size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **options):
-    """(weights, state, exchange) of each rank, as the training loop would have it: only those that train have
-    gradients, and forward asks for weights, layer by layer."""
-
-    def body(t):
-        exchange, arena = bound(ParameterServer, wrap(t), **options)
-        trainers = exchange.facts.roles.trainers
-        for iteration in range(iterations):
-            one_iteration(exchange, arena, t.rank if t.rank in trainers else None, iteration, announce)
-        exchange.synchronize()
-        weights = arena.weights.copy()
-        return weights, exchange.owned_state.state(), exchange
-
-    return LoopbackWorld(size, nodes).run(body)
-
-
-def one_iteration(exchange, arena, seed, iteration, announce=True):
-    exchange.before(iteration, 0 if seed is None else 1, 1)
-    for span in arena.spans if seed is not None else ():
-        exchange.before_read(span)
-    rng = np.random.default_rng([seed or 0, iteration])
-    for span in reversed(arena.spans):
-        arena.grad(span)[...] = 0 if seed is None else rng.integers(-8, 9, span.shape)
-        if announce:
-            exchange.grad_ready(span)
-    exchange.finish(iteration, 0.125)
+def served(size, iterations=4, **options):
+    """(weights, state, exchange) of each rank, as in training: forward asks for weights, layer by layer."""
+    return run(ParameterServer, size, iterations, reads=True, **options)
 
 
 # ── trees ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,9 +98,8 @@ def test_roles():
         ((1, 2, True), says("--servers", 2, "1 rank", 1)),
         ((2, 2, True), says("--dedicated", "--servers", "--no-dedicated", 2, "2 ranks")),
     ):
-        with pytest.raises(ConfigError) as error:
+        with pytest.raises(ConfigError, match=message):
             roles_of(size, servers, dedicated)
-        assert message == str(error.value)
 
 
 def test_more_servers_than_parameters_are_refused():
@@ -151,8 +127,8 @@ def test_it_is_all_reduce(world, overlap):
     size, servers = world
     want = run(AllReduce, size)
     for options in ({"bucket_bytes": 1}, {"bucket_bytes": 600, "segment_bytes": 64}):
-        found = served(size, servers=servers, overlap=overlap, **options)
-        for (weights, state, _), (wanted, kept, _) in zip(found, want, strict=True):
+        ranks = served(size, servers=servers, overlap=overlap, **options)
+        for (weights, state, _), (wanted, kept, _) in zip(ranks, want, strict=True):
             np.testing.assert_array_equal(weights, wanted)
             np.testing.assert_array_equal(state["momentum"], kept["momentum"])
             assert state["step"] == 4
@@ -169,23 +145,21 @@ def test_dedicated_servers_and_heads_of_nodes(servers, levels, overlap):
     def expected(t):
         exchange, arena = bound(AllReduce, t)
         for iteration in range(3):
-            one_iteration(exchange, arena, t.rank if t.rank >= servers else None, iteration)
+            iterate(exchange, arena, t.rank, iteration, int(t.rank >= servers))
         return arena.weights.copy()
 
     want = LoopbackWorld(size).run(expected)[0]
     options = {"servers": servers, "dedicated": True, "levels": levels, "overlap": overlap, "bucket_bytes": 300}
     for nodes in (1, 2, [0, 1, 0, 1, 2, 2]):
-        found = served(size, 3, nodes, segment_bytes=64, **options)
-        for weights, *_ in found:
-            np.testing.assert_array_equal(weights, want)
+        ranks = served(size, 3, nodes=nodes, segment_bytes=64, **options)
+        each_equal([weights for weights, *_ in ranks], want)
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 def test_messages_that_end_late_and_gradients_that_nobody_announces(overlap):
     (want, *_), *_ = run(AllReduce, 4)
-    found = served(4, wrap=lambda t: delaying(t, seed=5), announce=False, segment_bytes=64, servers=2, overlap=overlap)
-    for weights, *_ in found:
-        np.testing.assert_array_equal(weights, want)
+    late = {"wrap": lambda t: delaying(t, seed=5), "announce": False, "segment_bytes": 64}
+    each_equal([weights for weights, *_ in served(4, servers=2, overlap=overlap, **late)], want)
 
 
 def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
@@ -194,7 +168,7 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
     def body(t):
         exchange, arena = bound(ParameterServer, t, overlap="forward", bucket_bytes=1)
         arena.weights[...] = 0
-        one_iteration(exchange, arena, t.rank, 0)
+        iterate(exchange, arena, t.rank, 0, reads=True)
         first = arena.spans[0]
         exchange.before_read(first)
         landed = exchange._pulls._arrived
@@ -205,38 +179,37 @@ def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():
 
 
 @pytest.mark.parametrize("dedicated", [False, True])
-@pytest.mark.parametrize("held", [0, 4])  # the bucket of the highest layer, or of the lowest
-def test_a_bucket_comes_back_before_the_last_sum_is_complete(dedicated, held):
+@pytest.mark.parametrize("late", [0, 4])  # the bucket of the highest layer, or of the lowest
+def test_a_bucket_comes_back_before_the_last_sum_is_complete(dedicated, late):
     """The server does not get one bucket's gradients before rank 1 has all other weights of the update. Meanwhile the
     server waits for that bucket in its forward pass, or, dedicated, at its next iteration."""
     gates, size = {}, 3
 
     def body(t):
-        gate = gates[t.rank] = Shut(t, held, held)
+        gate = gates[t.rank] = Shut(t, late, late)
         options = {"overlap": "forward", "bucket_bytes": 1, "dedicated": dedicated}
         exchange, arena = bound(ParameterServer, gate, **options)
         t.barrier()
         trains = t.rank in exchange.facts.roles.trainers
-        one_iteration(exchange, arena, t.rank if trains else None, 0)
+        iterate(exchange, arena, t.rank, 0, int(trains), reads=True)
         weights = exchange._weights
         if t.rank == 1:
-            others = set(range(len(arena.spans))) - {held}
+            others = set(range(len(arena.spans))) - {late}
             wait_for(lambda: came(exchange, others), 20.0, lambda: "weights")
-            assert not weights.has_landed(held)
+            assert not weights.has_landed(late)
             gates[0].opened = True
         exchange.before(1, int(trains), 1)
-        for span in arena.spans if trains else ():
-            exchange.before_read(span)
+        if trains:
+            forward(exchange, arena)
         exchange.synchronize()
         return arena.weights.copy()
 
-    def came(exchange, places):
+    def came(exchange, indices):
         exchange._weights.test()
-        return all(exchange._weights.has_landed(place) for place in places)
+        return all(map(exchange._weights.has_landed, indices))
 
     (want, *_), *_ = served(size, 1, dedicated=dedicated, bucket_bytes=1)
-    for weights in LoopbackWorld(size).run(body):
-        np.testing.assert_array_equal(weights, want)
+    each_equal(LoopbackWorld(size).run(body), want)
 
 
 @pytest.mark.parametrize(("exposed", "counted"), [(False, set()), (True, {"start", "test"})])
@@ -246,7 +219,7 @@ def test_what_a_server_does_within_a_wait_counts_as_that_wait_alone(exposed, cou
     def body(t):
         gate = Shut(t, 0, len(TABLE) - 1)
         exchange, arena = bound(ParameterServer, gate, overlap="forward", bucket_bytes=1)
-        one_iteration(exchange, arena, t.rank, 0)
+        iterate(exchange, arena, t.rank, 0, reads=True)
         seen = set()
         if t.rank == 0:
             exchange._weights.watch(lambda verb, *_: seen.add(verb))
@@ -261,13 +234,9 @@ def test_what_a_server_does_within_a_wait_counts_as_that_wait_alone(exposed, cou
 
 
 def test_with_clipping_servers_update_when_all_sums_are_there_and_the_header_says_so():
-    def noted(**options):
-        return served(2, 2, overlap="forward", **options)[0][2].facts.notes
-
     sizes = says("1.375 KiB")
-    assert noted() == [sizes]
-    factor = says("--clip-norm", "0.5")
-    assert noted(clip_norm=0.5) == [sizes, says("--overlap", factor)]
+    for options, notes in (({}, [sizes]), ({"clip_norm": 0.5}, [sizes, says("--overlap", "--clip-norm", "0.5")])):
+        assert served(2, 2, overlap="forward", **options)[0][2].facts.notes == notes
 
 
 def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
@@ -277,8 +246,8 @@ def test_the_head_of_a_node_hands_weights_on_though_it_has_no_examples():
         exchange, arena = bound(ParameterServer, t, levels=2, overlap="forward", bucket_bytes=1)
         for iteration in range(3):
             exchange.before(iteration, int(t.rank != 1), 2)
-            for span in arena.spans if t.rank != 1 else ():
-                exchange.before_read(span)
+            if t.rank != 1:
+                forward(exchange, arena)
             t.barrier()
             arena.grads[...] = 0
             exchange.finish(iteration, 0.125)

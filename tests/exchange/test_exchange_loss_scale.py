@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_exchange_strategies import bound
+from exchange_support import bound, iterate
 
 from ringtrain.exchange.update.loss_scale import START, LossScale
 from ringtrain.ops.reference import ReferenceOps
@@ -35,20 +35,16 @@ def judge(scale, *finite):
 def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():
     scale = LossScale(OPS)
     assert scale.numbers[FACTOR] == scale.factor == START == 65536
-    judge(scale, *[False] * 3)
-    assert scale.numbers.tolist() == [8192, 0, 3]
-    judge(scale, *[True] * (GROW_AFTER - 1))
-    assert scale.numbers[FACTOR] == 8192
-    judge(scale, True)
-    assert scale.numbers.tolist() == [16384, 0, 3]
-    judge(scale, *[True] * (GROW_AFTER - 1), False, *[True] * (GROW_AFTER - 1))  # the count begins anew
-    assert scale.numbers[FACTOR] == 8192
-
-
-def test_it_stays_within_bounds():
-    scale = LossScale(OPS)
-    judge(scale, *[False] * 40)
-    assert scale.numbers.tolist() == [1, 0, 40]
+    almost = [True] * (GROW_AFTER - 1)
+    for finite, numbers in (
+        ([False] * 3, [8192, 0, 3]),
+        (almost, [8192, GROW_AFTER - 1, 3]),
+        ([True], [16384, 0, 3]),
+        ([*almost, False, *almost], [8192, GROW_AFTER - 1, 4]),  # the count begins anew
+        ([False] * 36, [1, 0, 40]),
+    ):
+        judge(scale, *finite)
+        assert scale.numbers.tolist() == numbers
     scale.numbers[[FACTOR, GOOD]] = LARGEST_FACTOR, GROW_AFTER - 1
     judge(scale, True)
     assert scale.numbers.tolist() == [LARGEST_FACTOR, 0, 40]
@@ -120,11 +116,7 @@ def test_an_update_that_is_left_out_by_ranks_that_share_the_work_does_not_count(
         scale = LossScale(OPS, 1.0)
         exchange, arena = bound(Sharded, t, optimizer, scale=scale)
         for iteration, factor in enumerate(factors):
-            exchange.before(iteration, 1, 2)
-            for span in reversed(arena.spans):
-                arena.grad(span)[...] = factor * (1 + t.rank)
-                exchange.grad_ready(span)
-            exchange.finish(iteration, 0.125)
+            iterate(exchange, arena, t.rank, iteration, 1, 2, grads=np.full(arena.count, factor * (1 + t.rank)))
         return arena.weights.tobytes(), exchange.owned_state.state()["step"], scale.numbers[SKIPPED]
 
     with_it, without = (LoopbackWorld(2).run(lambda t, f=f: body(t, f)) for f in ((1.0, np.inf, 2.0), (1.0, 2.0)))

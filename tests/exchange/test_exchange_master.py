@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_exchange_strategies import bound, run
+from exchange_support import bound, run
 
 from ringtrain.errors import StalledError
 from ringtrain.exchange.base import Roles
@@ -19,18 +19,15 @@ CUTS = {1: [(0, 2), (2, 3)], 2: [], 0: [(3, 5), (5, 8)]}  # rank 2 has nothing, 
     ("size", "options"), [(1, {}), (2, {"clip_norm": 5.0}), (3, {"optimizer": "adamw", "segment_bytes": 64}), (5, {})]
 )
 def test_weights_are_those_of_all_reduce_and_the_state_is_on_rank_0(size, options):
-    want = run(AllReduce, size, algorithm="star", bucket_bytes=600, **options)
-    found = run(Master, size, bucket_bytes=600, wrap=lambda t: delaying(t, seed=5), **options)
-    for rank, (weights, state, exchange) in enumerate(found):
-        np.testing.assert_array_equal(weights, want[0][0])
+    (want, kept, _), *_ = run(AllReduce, size, algorithm="star", bucket_bytes=600, **options)
+    state_size = sum(slot.size for name, slot in kept.items() if name != "step")
+    ranks = run(Master, size, bucket_bytes=600, wrap=lambda t: delaying(t, seed=5), **options)
+    for rank, (weights, state, exchange) in enumerate(ranks):
+        np.testing.assert_array_equal(weights, want)
         assert state["step"] == 4
-        assert sum(slot.size for slot in exchange._update.slots.values()) == (0 if rank else exchange_size(want))
-    for name, slot in want[0][1].items():
-        np.testing.assert_array_equal(found[0][1][name], slot)
-
-
-def exchange_size(ranks) -> int:
-    return sum(slot.size for name, slot in ranks[0][1].items() if name != "step")
+        assert sum(slot.size for slot in exchange._update.slots.values()) == (0 if rank else state_size)
+    for name, slot in kept.items():
+        np.testing.assert_array_equal(ranks[0][1][name], slot)
 
 
 def test_the_master_reads_for_all_and_has_the_last_part():
@@ -52,8 +49,8 @@ def test_each_rank_gets_its_examples_and_again_from_another_batch():
         exchange, _ = bound(Master, t)
         parts = []
         for cuts in ({1: [(0, 1)], 2: [(1, 2)], 0: [(2, 3)]}, CUTS):
-            own = exchange.batches.scatter(batch(8 if t.rank == 0 else 0), cuts)
-            parts.append((own["images"][:, 1].tolist(), own["labels"].tolist(), own["images"].dtype))
+            part = exchange.batches.scatter(batch(8 if t.rank == 0 else 0), cuts)
+            parts.append((part["images"][:, 1].tolist(), part["labels"].tolist(), part["images"].dtype))
         return parts
 
     eight = np.dtype(np.uint8)
@@ -77,13 +74,11 @@ def test_the_loss_of_all_is_computed_once_on_rank_0(late):
             calls.append(labels.tolist())
             return outputs + 1000 * labels[:, None]
 
-        start, found = CUTS[t.rank][0][0] if CUTS[t.rank] else 0, []
+        start, gradients = CUTS[t.rank][0][0] if CUTS[t.rank] else 0, []
         for micro, (a, b) in enumerate(CUTS[t.rank]):
-            own = exchange.batches.loss_gradient(
-                micro, np.arange(a, b, dtype="f8")[:, None], labels[a - start : b - start], loss
-            )
-            found += own[:, 0].tolist()
-        return found, calls
+            outputs, part = np.arange(a, b, dtype="f8")[:, None], labels[a - start : b - start]
+            gradients += exchange.batches.loss_gradient(micro, outputs, part, loss)[:, 0].tolist()
+        return gradients, calls
 
     at_root, *others = LoopbackWorld(3).run(body)
     assert at_root == ([2001.0 * i for i in (3, 4, 5, 6, 7)], [[0, 2, 6, 8], [4, 10, 12, 14]])
@@ -92,7 +87,7 @@ def test_the_loss_of_all_is_computed_once_on_rank_0(late):
 
 def test_a_rank_that_does_not_come_is_named():
     def body(t):
-        exchange, _ = bound(lambda *a, **o: Master(*a, **{**o, "deadline_s": 0.05}), t)
+        exchange, _ = bound(Master, t, deadline_s=0.05)
         if t.rank == 0:
             with pytest.raises(StalledError, match=says("rank 1 to receive")):
                 exchange.batches.scatter(batch(2), {1: [(0, 1)], 0: [(1, 2)]})

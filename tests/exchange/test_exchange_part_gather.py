@@ -61,8 +61,8 @@ def test_what_is_cut_into_parts_is_gathered_whole_on_all_ranks_in_front(monkeypa
         exchange._gather.gather(part, None)
         return set(part[part > 0])
 
-    found = LoopbackWorld(size).run(body)
-    front, parts = found[: size - fc_ranks], found[size - fc_ranks :]
+    ranks = LoopbackWorld(size).run(body)
+    front, parts = ranks[: size - fc_ranks], ranks[size - fc_ranks :]
     for whole in front:
         assert np.array_equal(whole[cut:], values[cut:]) and not whole[:cut].any()
     assert set().union(*parts) == set(values[cut:][values[cut:] > 0])

@@ -2,23 +2,18 @@
 
 import numpy as np
 import pytest
+from exchange_support import HYPER, LR, gradient, kit_of
 from pipeline_support import TEXT, bound, whole_arena
 
-from ringtrain.config.record import OptimizerConfig
-from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.compatibility import check_options
 from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer
-from tests.fakes.strategies import settings_of
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.updates import apply
-
-LR = 0.125
 
 
 def graph_of(name):
@@ -26,14 +21,6 @@ def graph_of(name):
 
 
 # ── an iteration with gradients of small whole numbers ────────────────────────────────────────────────────────────────
-def gradient(spans, rank, iteration):
-    """Zero in the padding, as in training."""
-    flat, drawn = np.zeros(spans[-1].stop), np.random.default_rng([rank, iteration])
-    for span in spans:
-        flat[span.start : span.start + span.count] = drawn.integers(-8, 9, span.count)
-    return flat
-
-
 def without_padding(spans, flat):
     return np.concatenate([flat[span.start : span.start + span.count] for span in spans])
 
@@ -64,7 +51,7 @@ def run(size, **options):
 def reference(front, optimizer="sgd", clip_norm=None, iterations=3):
     """The updates of one rank by the sum of all gradients."""
     arena, ops = whole_arena(spec.parse_model(TEXT, "net").graph()), ReferenceOps("float64")
-    optimizer = make_optimizer(optimizer, arena.spans, OptimizerConfig(momentum=0.5, weight_decay=0.25))
+    optimizer = make_optimizer(optimizer, arena.spans, HYPER)
     slots = {name: np.zeros(arena.count) for name in optimizer.slots}
     for iteration in range(iterations):
         grads = sum(gradient(arena.spans, rank, iteration) for rank in range(front))
@@ -77,16 +64,14 @@ def reference(front, optimizer="sgd", clip_norm=None, iterations=3):
 @pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (4, 1), (4, 2), (5, 3), (8, 7)])
 @pytest.mark.parametrize("options", [{"optimizer": "adamw"}, {"clip_norm": 3.0, "algorithm": "tree"}])
 def test_ranks_in_front_end_with_all_weights_and_the_whole_state(size, fc_ranks, options):
-    told = {key: value for key, value in options.items() if key != "algorithm"}
-    spans, want, slots = reference(size - fc_ranks, **told)
-    found = run(size, fc_ranks=fc_ranks, bucket_bytes=64, **options)
-    for weights, state, exchange, before in found[: size - fc_ranks]:
+    spans, want, slots = reference(size - fc_ranks, **{k: value for k, value in options.items() if k != "algorithm"})
+    ranks = run(size, fc_ranks=fc_ranks, bucket_bytes=64, **options)
+    for weights, state, exchange, before in ranks[: size - fc_ranks]:
         assert state.keys() == {"step", *slots} and state["step"] == 3
-        for own, wanted in ((weights, want), *((state[name], slot) for name, slot in slots.items())):
-            own, wanted = without_padding(spans, own), without_padding(spans, wanted)
-            np.testing.assert_allclose(own, wanted, rtol=1e-12, atol=1e-14)
+        for pair in ((weights, want), *((state[name], slot) for name, slot in slots.items())):
+            np.testing.assert_allclose(*(without_padding(spans, flat) for flat in pair), rtol=1e-12, atol=1e-14)
         assert exchange.facts.exact and not np.array_equal(before, weights)  # what others hold was old
-    for weights, state, exchange, _ in found[size - fc_ranks :]:
+    for weights, state, exchange, _ in ranks[size - fc_ranks :]:
         np.testing.assert_allclose(weights, exchange.own_part(want), rtol=1e-12, atol=1e-14)
         assert state == {"step": 3}
 
@@ -94,9 +79,9 @@ def test_ranks_in_front_end_with_all_weights_and_the_whole_state(size, fc_ranks,
 def test_a_rank_keeps_the_state_of_its_part_alone():
     spans, ranks = reference(2)[0], run(4, fc_ranks=2)
     conv = next(span.start for span in spans if span.name.startswith("fc1"))
-    held = [exchange.facts.state_bytes for _, _, exchange, _ in ranks]
-    assert held == [8 * conv] * 2 + [8 * weights.size for weights, *_ in ranks[2:]]
-    assert sum(held[1:]) < 8 * spans[-1].stop + 8 * 16 * 4  # each rank pads its own columns
+    sizes = [exchange.facts.state_bytes for _, _, exchange, _ in ranks]
+    assert sizes == [8 * conv] * 2 + [8 * weights.size for weights, *_ in ranks[2:]]
+    assert sum(sizes[1:]) < 8 * spans[-1].stop + 8 * 16 * 4  # each rank pads its own columns
 
 
 def test_states_of_another_optimizer_or_model_are_refused():
@@ -137,11 +122,6 @@ def test_sums_are_over_front_ranks_alone_and_bytes_are_counted():
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def kit_of(size=1, **flags):
-    check_options(resolve(("flags", flags)))
-    return settings_of(LoopbackWorld(size).transport(0), ReferenceOps(), **flags)
-
-
 def test_what_the_header_says():
     exchange = make_exchange(kit_of(5, fc="pipeline"))
     assert (exchange.facts.name, exchange.facts.header) == (

@@ -4,18 +4,16 @@ import math
 
 import numpy as np
 import pytest
+from exchange_support import HOST, LR, TABLE, bound, iterate, kit_of, run
 
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config.record import OptimizerConfig
-from ringtrain.config.resolve import resolve
 from ringtrain.errors import CheckpointError, ConfigError, StalledError
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
-from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback
@@ -28,59 +26,11 @@ from tests.fakes.strategies import (
     ParameterServer,
     Sharded,
     StaleParameterServer,
-    settings_of,
 )
-from tests.fakes.transports import delaying, recording
+from tests.fakes.transports import delaying
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import grid
-
-ZERO = Fill("constant")
-TABLE = (
-    ("a.weight", Parameter("weight", (5, 7), ZERO)),
-    ("a.bias", Parameter("bias", (7,), ZERO, role="bias", lr=2.0, decay=0.0)),
-    ("n.mean", Parameter("mean", (7,), ZERO, role="statistic", rate=0.25)),
-    ("b.weight", Parameter("weight", (70,), ZERO)),
-    ("c.weight", Parameter("weight", (2,), ZERO)),
-)
-LR = 0.125
-
-
-def bound(make, transport, optimizer="sgd", ops=None, **options):
-    """A strategy on an arena whose weights are counted through."""
-    ops = ops or ReferenceOps("float64")
-    arena = Arena(transport.scratch, TABLE, "float64", exchanged=transport.allocate)
-    for span in arena.spans:
-        arena.weight(span).reshape(-1)[...] = np.arange(span.count) / 16
-    exchange = make(transport, ops, **{"deadline_s": 20.0, **options})
-    exchange.bind(arena, make_optimizer(optimizer, arena.spans, OptimizerConfig(momentum=0.5, weight_decay=0.25)))
-    exchange.rehearse()
-    return exchange, arena
-
-
-def iterate(exchange, arena, rank, iteration, examples=1, total=1, announce=True):
-    """An iteration with gradients of small whole numbers, others on each rank."""
-    exchange.before(iteration, examples, total)
-    rng = np.random.default_rng([rank, iteration])
-    for span in reversed(arena.spans):
-        arena.grad(span)[...] = rng.integers(-8, 9, span.shape)
-        if announce:
-            exchange.grad_ready(span)
-    exchange.finish(iteration, LR)
-
-
-def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, **options):
-    """(weights, state, exchange) of each rank."""
-
-    def body(t):
-        exchange, arena = bound(make, wrap(t), **options)
-        for iteration in range(iterations):
-            iterate(exchange, arena, t.rank, iteration, 1, size, announce)
-        exchange.synchronize()
-        weights = arena.weights.copy()
-        return weights, exchange.owned_state.state(), exchange
-
-    return LoopbackWorld(size, nodes).run(body)
 
 
 class NotingOps(ReferenceOps):
@@ -127,10 +77,10 @@ def test_a_rehearsal_runs_every_operation_of_iterations_averages_and_states(make
 def test_gradients_are_clipped_with_others_that_the_exchange_does_not_sum(make):
     """Three quarters of the sum of squares are of others: the norm is twice the arena's. Every rank asks once, with
     the same sum."""
-    size, told = 3, []
+    size, squares_of_ranks = 3, []
 
     def add_external(squares):
-        told.append(squares)
+        squares_of_ranks.append(squares)
         return 4 * squares
 
     def body(t):
@@ -146,7 +96,7 @@ def test_gradients_are_clipped_with_others_that_the_exchange_does_not_sum(make):
     trained = sum(math.prod(parameter.shape) for _, parameter in TABLE if parameter.role != "statistic")
     norm = 2 * 6 * math.sqrt(trained)
     np.testing.assert_allclose(LoopbackWorld(size).run(body), [-6 * 5 / norm] * size, rtol=1e-12)
-    assert told == [36 * trained] * size
+    assert squares_of_ranks == [36 * trained] * size
 
 
 # ── sharded ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,41 +125,27 @@ def test_a_rank_keeps_its_part_of_the_state_and_says_how_much():
     count = run(Sharded, 1)[0][1]["momentum"].size
     for size, algorithm in ((3, "sliced"), (4, "ring"), (5, "circulant")):
         ranks = run(Sharded, size, optimizer="adamw", algorithm=algorithm, bucket_bytes=1 << 20)
-        held = [exchange._update.slots["square"].size for *_, exchange in ranks]
-        assert sum(held) == count and max(held) - min(held) <= 1
+        sizes = [exchange._update.slots["square"].size for *_, exchange in ranks]
+        assert sum(sizes) == count and max(sizes) - min(sizes) <= 1
     (note,) = run(Sharded, 4, optimizer="adamw", algorithm="ring", bucket_bytes=1 << 20)[0][2].facts.notes
     assert note == says("ring", f"{16 * count // 4} B", "2.75 KiB")
     (note,) = run(Sharded, 2, algorithm="star")[0][2].facts.notes
     assert note == says("star", "0 B", "1.375 KiB")
 
 
-def test_sharded_sends_what_an_all_reduce_sends_and_starts_while_others_compute():
+def test_sharded_sends_what_an_all_reduce_sends():
     """Per rank 2·(p-1)/p of the buffer; a state that is gathered is no part of training."""
     ranks = run(Sharded, 4, iterations=2, algorithm="ring", bucket_bytes=1 << 20)
     nbytes = 8 * ranks[0][1]["momentum"].size
     assert [exchange.reducers.traffic().bytes_sent for *_, exchange in ranks] == [2 * 2 * 3 * nbytes // 4] * 4
     assert all(exchange.reducers.traffic().exposed_s > 0 for *_, exchange in ranks)
 
-    def body(t):
-        seen, log = recording(t)
-        exchange, arena = bound(Sharded, seen, algorithm="ring", bucket_bytes=1)
-        *_, b, c = arena.spans
-        exchange.grad_ready(b)
-        before = len(log)
-        exchange.grad_ready(c)
-        started = {tag for *_, tag in log}
-        exchange.finish(0, LR)
-        return before, started
-
-    assert LoopbackWorld(2).run(body) == [(0, {0, 1})] * 2
-
 
 def test_an_update_of_pieces_is_the_optimizers_own_on_each():
     """Two steps of AdamW, which counts them, on 40:48 and 90:100 in one array of state."""
-    ops = ReferenceOps("float64")
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
     hyper = OptimizerConfig(momentum=0.5, eps=1e-8)
-    update = OwnedUpdate(ops, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
+    update = OwnedUpdate(HOST, arena, make_optimizer("adamw", arena.spans, hyper), arena.grads, [(40, 48), (90, 100)])
     want, mean, square = np.ones(arena.count), np.zeros(arena.count), np.zeros(arena.count)
     for step in (1, 2):
         arena.grads[...] = np.arange(arena.count) * step
@@ -218,7 +154,7 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
         update.apply(95, arena.count)
         for a, b in update.pieces:
             part = (array[a:b] for array in (want, arena.grads, mean, square))
-            ops.adamw(*part, LR, 0.5, hyper.beta2, hyper.eps, 0.0, step)
+            HOST.adamw(*part, LR, 0.5, hyper.beta2, hyper.eps, 0.0, step)
     np.testing.assert_array_equal(arena.weights, want)
     flat = np.zeros(arena.count)
     update.copy_slot("square", flat)
@@ -228,13 +164,12 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
 def test_a_part_of_a_parameter_whose_norm_is_not_summed_is_refused(optimizer):
     arena = Arena(lambda count, dtype: np.ones(count), TABLE, "float64")
-    made = make_optimizer(optimizer, arena.spans, OptimizerConfig())
-    ops, pieces = ReferenceOps("float64"), [(0, 20)]
-    update = OwnedUpdate(ops, arena, made, arena.grads, pieces)
+    parts = HOST, arena, make_optimizer(optimizer, arena.spans, OptimizerConfig()), arena.grads, [(0, 20)]
+    update = OwnedUpdate(*parts)
     update.begin(LR)
     with pytest.raises(ValueError, match="elements 0:20 cut the parameter at 0:48"):
         update.apply(0, 20)
-    update = OwnedUpdate(ops, arena, made, arena.grads, pieces, add_norms=lambda squares: squares.__iadd__(1.0))
+    update = OwnedUpdate(*parts, add_norms=lambda squares: squares.__iadd__(1.0))
     update.begin(LR)
     update.apply(0, 20)
     assert (arena.weights[:20] != 1).all() and (arena.weights[20:] == 1).all()
@@ -303,8 +238,8 @@ def periods(shares, count, every, treat, outer=None):
     velocity = 0.0
     before = bound(AllReduce, Loopback())[1].weights.copy()
     for period in range(count):
-        own = range(period * every, (period + 1) * every)
-        results = [serial_rank(k, own, weights[k], momenta[k]) for k in range(len(shares))]
+        iterations = range(period * every, (period + 1) * every)
+        results = [serial_rank(k, iterations, weights[k], momenta[k]) for k in range(len(shares))]
         mean, momentum = (sum(s * r[i] for s, r in zip(shares, results, strict=True)) for i in (0, 1))
         if outer:
             back = before - mean
@@ -343,8 +278,7 @@ def test_averaging_sends_nothing_between_averages():
         return LoopbackWorld(2).run(body)[0]
 
     nbytes = run(AllReduce, 2, iterations=1)[0][2].reducers.traffic().bytes_sent
-    assert sent(4, "keep") == 2 * nbytes
-    assert sent(4, "average") == 4 * nbytes and sent(1, "average") == 16 * nbytes
+    assert (sent(4, "keep"), sent(4, "average"), sent(1, "average")) == (2 * nbytes, 4 * nbytes, 16 * nbytes)
 
 
 @pytest.mark.parametrize("treat", ["keep", "average"])
@@ -365,11 +299,10 @@ def test_looking_in_the_middle_of_a_period_averages_once_and_aside(treat):
         np.testing.assert_array_equal(exchange._update.slots["momentum"], slot)
         return before, slot, mean, state["momentum"]
 
-    found = LoopbackWorld(2).run(body)
-    assert len({mean.tobytes() for *_, mean, _ in found}) == len({state.tobytes() for *_, state in found}) == 1
-    for own, seen in ((0, 2), (1, 3)):
-        shares = found[0][own] / 3 + 2 * found[1][own] / 3
-        np.testing.assert_allclose(found[0][seen], shares, rtol=1e-12, atol=1e-14)
+    one, other = LoopbackWorld(2).run(body)
+    for kept, mean in ((0, 2), (1, 3)):
+        np.testing.assert_array_equal(one[mean], other[mean])
+        np.testing.assert_allclose(one[mean], one[kept] / 3 + 2 * other[kept] / 3, rtol=1e-12, atol=1e-14)
 
 
 def test_what_a_mean_divides_by():
@@ -404,11 +337,6 @@ def test_an_outer_step_goes_on_from_its_own_state_alone():
     other = says("--optimizer", "--sync", "--compress", "momentum, outer_momentum, period_begin, step")
     with pytest.raises(CheckpointError, match=other):
         exchange.owned_state.restore(state)
-
-
-def kit_of(**flags):
-    check_options(resolve(("flags", flags)))
-    return settings_of(Loopback(), ReferenceOps(), **flags)
 
 
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

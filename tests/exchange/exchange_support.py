@@ -1,0 +1,113 @@
+"""Strategies on a small arena, and iterations with gradients of small whole numbers, others on each rank: in any order
+their sums are the same."""
+
+import numpy as np
+
+from ringtrain.config.record import OptimizerConfig
+from ringtrain.config.resolve import resolve
+from ringtrain.exchange.compatibility import check_options
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.reference import ReferenceOps
+from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.transport.loopback import Loopback
+from tests.fakes.strategies import settings_of
+from tests.loopback.world import LoopbackWorld
+
+ZERO = Fill("constant")
+TABLE = (
+    ("a.weight", Parameter("weight", (5, 7), ZERO)),
+    ("a.bias", Parameter("bias", (7,), ZERO, role="bias", lr=2.0, decay=0.0)),
+    ("n.mean", Parameter("mean", (7,), ZERO, role="statistic", rate=0.25)),
+    ("b.weight", Parameter("weight", (70,), ZERO)),
+    ("c.weight", Parameter("weight", (2,), ZERO)),
+)
+LR = 0.125
+HYPER = OptimizerConfig(momentum=0.5, weight_decay=0.25)
+HOST = ReferenceOps("float64")
+
+
+def over_arena(spans, draw):
+    """A flat array, zero in the padding. ``draw``: shape of a parameter → its elements"""
+    flat = np.zeros(spans[-1].stop)
+    for span in spans:
+        flat[span.start : span.start + span.count] = np.ravel(draw(span.shape))
+    return flat
+
+
+def gradient(spans, rank, iteration):
+    rng = np.random.default_rng([rank, iteration])
+    return over_arena(spans, lambda shape: rng.integers(-8, 9, shape))
+
+
+def kit_of(size=1, **flags):
+    """The settings of a run with these flags, on rank 0."""
+    check_options(resolve(("flags", flags)))
+    return settings_of(LoopbackWorld(size).transport(0) if size > 1 else Loopback(), ReferenceOps(), **flags)
+
+
+def bound(make, transport, optimizer="sgd", ops=None, **options):
+    """A strategy on an arena whose weights are counted through."""
+    ops = ops or ReferenceOps("float64")
+    arena = Arena(transport.scratch, TABLE, ops.dtype.name, exchanged=transport.allocate)
+    start = over_arena(arena.spans, lambda shape: np.arange(np.prod(shape)) / 16)
+    ops.upload(start.astype(ops.dtype), arena.weights)
+    exchange = make(transport, ops, **{"deadline_s": 20.0, **options})
+    exchange.bind(arena, make_optimizer(optimizer, arena.spans, HYPER))
+    exchange.rehearse()
+    return exchange, arena
+
+
+def forward(exchange, arena, asks=True):
+    """What a forward pass reads: a copy of each span's weights, when it is read."""
+    read = []
+    for span in arena.spans:
+        if asks:
+            exchange.before_read(span)
+        read.append(arena.weight(span).copy().reshape(-1))
+    return np.concatenate(read)
+
+
+def backward(exchange, arena, grads, order=None, ops=HOST):
+    """Announce gradients as they become final: the last layer's first, or in this order."""
+    for span in reversed(arena.spans) if order is None else order:
+        ops.upload(grads[span.start : span.stop].astype(ops.dtype), arena.grads[span.start : span.stop])
+        exchange.grad_ready(span)
+
+
+def iterate(
+    exchange, arena, rank, iteration, examples=1, total=1, order=None, reads=False, grads=None, ops=HOST, lr=LR
+):
+    """An iteration with the rank's gradient, or with ``grads``; without examples nothing is read, and it is zero."""
+    exchange.before(iteration, examples, total)
+    if reads and examples:
+        forward(exchange, arena)
+    grads = (gradient(arena.spans, rank, iteration) if grads is None else grads) * bool(examples)
+    if order is not None and not order:
+        ops.upload(grads.astype(ops.dtype), arena.grads)
+    backward(exchange, arena, grads, order, ops)
+    exchange.finish(iteration, lr)
+
+
+def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, reads=False, **options):
+    """(weights, state, exchange) of each rank."""
+
+    def body(t):
+        exchange, arena = bound(make, wrap(t), **options)
+        trains = int(t.rank in exchange.facts.roles.trainers)
+        for iteration in range(iterations):
+            iterate(exchange, arena, t.rank, iteration, trains, size, None if announce else (), reads)
+        exchange.synchronize()
+        weights = arena.weights.copy()
+        return weights, exchange.owned_state.state(), exchange
+
+    return LoopbackWorld(size, nodes).run(body)
+
+
+def each_equal(results, wanted, close=None):
+    """Assert that the weights of all ranks are equal, or close."""
+    for weights in results:
+        if close is None:
+            np.testing.assert_array_equal(weights, wanted)
+        else:
+            np.testing.assert_allclose(weights, wanted, rtol=close, atol=close)
