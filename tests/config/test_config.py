@@ -27,7 +27,7 @@ def test_iterations_in_a_later_layer_set_epochs_aside():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("flags", "message"),
     [
         ({"btch": 3}, says("flags", "'btch'", "did you mean 'batch'?")),
         ({"batch": 0}, says("--batch", 0, "at least 1")),
@@ -52,55 +52,36 @@ def test_iterations_in_a_later_layer_set_epochs_aside():
         ({"warmup": 0.5}, says("--warmup", 0.5, "epochs", "like")),
         ({"warmup": -1}, says("--warmup", -1, "at least 0")),
         ({"batch": "5ep"}, says("--batch", "5ep", "whole", "number")),
-        (
-            {"optimizer": "sdg"},
-            says("--optimizer", "sdg", "did you mean 'sgd'? known: adam, adamw"),
-        ),
-        (
-            {"epochs": 3, "iterations": 4},
-            says("--epochs", 3, "--iterations", 4),
-        ),
+        ({"optimizer": "sdg"}, says("--optimizer", "sdg", "did you mean 'sgd'? known: adam, adamw")),
+        ({"epochs": 3, "iterations": 4}, says("--epochs", 3, "--iterations", 4)),
     ],
 )
-def test_refusals(given, message):
+def test_refusals(flags, message):
     with pytest.raises(ConfigError, match=message):
-        resolve(("flags", given))
+        resolve(("flags", flags))
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "wanted"),
+    ("keys", "value", "wanted"),
     [
-        *((key, 0, "at least 1") for key in ("average_every", "servers", "server_levels", "compress_rank", "fc_ranks")),
-        *((key, -1, says("at least 0")) for key in ("average_from", "staleness", "gossip_max_lag")),
-        ("compress_from", -1, says("at least 0")),
-        ("outer_momentum", 1.0, says("less than 1")),
-        *(
-            (key, 0.0, says("more than 0"))
-            for key in ("outer_lr", "compress_ratio", "trust_coefficient", "trust_limit")
-        ),
-        ("compress_ratio", 1.5, says("at most 1")),
-        ("server_levels", 3, says("at most 2")),
-        ("accumulate", 100_000, says("at most 65536")),
+        ("average_every servers server_levels compress_rank fc_ranks", 0, "at least 1"),
+        ("average_from staleness gossip_max_lag compress_from", -1, "at least 0"),
+        ("outer_momentum", 1.0, "less than 1"),
+        ("outer_lr compress_ratio trust_coefficient trust_limit", 0.0, "more than 0"),
+        ("compress_ratio", 1.5, "at most 1"),
+        ("server_levels", 3, "at most 2"),
+        ("accumulate", 100_000, "at most 65536"),
+        ("fc", "pipelin", "pipelin: did you mean 'pipeline'"),
+        ("average_momentum", "keeep", "keeep: did you mean 'keep'"),
+        ("compress", "topk", "topk: did you mean 'top-k'"),
+        ("overlap", "forwards", "forwards: did you mean 'forward'"),
+        ("wire", "float8", "float8: did you mean 'float16'"),
     ],
 )
-def test_an_option_out_of_its_bounds_is_refused(key, value, wanted):
-    with pytest.raises(ConfigError, match=says(f"--{key.replace('_', '-')}", value, wanted)):
-        resolve(("flags", {key: value}))
-
-
-@pytest.mark.parametrize(
-    ("key", "near", "choice"),
-    [
-        ("fc", "pipelin", "pipeline"),
-        ("average_momentum", "keeep", "keep"),
-        ("compress", "topk", "top-k"),
-        ("overlap", "forwards", "forward"),
-        ("wire", "float8", "float16"),
-    ],
-)
-def test_a_choice_that_is_not_there_names_the_nearest(key, near, choice):
-    with pytest.raises(ConfigError, match=f"{near}: did you mean '{choice}'"):
-        resolve(("flags", {key: near}))
+def test_a_value_out_of_bounds_or_of_the_choices_is_refused(keys, value, wanted):
+    for key in keys.split():
+        with pytest.raises(ConfigError, match=says(f"--{key.replace('_', '-')}", value, wanted)):
+            resolve(("flags", {key: value}))
 
 
 def test_a_file_is_named_with_its_key():
@@ -132,8 +113,8 @@ def test_every_field_has_help():
 def test_a_written_config_reads_back():
     import tomli_w
 
-    given = {"batch": 100, "lr": 1e-3, "lr_steps": [4000, "9.5ep"], "warmup": "0.5ep", "model": 'a"b\\c'}
-    config = resolve(("flags", {**given, "augment": False}))
+    values = {"batch": 100, "lr": 1e-3, "lr_steps": [4000, "9.5ep"], "warmup": "0.5ep", "model": 'a"b\\c'}
+    config = resolve(("flags", {**values, "augment": False}))
     assert resolve(("file", parse_run_file(tomli_w.dumps(to_table(config)), "file"))) == config
 
 
@@ -156,9 +137,8 @@ def test_keys_of_earlier_versions_are_read_by_their_names_now():
 )
 def test_a_value_of_an_earlier_version_that_would_change_a_run_is_refused_and_its_weights_are_read(key, value):
     table = parse_run_file(f'batch = 3\n{key} = "{value}"\n', "r.toml")
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"{key} is '{value}'"):
         resolve(("run file r.toml", table))
-    assert f"{key} is '{value}'" in str(error.value)
     assert resolve(("checkpoint", without_removed(table))) == make_config(batch=3)
 
 
@@ -174,12 +154,9 @@ def test_a_continuation_does_not_inherit_where_it_was_started():
 
 
 def test_run_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(ConfigError, match=says(tmp_path / "none.toml")):
-        read_run_file(tmp_path / "none.toml")
-    bad = tmp_path / "bad.toml"
-    bad.write_text("batch = = 3")
-    with pytest.raises(ConfigError, match=says(bad)):
-        read_run_file(bad)
-    bad.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=says(bad)):
-        read_run_file(bad)
+    path = tmp_path / "bad.toml"
+    for content in (None, b"batch = = 3", b"\xff\xfe"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ConfigError, match=says(path)):
+            read_run_file(path)

@@ -54,7 +54,7 @@ def test_times_add_up():
     clock = Clock()
     flight = Reducer(buckets(2), [Slow(clock, 2), Slow(clock, 3)], 10.0, clock=clock)
     first, second = (bucket.spans[0] for bucket in flight.buckets)
-    computed = held = 0.0
+    computed = waited = 0.0
     for call, layer_s in (
         (lambda: flight.grad_ready(first), 1),
         (lambda: flight.grad_ready(second), 1),
@@ -62,22 +62,17 @@ def test_times_add_up():
     ):
         began = clock.now
         call()
-        held += clock.now - began
+        waited += clock.now - began
         clock.now += layer_s
         computed += layer_s
-    assert clock.now == computed + held and flight.exposed_s == held
+    assert clock.now == computed + waited and flight.exposed_s == waited
     one, two = flight.traffic("gradients")
-    assert (one.exposed_s + two.exposed_s, flight.bytes_sent) == (held, 20)
+    assert (one.exposed_s + two.exposed_s, flight.bytes_sent) == (waited, 20)
     # first: 0.25 + look, 1 s, (second starts) 0.25, look, look, 1 s, look: it has ended
     assert (one.total_s, one.exposed_s) == (0.25 + 0.125 + 1 + 0.25 + 0.125 + 0.125 + 1 + 0.125, 0.25 + 3 * 0.125)
     assert two.total_s == 3 and two.exposed_s == 3 - 0.125 - 1 - 0.125  # while first was looked at, and a layer
-    assert (one.spans, two.spans, one.nbytes, one.what, one.algorithm) == (
-        "1.weight",
-        "0.weight",
-        64,
-        "gradients",
-        "slow",
-    )
+    assert (one.spans, two.spans, one.nbytes) == ("1.weight", "0.weight", 64)
+    assert (one.what, one.algorithm) == ("gradients", "slow")
 
 
 # ── on a device ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,16 +120,23 @@ class Logged(Slow):
 
 def on_device(*blocking):
     """(flight of three buckets of 1 s, the network's device, the exchange's, log): nothing has been computed."""
-    clock, log, network, own = Clock(), [], Device(), Device()
+    clock, log, network, exchange = Clock(), [], Device(), Device()
     runs = [Logged(log, i, clock, 1, i in blocking) for i in range(3)]
-    return Reducer(buckets(3), runs, 5.0, streams=StreamPair(network, own), clock=clock), network, own, log
+    return Reducer(buckets(3), runs, 5.0, streams=StreamPair(network, exchange), clock=clock), network, exchange, log
+
+
+def announce_all(flight, network, performed=None):
+    """Issue what makes each bucket final, and announce it; before the last the device has ``performed`` so much."""
+    for i, bucket in enumerate(flight.buckets):
+        network.issued = i + 1
+        if performed and i == len(flight.buckets) - 1:
+            network.performed = performed
+        flight.grad_ready(bucket.spans[0])
 
 
 def test_a_bucket_starts_when_the_device_has_made_it_final():
     flight, network, _, log = on_device()
-    for i, bucket in enumerate(flight.buckets):
-        network.issued = i + 1
-        flight.grad_ready(bucket.spans[0])
+    announce_all(flight, network)
     assert log == ["announce 0", "announce 1", "announce 2"] and not flight.bytes_sent
     network.performed = 2
     flight.test()
@@ -147,17 +149,14 @@ def test_a_bucket_starts_when_the_device_has_made_it_final():
 def test_a_bucket_that_is_final_at_once_does_not_overtake_those_that_were_not():
     """The device makes all final between two looks."""
     flight, network, _, log = on_device()
-    for i, bucket in enumerate(flight.buckets):
-        network.issued = i + 1
-        network.performed = 3 if i == 2 else 0
-        flight.grad_ready(bucket.spans[0])
+    announce_all(flight, network, performed=3)
     assert log == [*(f"announce {i}" for i in range(3)), *(f"start {i}" for i in range(3))]
 
 
 def test_what_a_device_has_to_make_final_first_holds_nobody_up():
     """Who waits for the first bucket while the device makes the others final starts those: on nobody's account."""
-    flight, network, own, log = on_device()
-    own.issued = 7
+    flight, network, exchange, log = on_device()
+    exchange.issued = 7
 
     class Working(Slow):
         def test(self):
@@ -165,15 +164,13 @@ def test_what_a_device_has_to_make_final_first_holds_nobody_up():
             return super().test()
 
     flight.reductions[0] = Working(flight._clock, 50)
-    for i, bucket in enumerate(flight.buckets):
-        network.issued = i + 1
-        flight.grad_ready(bucket.spans[0])
+    announce_all(flight, network)
     network.performed = 1
     flight.arrive(0)
     assert log == ["announce 1", "announce 2", "start 1", "start 2"]
     assert flight.timers[1].exposed_s == flight.timers[2].exposed_s == 0
     (joined,) = network.orders
-    assert (joined.device, joined.at) == (own, 7)
+    assert (joined.device, joined.at) == (exchange, 7)
 
 
 def test_a_device_that_never_makes_a_bucket_final_is_told_of():
@@ -186,9 +183,7 @@ def test_a_device_that_never_makes_a_bucket_final_is_told_of():
 
 def test_a_call_of_the_mpi_waits_for_the_device_and_comes_in_its_turn():
     flight, network, _, log = on_device(1)
-    for i, bucket in enumerate(flight.buckets):
-        network.issued = i + 1
-        flight.grad_ready(bucket.spans[0])
+    announce_all(flight, network)
     assert log == ["announce 0", "start 0", "start 1", "announce 2"] and network.performed == 2
 
 

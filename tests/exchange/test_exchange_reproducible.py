@@ -2,45 +2,25 @@
 
 import numpy as np
 import pytest
+from exchange_support import bound
 
-from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.monitor.guard import Guard
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
-from tests.fakes.strategies import AllReduce
+from tests.fakes.strategies import AllReduce, settings_of
 from tests.fakes.transports import DeviceTransport, delaying
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
-ZERO = Fill("constant")
-TABLE = (
-    ("a.weight", Parameter("weight", (5, 7), ZERO)),
-    ("a.bias", Parameter("bias", (7,), ZERO, role="bias")),
-    ("b.weight", Parameter("weight", (90,), ZERO)),
-    ("c.weight", Parameter("weight", (2,), ZERO)),
-)
-HYPER = OptimizerConfig(momentum=0.9, weight_decay=0.1)
 BATCH = 64
+FLOAT = ReferenceOps("float32")
 
 
 def gradient(shard, iteration, span):
     return np.random.default_rng([shard, iteration, span.start]).standard_normal(span.stop - span.start).astype("f4")
-
-
-def bound(transport, ops, shards=8, optimizer="sgd", **options):
-    arena = Arena(transport.allocate, TABLE, "float32")
-    exchange = AllReduce(transport, ops, deadline_s=20.0, shards=shards, **options)
-    exchange.bind(arena, make_optimizer(optimizer, arena.spans, HYPER))
-    exchange.rehearse()
-    return exchange, arena
 
 
 def iterate(exchange, arena, ops, iteration, total=BATCH, shards=8):
@@ -60,9 +40,8 @@ def iterate(exchange, arena, ops, iteration, total=BATCH, shards=8):
     exchange.finish(iteration, 0.125)
 
 
-def train(transport, ops=None, iterations=2, shards=8, total=BATCH, **options):
-    ops = ops or ReferenceOps("float32")
-    exchange, arena = bound(transport, ops, shards, **options)
+def train(transport, ops=FLOAT, iterations=2, shards=8, total=BATCH, make=AllReduce, **options):
+    exchange, arena = bound(make, transport, ops=ops, shards=shards, **options)
     for iteration in range(iterations):
         iterate(exchange, arena, ops, iteration, total, shards)
     exchange.synchronize()
@@ -100,9 +79,8 @@ def test_ranks_with_three_partials():
 
 
 def test_the_sum_is_the_tree_of_shards():
-    ops = ReferenceOps("float32")
-    exchange, arena = bound(Loopback(), ops)
-    iterate(exchange, arena, ops, 0)
+    exchange, arena = bound(AllReduce, Loopback(), ops=FLOAT, shards=8)
+    iterate(exchange, arena, FLOAT, 0)
     for span in arena.spans:
         g = [gradient(shard, 0, span) for shard in range(8)]
         want = ((g[0] + g[1]) + (g[2] + g[3])) + ((g[4] + g[5]) + (g[6] + g[7]))
@@ -142,8 +120,8 @@ def test_on_a_device_that_computes_later():
 
 def test_ranks_of_a_node_that_share_nothing_send_messages():
     def body(t):
-        exchange, arena = bound(t, ReferenceOps("float32"))
-        iterate(exchange, arena, ReferenceOps("float32"), 0)
+        exchange, arena = bound(AllReduce, t, ops=FLOAT, shards=8)
+        iterate(exchange, arena, FLOAT, 0)
         return arena.weights.tobytes(), exchange.facts.notes[0]
 
     for weights, note in LoopbackWorld(3, shares=False).run(body):
@@ -162,45 +140,30 @@ def test_ranks_of_a_node_that_share_nothing_send_messages():
 )
 def test_how_is_chosen_by_rule_and_told(size, nodes, algorithm, how, what):
     def body(t):
-        exchange, _ = bound(t, ReferenceOps("float32"), algorithm=algorithm)
+        exchange, _ = bound(AllReduce, t, ops=FLOAT, shards=8, algorithm=algorithm)
         (sums,) = exchange.reducers.training.values()
-        reduction = sums.reductions[0]
-        return (
-            exchange.facts.notes,
-            exchange.facts.header,
-            exchange.facts.exact,
-            (reduction.algorithm, reduction.transport),
-        )
+        facts, reduction = exchange.facts, sums.reductions[0]
+        return facts.notes, facts.header, facts.exact, (reduction.algorithm, reduction.transport)
 
-    told = ([says("8 shards", how)], "reproducible over 8 shards", True, what)
-    assert LoopbackWorld(size, nodes).run(body) == [told] * size
+    wanted = ([says("8 shards", how)], "reproducible over 8 shards", True, what)
+    assert LoopbackWorld(size, nodes).run(body) == [wanted] * size
 
 
 def test_under_a_guard_and_from_a_configuration():
-    config = ExchangeConfig(reproducible=True, shards=7)
+    def make(t, ops, **options):
+        exchange = make_exchange(settings_of(t, ops, guard=Guard(t), **options))
+        assert exchange.facts.shards == ((0, 3), (3, 7))[t.rank]
+        return exchange
 
-    def body(t):
-        ops = ReferenceOps("float32")
-        exchange, arena = (
-            make_exchange(ExchangeSettings(config, t, ops, guard=Guard(t))),
-            Arena(t.allocate, TABLE, "float32"),
-        )
-        exchange.bind(arena, make_optimizer("sgd", arena.spans, HYPER))
-        for iteration in range(2):
-            iterate(exchange, arena, ops, iteration, shards=7)
-        return arena.weights.tobytes(), exchange.facts.shards
-
-    weights, shards = zip(*LoopbackWorld(2).run(body), strict=True)
-    assert set(weights) == {alone(shards=7)} and shards == ((0, 3), (3, 7))
-    plain = make_exchange(ExchangeSettings(ExchangeConfig(), Loopback(), ReferenceOps("float32")))
-    assert plain.facts.shards is None
+    assert together(2, shards=7, make=make) == alone(shards=7)
+    assert make_exchange(settings_of(Loopback(), FLOAT)).facts.shards is None
 
 
 def test_slots_are_no_more_than_the_tree_is_high():
     """Eight shards on one rank: three arrays. On two, two; on eight, none."""
 
     def body(t):
-        exchange, arena = bound(t, ReferenceOps("float32"))
+        exchange, arena = bound(AllReduce, t, ops=FLOAT, shards=8)
         return exchange.facts.state_bytes / arena.grads.nbytes - 1  # of momentum
 
     assert [LoopbackWorld(size).run(body)[0] for size in (1, 2, 4, 8)] == [3, 2, 1, 0]
@@ -222,9 +185,9 @@ TREES = "tree, butterfly, recursive-doubling, sliced"
 )  # fmt: skip
 def test_what_does_not_add_so_is_refused(size, algorithm, message):
     with pytest.raises(ConfigError, match=message):
-        LoopbackWorld(size).run(lambda t: AllReduce(t, ReferenceOps("float32"), shards=8, algorithm=algorithm))
+        LoopbackWorld(size).run(lambda t: AllReduce(t, FLOAT, shards=8, algorithm=algorithm))
 
 
 def test_an_algorithm_that_is_not_there():
     with pytest.raises(UsageError, match=says("--plugin", "'rign'", "did you mean 'ring'")):
-        AllReduce(Loopback(), ReferenceOps("float32"), shards=8, algorithm="rign")
+        AllReduce(Loopback(), FLOAT, shards=8, algorithm="rign")

@@ -13,23 +13,20 @@ def arrive(clock, worker):
 
 
 def replayed(size, staleness, order):
-    """A clock after these arrivals, each followed by a release; and who is held."""
-    clock, held = StalenessClock(range(size), staleness), set()
+    """A clock after these arrivals, each followed by a release; and the workers that wait."""
+    clock, waiting = StalenessClock(range(size), staleness), set()
     for worker in order:
-        held.add(worker)
-        held -= set(arrive(clock, worker))
-    return clock, held
+        waiting.add(worker)
+        waiting -= set(arrive(clock, worker))
+    return clock, waiting
 
 
 def every_order(size, staleness, steps):
-    """Every order of so many arrivals of workers that are not held."""
+    """Every order of so many arrivals of workers that do not wait."""
     orders = [()]
     for _ in range(steps):
-        grown = []
-        for order in orders:
-            _, held = replayed(size, staleness, order)
-            grown += [(*order, worker) for worker in range(size) if worker not in held]
-        orders = grown
+        each = ((order, replayed(size, staleness, order)[1]) for order in orders)
+        orders = [(*order, worker) for order, waiting in each for worker in range(size) if worker not in waiting]
     return orders
 
 
@@ -37,29 +34,29 @@ def every_order(size, staleness, steps):
 @pytest.mark.parametrize(("size", "steps"), [(1, 6), (2, 8), (3, 6)])
 def test_every_order_of_arrivals_keeps_the_rules(size, steps, staleness):
     for order in every_order(size, staleness, steps):
-        clock, held = replayed(size, staleness, order)
+        clock, waiting = replayed(size, staleness, order)
         assert clock.clocks == {worker: order.count(worker) for worker in range(size)}
-        for worker, own in clock.clocks.items():
-            ahead = own - clock.slowest
+        for worker, updates in clock.clocks.items():
+            ahead = updates - clock.slowest
             assert ahead <= staleness + 1  # one that is held has given the update that it is held for
-            assert (worker in held) == (ahead > staleness)
-            assert (worker in held) == bool(clock.late(own))
-        assert len(held) < size or size == 0  # somebody can always go on
+            assert (worker in waiting) == (ahead > staleness)
+            assert (worker in waiting) == bool(clock.late(updates))
+        assert len(waiting) < size  # somebody can always go on
         assert max(clock.clock_lags, default=0) <= staleness
         assert sum(clock.version_lags.values()) == clock.version == len(order)
-        assert sum(clock.clock_lags.values()) == len(order) - len(held)
+        assert sum(clock.clock_lags.values()) == len(order) - len(waiting)
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_the_bound_is_reached_and_not_passed_by_random_walks(staleness):
     for seed in range(20):
-        rng, clock, held = random.Random(seed), StalenessClock(range(4), staleness), set()
+        rng, clock, waiting = random.Random(seed), StalenessClock(range(4), staleness), set()
         weights = [1, 5, 25, 125]  # workers of very different speed
         for _ in range(300):
-            free = [worker for worker in range(4) if worker not in held]
+            free = [worker for worker in range(4) if worker not in waiting]
             (worker,) = rng.choices(free, [weights[worker] for worker in free])
-            held.add(worker)
-            held -= set(arrive(clock, worker))
+            waiting.add(worker)
+            waiting -= set(arrive(clock, worker))
         assert max(clock.clock_lags) == staleness
         assert max(clock.clocks.values()) - clock.slowest <= staleness + 1
 

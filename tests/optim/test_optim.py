@@ -1,7 +1,6 @@
 """Optimizers against their formulas, written out in NumPy for each parameter."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, UpdateRange, make_optimizer, update_ranges
 from tests.says import says
-from tests.updates import apply
+from tests.updates import apply, trained
 
 DECAYED = OptimizerConfig(momentum=0.9, weight_decay=0.1)
 ZERO = Fill("constant")
@@ -88,22 +87,15 @@ def expected(name, hyper):
                 continue
             off = p.role in ("bias", "norm") and not hyper.decay_bias_norm
             decay = 0 if off else hyper.weight_decay * p.decay
-            own = {slot: array[part] for slot, array in slots.items()}
-            w[part] = FORMULAS[name](w[part], g[part], own, lr * p.lr, decay, step, hyper)
+            state = {slot: array[part] for slot, array in slots.items()}
+            w[part] = FORMULAS[name](w[part], g[part], state, lr * p.lr, decay, step, hyper)
             for slot in slots:
-                slots[slot][part] = own[slot]
+                slots[slot][part] = state[slot]
     return w, slots
 
 
 def measured(name, hyper, cuts=(0, COUNT)):
-    ops = make_ops("reference", "float64")
-    optimizer = make_optimizer(name, SPANS, hyper)
-    w, slots = ops.from_host(gradients(0)), {slot: ops.zeros((COUNT,)) for slot in optimizer.slots}
-    for step, lr in enumerate(LRS, 1):
-        g = ops.from_host(gradients(step))
-        for start, stop in pairwise(cuts):
-            apply(optimizer, ops, w, g, slots, lr, step, start, stop)
-    return ops.to_host(w), {slot: ops.to_host(array) for slot, array in slots.items()}
+    return trained(make_optimizer(name, SPANS, hyper), make_ops("reference", "float64"), gradients, LRS, cuts)
 
 
 @pytest.mark.parametrize("decay_bias_norm", [True, False])
@@ -113,8 +105,7 @@ def test_updates_follow_the_formula(name, decay_bias_norm):
     (w, slots), (w_expected, slots_expected) = measured(name, hyper), expected(name, hyper)
     np.testing.assert_allclose(w, w_expected, rtol=1e-12, atol=1e-15)
     for slot in slots:
-        held = slots_expected[slot]
-        np.testing.assert_allclose(slots[slot], held, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(slots[slot], slots_expected[slot], rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -11,7 +11,7 @@ from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, make_optimizer, make_squares, update_ranges
-from tests.updates import apply, update_numbers
+from tests.updates import apply, trained, update_numbers
 
 ZERO = Fill("constant")
 TABLE = (
@@ -65,7 +65,7 @@ def gradients(step):
 
 def expected(name, hyper):
     """(weights, slots) by parameter name; slots as ``name.slot``."""
-    start, found = gradients(0), {}
+    start, arrays = gradients(0), {}
     for span in SPANS:
         part, p = slice(span.start, span.start + span.count), span.parameter
         w, state = start[part], {slot: np.zeros(span.count) for slot in SLOTS[name]}
@@ -77,53 +77,45 @@ def expected(name, hyper):
                 w = w + p.rate * (g - w)
             else:
                 w, state = PAPERS[name](w, g, state, lr * p.lr, decay, hyper, not plain, step)
-        found[span.name] = w
-        found |= {f"{span.name}.{slot}": array for slot, array in state.items()}
-    return found
+        arrays[span.name] = w
+        arrays |= {f"{span.name}.{slot}": array for slot, array in state.items()}
+    return arrays
 
 
 def measured(name, hyper, cuts=(0, COUNT), ops=None):
     """Parts of whole parameters, one after the other."""
-    ops = ops or make_ops("reference", "float64")
-    optimizer = make_optimizer(name, SPANS, hyper)
-    w = ops.from_host(gradients(0).astype(ops.dtype))
-    slots = {slot: ops.zeros((COUNT,)) for slot in optimizer.slots}
-    for step, lr in enumerate(LRS, 1):
-        g = ops.from_host(gradients(step).astype(ops.dtype))
-        for start, stop in pairwise(cuts):
-            apply(optimizer, ops, w, g, slots, lr, step, start, stop)
-    return ops.to_host(w), {slot: ops.to_host(array) for slot, array in slots.items()}
+    return trained(make_optimizer(name, SPANS, hyper), ops or make_ops("reference", "float64"), gradients, LRS, cuts)
 
 
 def measured_apart(name, hyper, cuts):
     """Any parts, as of ranks that keep the state of their own parts alone and sum squares; rank 0 has every other."""
     ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, hyper)
     parts = list(pairwise(cuts))
-    w, held = gradients(0), [{slot: ops.zeros((b - a,)) for slot in optimizer.slots} for a, b in parts]
+    w, states = gradients(0), [{slot: ops.zeros((b - a,)) for slot in optimizer.slots} for a, b in parts]
     for step, lr in enumerate(LRS, 1):
         g, total, numbers = gradients(step), make_squares(optimizer, ops), update_numbers(ops, lr, step)
-        for number, ((start, stop), slots) in enumerate(zip(parts, held, strict=True)):
-            own = make_squares(optimizer, ops) if number % 2 else total
-            optimizer.add_squares(ops, w, g, slots, numbers, start, stop, own, first=start)
-            total += own if number % 2 else 0
-        for (start, stop), slots in zip(parts, held, strict=True):
+        for number, ((start, stop), slots) in enumerate(zip(parts, states, strict=True)):
+            squares = make_squares(optimizer, ops) if number % 2 else total
+            optimizer.add_squares(ops, w, g, slots, numbers, start, stop, squares, first=start)
+            total += squares if number % 2 else 0
+        for (start, stop), slots in zip(parts, states, strict=True):
             optimizer.apply(ops, w, g, slots, numbers, start, stop, start, total, summed=True)
-    return w, {slot: np.concatenate([slots[slot] for slots in held]) for slot in optimizer.slots}
+    return w, {slot: np.concatenate([slots[slot] for slots in states]) for slot in optimizer.slots}
 
 
 def by_parameter(w, slots):
-    found = {}
+    arrays = {}
     for span in SPANS:
         part = slice(span.start, span.start + span.count)
-        found[span.name] = w[part]
-        found |= {f"{span.name}.{slot}": array[part] for slot, array in slots.items()}
-    return found
+        arrays[span.name] = w[part]
+        arrays |= {f"{span.name}.{slot}": array[part] for slot, array in slots.items()}
+    return arrays
 
 
-def assert_same(found, wanted, rtol=1e-12):
-    assert found.keys() == wanted.keys()
+def assert_same(arrays, wanted):
+    assert arrays.keys() == wanted.keys()
     for name in wanted:
-        np.testing.assert_allclose(found[name], wanted[name], rtol=rtol, atol=1e-15, err_msg=name)
+        np.testing.assert_allclose(arrays[name], wanted[name], rtol=1e-12, atol=1e-15, err_msg=name)
 
 
 @pytest.mark.parametrize("limit", [np.inf, 0.5])
@@ -160,13 +152,6 @@ def test_with_a_constant_rate_momentum_correction_changes_nothing():
             apply(optimizer, ops, w, gradients(step), slots, 0.1, step, 0, COUNT)
         ends.append(w)
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_the_limit_matters_here(name):
-    """Or the test above would not see it."""
-    free, held = (measured(name, each)[0] for each in (LARS, replace(LARS, trust_limit=0.5)))
-    assert np.abs(free - held).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -218,14 +203,6 @@ def test_an_empty_part_is_no_part(name):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_padding_stays_zero(name):
-    w, slots = measured(name, HYPER)
-    padding = flat(np.ones) == 0
-    for array in (w, *slots.values()):
-        assert not array[padding].any()
-
-
-@pytest.mark.parametrize("name", PAPERS)
 def test_weights_of_zero_can_leave_it_and_no_gradient_divides_nothing(name):
     ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS[:1], OptimizerConfig(momentum=0.0))
     slots = {slot: ops.zeros((32,)) for slot in optimizer.slots}
@@ -250,8 +227,8 @@ def test_the_step_of_lars_does_not_hang_on_the_gradients_scale():
 
 
 def test_each_weight_is_a_run_of_its_own_and_the_rest_is_merged():
-    made = update_ranges(SPANS, HYPER, layerwise=True)
-    assert [(run.start, run.norm) for run in made] == [
+    ranges = update_ranges(SPANS, HYPER, layerwise=True)
+    assert [(run.start, run.norm) for run in ranges] == [
         (0, 0), (32, None), (48, 1), (96, 2), (128, None), (144, None), (160, 3),
     ]  # fmt: skip
     assert [run.start for run in update_ranges(SPANS, HYPER)] == [0, 32, 48, 128, 144, 160]
