@@ -111,3 +111,12 @@ def each_equal(results, wanted, close=None):
             np.testing.assert_array_equal(weights, wanted)
         else:
             np.testing.assert_allclose(weights, wanted, rtol=close, atol=close)
+
+
+def all_alike(ranks, want, kept=None, step=4):
+    """Assert that what :func:`run` returned has these weights on each rank, and this state."""
+    for weights, state, _ in ranks:
+        np.testing.assert_array_equal(weights, want)
+        for name in (kept or {}).keys() - {"step"}:
+            np.testing.assert_array_equal(state[name], kept[name])
+        assert kept is None or state["step"] == step

@@ -1,14 +1,15 @@
 """Servers that own spans: sums in the order of ranks, each applied once, whoever serves and however it travels."""
 
-import numpy as np
 import pytest
-from exchange_support import TABLE, bound, each_equal, forward, iterate, run
+from exchange_support import TABLE, all_alike, bound, each_equal, forward, iterate, kit_of, run
 
 from ringtrain.collectives.algorithms import rooted
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError
-from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of, roles_of
+from ringtrain.exchange.base import Roles
+from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.strategies import AllReduce, ParameterServer
@@ -90,16 +91,25 @@ def test_equal_parts_cut_parameters():
         assert len(sizes) == servers and sum(sizes) == 176 and max(sizes) - min(sizes) <= 16
 
 
-def test_roles():
-    assert roles_of(4, 2, False).trainers == (0, 1, 2, 3) and roles_of(4, 2, False).servers == (0, 1)
-    assert roles_of(4, 2, True).trainers == (2, 3) and roles_of(1, 1, False).trainers == (0,)
-    for (size, servers, dedicated), message in (
-        ((2, 3, False), says("--servers", 3, "2 ranks", 2)),
-        ((1, 2, True), says("--servers", 2, "1 rank", 1)),
-        ((2, 2, True), says("--dedicated", "--servers", "--no-dedicated", 2, "2 ranks")),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            roles_of(size, servers, dedicated)
+@pytest.mark.parametrize(
+    ("size", "servers", "dedicated", "roles"),
+    [
+        (4, 2, False, Roles((0, 1, 2, 3), (0, 1))),
+        (4, 2, True, Roles((2, 3), (0, 1))),
+        (1, 1, False, Roles((0,), (0,))),
+        (2, 3, False, says("--servers 3", "2 ranks", 2)),
+        (1, 2, True, says("--servers 2", "1 rank", 1)),
+        (1, 1, True, says("--dedicated", "--servers 1", "1 rank", "--no-dedicated")),
+        (2, 2, True, says("--dedicated", "--servers 2", "2 ranks", "--no-dedicated")),
+    ],
+)
+def test_roles(size, servers, dedicated, roles):
+    settings = kit_of(size, sync="server", servers=servers, dedicated=dedicated)
+    if isinstance(roles, Roles):
+        assert make_exchange(settings).facts.roles == roles
+    else:
+        with pytest.raises(ConfigError, match=roles):
+            make_exchange(settings)
 
 
 def test_more_servers_than_parameters_are_refused():
@@ -125,13 +135,9 @@ OVERLAPS = ("none", "backward", "forward")
 def test_it_is_all_reduce(world, overlap):
     """Sums of small whole numbers are the same in any order."""
     size, servers = world
-    want = run(AllReduce, size)
+    (want, kept, _), *_ = run(AllReduce, size)
     for options in ({"bucket_bytes": 1}, {"bucket_bytes": 600, "segment_bytes": 64}):
-        ranks = served(size, servers=servers, overlap=overlap, **options)
-        for (weights, state, _), (wanted, kept, _) in zip(ranks, want, strict=True):
-            np.testing.assert_array_equal(weights, wanted)
-            np.testing.assert_array_equal(state["momentum"], kept["momentum"])
-            assert state["step"] == 4
+        all_alike(served(size, servers=servers, overlap=overlap, **options), want, kept)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +157,14 @@ def test_dedicated_servers_and_heads_of_nodes(servers, levels, overlap):
     want = LoopbackWorld(size).run(expected)[0]
     options = {"servers": servers, "dedicated": True, "levels": levels, "overlap": overlap, "bucket_bytes": 300}
     for nodes in (1, 2, [0, 1, 0, 1, 2, 2]):
-        ranks = served(size, 3, nodes=nodes, segment_bytes=64, **options)
-        each_equal([weights for weights, *_ in ranks], want)
+        all_alike(served(size, 3, nodes=nodes, segment_bytes=64, **options), want)
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 def test_messages_that_end_late_and_gradients_that_nobody_announces(overlap):
     (want, *_), *_ = run(AllReduce, 4)
     late = {"wrap": lambda t: delaying(t, seed=5), "announce": False, "segment_bytes": 64}
-    each_equal([weights for weights, *_ in served(4, servers=2, overlap=overlap, **late)], want)
+    all_alike(served(4, servers=2, overlap=overlap, **late), want)
 
 
 def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from exchange_support import over_arena
 from pipeline_support import TEXT, bound
 
 from ringtrain.exchange.model_parallel import part_gather
@@ -17,20 +18,17 @@ from tests.loopback.world import LoopbackWorld
 
 def counted(spans):
     """1, 2, 3, …; zero in the padding."""
-    flat = np.zeros(spans[-1].stop)
-    for span in spans:
-        flat[span.start : span.start + span.count] = 1 + np.arange(span.start, span.start + span.count)
-    return flat
+    return over_arena(spans, np.ones) * np.arange(1, spans[-1].stop + 1)
 
 
 # ── a parameter's columns ─────────────────────────────────────────────────────────────────────────────────────
 def test_columns_of_a_parameter_are_one_of_its_own():
     whole = Parameter("weight", (3, 5), Fill("constant"))
-    own = whole.of_columns(1, 3)
-    assert (whole.whole_shape, own.shape, own.whole_shape) == ((3, 5), (3, 2), (3, 5))
+    part = whole.of_columns(1, 3)
+    assert (whole.whole_shape, part.shape, part.whole_shape) == ((3, 5), (3, 2), (3, 5))
     values = np.arange(15).reshape(3, 5)
     assert whole.own(values) is values
-    assert own.own(values).tolist() == [[1, 2], [6, 7], [11, 12]]
+    assert part.own(values).tolist() == [[1, 2], [6, 7], [11, 12]]
     assert Parameter("bias", (5,), Fill("constant")).of_columns(4, 5).own(np.arange(5)).tolist() == [4]
 
 
@@ -77,8 +75,10 @@ def test_a_part_has_its_columns_of_each_row_in_its_own_order():
         for span in arena.spans if t.rank else ():
             whole = next(each for each in spans if each.name == span.name)
             rows = values[whole.start : whole.start + whole.count].reshape(whole.shape)
-            columns, own = span.parameter.columns, part[span.start : span.start + span.count].reshape(span.shape)
-            assert np.array_equal(own, rows if columns is None else rows[..., columns.start : columns.stop])
+            columns, values_of_span = span.parameter.columns, part[span.start : span.start + span.count]
+            assert np.array_equal(
+                values_of_span.reshape(span.shape), rows if columns is None else rows[..., columns.start : columns.stop]
+            )
             divided += columns is not None and columns.start > 0 and len(span.shape) == 2
         return divided
 
