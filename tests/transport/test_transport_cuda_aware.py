@@ -31,7 +31,7 @@ def looked(kinds=UNKNOWN, query=NO, ucx=NO):
     ]
 
 
-SAME = Evidence("sight", YES, "all ranks see the same devices")
+SAME = Evidence("sight", YES, says("same", "devices"))
 
 
 def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
