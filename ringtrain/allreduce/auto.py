@@ -84,26 +84,26 @@ def usual_order(nbytes: int, layout: RankLayout, on_device: bool = False) -> tup
     return SMALL + SEVERAL_NODES if nbytes <= SMALL_BYTES and not on_device else SEVERAL_NODES
 
 
-def select_algorithm(nbytes: int, dtype: str, op: str, here: Candidates, table: Table | None) -> AlgorithmChoice:
+def select_algorithm(nbytes: int, dtype: str, op: str, eligible: Candidates, table: Table | None) -> AlgorithmChoice:
     """Return the algorithm for a buffer of ``nbytes`` on each rank.
 
     table: measurements on this machine and layout; None without any
     """
-    if here.layout.ranks == 1:
-        return AlgorithmChoice(here.candidates[0], USUAL, "one rank has nothing to exchange", {})
-    usual = [name for name in usual_order(nbytes, here.layout, here.on_device) if name in here.candidates]
-    order = list(dict.fromkeys([*usual, *here.candidates]))
-    if here.on_device:
-        return _unmeasured(order, nbytes, here, "tuning files are for host memory")
+    if eligible.layout.ranks == 1:
+        return AlgorithmChoice(eligible.candidates[0], USUAL, "one rank has nothing to exchange", {})
+    usual = [name for name in usual_order(nbytes, eligible.layout, eligible.on_device) if name in eligible.candidates]
+    order = list(dict.fromkeys([*usual, *eligible.candidates]))
+    if eligible.on_device:
+        return _unmeasured(order, nbytes, eligible, "tuning files are for host memory")
     if table is None:
-        return _unmeasured(order, nbytes, here, "no tuning file")
+        return _unmeasured(order, nbytes, eligible, "no tuning file")
     group = table.group(dtype, op)
-    found = {name: time for name in order if (time := estimate(group.points.get(name), group.models.get(name), nbytes))}
-    if any(basis != MODELLED for _, basis in found.values()):
-        found = {name: (time, basis) for name, (time, basis) in found.items() if basis != MODELLED}
-    if not found:
-        return _unmeasured(order, nbytes, here, "the tuning file has no time of an algorithm that can run here")
-    return _fastest(found, "" if group.name == (dtype, op) else " ".join(group.name), here.layout.ranks)
+    times = {name: time for name in order if (time := estimate(group.points.get(name), group.models.get(name), nbytes))}
+    if any(basis != MODELLED for _, basis in times.values()):
+        times = {name: (time, basis) for name, (time, basis) in times.items() if basis != MODELLED}
+    if not times:
+        return _unmeasured(order, nbytes, eligible, "the tuning file has no time of an algorithm that can run here")
+    return _fastest(times, "" if group.name == (dtype, op) else " ".join(group.name), eligible.layout.ranks)
 
 
 def estimate(
@@ -134,37 +134,37 @@ def _beyond(last: tuple[int, float], models: Sequence[TimeModel] | None, nbytes:
     return last[1] * predict_s(models, nbytes) / predict_s(models, last[0]), MODELLED
 
 
-def _fastest(found: dict[str, tuple[float, str]], group: str, ranks: int) -> AlgorithmChoice:
-    """Return the fastest. ``found``: (seconds, basis) by name, in the order of preference among equals. ``group``: the
+def _fastest(times: dict[str, tuple[float, str]], group: str, ranks: int) -> AlgorithmChoice:
+    """Return the fastest. ``times``: (seconds, basis) by name, in the order of preference among equals. ``group``: the
     measured type and operation, if they are others.
     """
-    times = {name: time for name, (time, _) in found.items()}
-    least = min(times, key=times.__getitem__)
-    chosen = next(name for name, time in times.items() if time <= times[least] * (1 + NEAR))
-    basis, time = found[chosen][1], format_seconds(times[chosen])
+    seconds = {name: time for name, (time, _) in times.items()}
+    least = min(seconds, key=seconds.__getitem__)
+    chosen = next(name for name, time in seconds.items() if time <= seconds[least] * (1 + NEAR))
+    basis, time = times[chosen][1], format_seconds(seconds[chosen])
     why = f"{basis} as for {group} {time}" if group else f"{basis} {time}"
     named = [chosen]
     if chosen != least:
         named.append(least)
-        why += f", within {NEAR:.0%} of {least} ({format_seconds(times[least])})"
+        why += f", within {NEAR:.0%} of {least} ({format_seconds(seconds[least])})"
     else:
-        others = sorted((time, name) for name, time in times.items() if name != chosen)
+        others = sorted((time, name) for name, time in seconds.items() if name != chosen)
         named += [name for _, name in others[:1]]
         why += "".join(texts.NEXT(name=name, time=format_seconds(time)) for time, name in others[:1])
     if RING not in named:
-        why += texts.NEXT(name=RING, time=format_seconds(times[RING])) if RING in times else _ring_messages(ranks)
-    return AlgorithmChoice(chosen, basis, why, times)
+        why += texts.NEXT(name=RING, time=format_seconds(seconds[RING])) if RING in seconds else _ring_messages(ranks)
+    return AlgorithmChoice(chosen, basis, why, seconds)
 
 
 def _ring_messages(ranks: int) -> str:
     return f"; ring: each rank sends {2 * (ranks - 1) / ranks:.3g} x the buffer in {2 * (ranks - 1)} rounds"
 
 
-def _unmeasured(order: list[str], nbytes: int, here: Candidates, because: str) -> AlgorithmChoice:
-    wanted = usual_order(nbytes, here.layout, here.on_device)
+def _unmeasured(order: list[str], nbytes: int, eligible: Candidates, because: str) -> AlgorithmChoice:
+    wanted = usual_order(nbytes, eligible.layout, eligible.on_device)
     passed = wanted[: wanted.index(order[0])] if order[0] in wanted else wanted
-    layout = here.layout
-    if here.on_device or layout.nodes == 1:
+    layout = eligible.layout
+    if eligible.on_device or layout.nodes == 1:
         why = f"{because}: the default, {layout.words()}"
     else:
         usual = (
@@ -174,6 +174,6 @@ def _unmeasured(order: list[str], nbytes: int, here: Candidates, because: str) -
         )
         why = usual(reason=because, size=format_bytes(SMALL_BYTES), layout=layout.words())
     why += BECAUSE.get(order[0], "")
-    why += "".join(f"; not {name}: {here.refused[name]}" for name in passed if name in here.refused)
+    why += "".join(f"; not {name}: {eligible.refused[name]}" for name in passed if name in eligible.refused)
     why += _ring_messages(layout.ranks) if order[0] != RING else ""
     return AlgorithmChoice(order[0], USUAL, why, {})

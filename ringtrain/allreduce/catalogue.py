@@ -53,7 +53,7 @@ def make_allreduce(
     dtype: str | None = None,
     tuning: Table | None = None,
     guard: Guard | None = None,
-    of: str = "",
+    content: str = "",
 ) -> Reduction:
     """Return the all-reduce of ``buffer``, a flat array, in place. Collective: the same on all ranks. With ``auto`` the
     choice is made here, once: the reduction is then named ``auto:ring`` and has its reason.
@@ -68,7 +68,7 @@ def make_allreduce(
     dtype:         the type's name, if the array does not have it: bfloat16, kept as uint16
     tuning:        the tuning table for ``auto`` on rank 0: the others follow it
     guard:         watches the all-reduce, if given: then MismatchError, and StalledError with names, are also raised
-    of:            the buffer's content, in words, the same on all ranks: for the guard, and for streams
+    content:       the buffer's content, in words, the same on all ranks: for the guard, and for streams
 
     Raises UsageError for an unknown name, and for numbers that a wire cannot carry.
     """
@@ -82,7 +82,7 @@ def make_allreduce(
         if name == NATIVE:
             return NativeAllReduce(transport, buffer, op, device)
         if is_stream(name):
-            return prepare_streamed(transport, buffer, name, op, dtype, of)
+            return prepare_streamed(transport, buffer, name, op, dtype, content)
         if is_shared(name):
             return prepare_shared(transport, buffer, name, combine, op, dtype, tag, segment, device, wire)
         schedule = schedule_for(name, transport, wire is not None)
@@ -91,11 +91,11 @@ def make_allreduce(
     if algorithm == AUTO:
         nbytes = buffer.size * buffer.dtype.itemsize
         choice = agree_on_algorithm(transport, buffer, nbytes, dtype, op, tuning, wire is not None, tag)
-        made = prepare(choice.algorithm)
-        made.algorithm, made.why = auto_name(choice.algorithm), choice.why
+        reduction = prepare(choice.algorithm)
+        reduction.algorithm, reduction.why = auto_name(choice.algorithm), choice.why
     else:
-        made = prepare(algorithm)
-    return made if guard is None else guard.watch(made, op, buffer.dtype, buffer.size, of=of)
+        reduction = prepare(algorithm)
+    return reduction if guard is None else guard.watch(reduction, op, buffer.dtype, buffer.size, content=content)
 
 
 class NativeAllReduce(Reduction):
@@ -137,32 +137,32 @@ def agree_on_algorithm(
     """Return the choice of ``auto`` for ``nbytes`` in memory such as ``span``. Collective: rank 0 chooses for all, and
     only its ``tuning`` counts.
     """
-    here = find_candidates(transport, span, dtype, wired, tag)
-    own = asdict(select_algorithm(nbytes, dtype, op, here, tuning)) if transport.rank == 0 else None
-    return AlgorithmChoice(**transport.gather_json(own)[0])
+    eligible = find_candidates(transport, span, dtype, wired, tag)
+    choice = asdict(select_algorithm(nbytes, dtype, op, eligible, tuning)) if transport.rank == 0 else None
+    return AlgorithmChoice(**transport.gather_json(choice)[0])
 
 
 def find_candidates(transport: Transport, span, dtype: str, wired: bool = False, tag: int = 0) -> Candidates:
     """Return the candidates of ``auto`` for memory such as ``span``. Collective, the same on all ranks: an algorithm
     that one rank cannot run is none. ``wired``: messages are packed. ``tag``: of the reduction.
     """
-    here = static_candidates(rank_layout(transport.gather_json(transport.node)), dtype, wired)
-    here = replace(here, on_device=not isinstance(span, np.ndarray))
-    apart = {name: unavailable(transport, span, name, [tag]) for name in here.candidates if is_shared(name)}
-    if any(map(is_stream, here.candidates)):
-        apart |= dict.fromkeys(STREAMS, cannot_stream(transport, span, dtype))
-    return _without(here, {name: reason for name, reason in apart.items() if reason})
+    eligible = static_candidates(rank_layout(transport.gather_json(transport.node)), dtype, wired)
+    eligible = replace(eligible, on_device=not isinstance(span, np.ndarray))
+    refusals = {name: unavailable(transport, span, name, [tag]) for name in eligible.candidates if is_shared(name)}
+    if any(map(is_stream, eligible.candidates)):
+        refusals |= dict.fromkeys(STREAMS, cannot_stream(transport, span, dtype))
+    return _without(eligible, {name: reason for name, reason in refusals.items() if reason})
 
 
 def static_candidates(layout: RankLayout, dtype: str, wired: bool = False) -> Candidates:
     """Return the candidates as far as they are known without asking a transport."""
-    found = {name: _unfit(layout, dtype, wired, name) for name in ALGORITHMS}
-    return _without(Candidates(layout, ALGORITHMS, {}), {name: reason for name, reason in found.items() if reason})
+    refusals = {name: _unfit(layout, dtype, wired, name) for name in ALGORITHMS}
+    return _without(Candidates(layout, ALGORITHMS, {}), {name: reason for name, reason in refusals.items() if reason})
 
 
-def _without(here: Candidates, refused: dict[str, str]) -> Candidates:
-    left = [name for name in here.candidates if name not in refused]
-    return replace(here, candidates=left, refused=here.refused | refused)
+def _without(eligible: Candidates, refused: dict[str, str]) -> Candidates:
+    names = [name for name in eligible.candidates if name not in refused]
+    return replace(eligible, candidates=names, refused=eligible.refused | refused)
 
 
 def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None:

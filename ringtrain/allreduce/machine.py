@@ -47,8 +47,13 @@ def inspect_machine(transport: Transport) -> tuple[dict[str, str], RankLayout]:
 
     The number of cores is the node's, not that of the ranks' bindings.
     """
-    own = {"cpu": cpu_model(), "cores": str(os.cpu_count()), "library": library_name(transport), "node": transport.node}
-    everyone = transport.gather_json(own | {"transport": type(bare(transport)).__name__.lower()})
+    machine = {
+        "cpu": cpu_model(),
+        "cores": str(os.cpu_count()),
+        "library": library_name(transport),
+        "node": transport.node,
+    }
+    everyone = transport.gather_json(machine | {"transport": type(bare(transport)).__name__.lower()})
     return {name: " | ".join(sorted({rank[name] for rank in everyone})) for name in FIELDS}, rank_layout(
         [rank["node"] for rank in everyone]
     )
@@ -74,6 +79,8 @@ def machine_digest(machine: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def differences(written: dict[str, str], here: dict[str, str]) -> list[str]:
+def differences(written: dict[str, str], machine: dict[str, str]) -> list[str]:
     """Return a line for each field that is not the same."""
-    return [f"  {name}: {written[name]} there, {here[name]} here" for name in FIELDS if written[name] != here[name]]
+    return [
+        f"  {name}: {written[name]} there, {machine[name]} here" for name in FIELDS if written[name] != machine[name]
+    ]

@@ -23,10 +23,10 @@ class TuningSource:
     asked_by: str
 
 
-def tuning_source(given: str | None, environ: Mapping[str, str]) -> TuningSource:
+def tuning_source(path: str | None, environ: Mapping[str, str]) -> TuningSource:
     """Return the tuning file to read."""
-    if given is not None:
-        return TuningSource(Path(given), "--tuning")
+    if path is not None:
+        return TuningSource(Path(path), "--tuning")
     if environ.get(VARIABLE):
         return TuningSource(Path(environ[VARIABLE]), VARIABLE)
     home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config"
@@ -45,15 +45,15 @@ class FoundTuning:
     remark: str = ""
 
 
-def find_tuning(transport: Transport, given: str | None) -> FoundTuning:
+def find_tuning(transport: Transport, path: str | None) -> FoundTuning:
     """Return the tuning of this machine and layout. Collective: rank 0 reads it for all.
 
     A file that the user names must fit. A file in the usual place that does not fit is ignored, with a remark. One rank
     has nothing to choose, but a named file is read all the same. Raises UsageError, on all ranks.
     """
     machine, layout = inspect_machine(transport)
-    own = _read_on_root(tuning_source(given, os.environ), machine, layout) if transport.rank == 0 else None
-    answer = transport.gather_json(own)[0]
+    outcome = _read_on_root(tuning_source(path, os.environ), machine, layout) if transport.rank == 0 else None
+    answer = transport.gather_json(outcome)[0]
     if answer["error"]:
         raise everywhere(UsageError(Lines(answer["error"])))
     table = answer["table"] and read(Table, answer["table"], RULES)

@@ -87,7 +87,7 @@ class PlanBuilder:
                 dtype=request.carrier.name,
                 tuning=self._tuning,
                 guard=self._guard,
-                of=request.of,
+                content=request.of,
             )
 
         prepared = self.hold(span, make, request)
@@ -111,7 +111,7 @@ class PlanBuilder:
         streamed = make_streamed(self._transport, name, request.op, request.dtype, count, numbers.itemsize, request.of)
         watched: Reduction = streamed
         if self._guard is not None:
-            watched = self._guard.watch(streamed, request.op, request.dtype, count, of=request.of)
+            watched = self._guard.watch(streamed, request.op, request.dtype, count, content=request.of)
         return StreamPlan(streamed, watched, numbers.storage)
 
     def _wire(self, name: str) -> WireFormat | None:

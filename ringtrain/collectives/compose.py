@@ -23,9 +23,9 @@ def rounded(gather: Schedule) -> Schedule:
     """
 
     def steps(rank: int) -> Iterator[Step]:
-        own = tuple(Move(rank, i, i + 1) for i in range(gather.chunks) if gather.owner(i) == rank)
-        if own:
-            yield Step(own, own)
+        moves = tuple(Move(rank, i, i + 1) for i in range(gather.chunks) if gather.owner(i) == rank)
+        if moves:
+            yield Step(moves, moves)
 
     first = Schedule("rounding", gather.size, gather.chunks, steps, lambda rank: 0)
     return concat(gather.name, [first, gather], ALL_GATHER, gather.owner)
@@ -47,18 +47,18 @@ def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner: 
 def seated(part: Schedule, ranks: Sequence[int]) -> Schedule:
     """Return the half of an all-reduce with its ranks renamed: rank r of ``part`` is rank ``ranks[r]``."""
     places = [[(chunk, chunk + 1)] for chunk in range(part.chunks)]
-    made = embed(part, ranks, places, part.size, part.chunks)
-    return replace(made, goal=part.goal, owner=lambda chunk: ranks[part.owner(chunk)])
+    embedded = embed(part, ranks, places, part.size, part.chunks)
+    return replace(embedded, goal=part.goal, owner=lambda chunk: ranks[part.owner(chunk)])
 
 
 def from_root(gather: Schedule, root: int) -> Schedule:
     """Return an all-gather as a broadcast: first the root sends their chunks to the other owners."""
 
     def steps(rank: int) -> Iterator[Step]:
-        given = [chunk for chunk in range(gather.chunks) if gather.owner(chunk) != root]
-        if rank == root and given:
-            yield Step(sends=tuple(Move(gather.owner(chunk), chunk, chunk + 1) for chunk in given))
-        taken = tuple(Move(root, chunk, chunk + 1) for chunk in given if gather.owner(chunk) == rank)
+        chunks = [chunk for chunk in range(gather.chunks) if gather.owner(chunk) != root]
+        if rank == root and chunks:
+            yield Step(sends=tuple(Move(gather.owner(chunk), chunk, chunk + 1) for chunk in chunks))
+        taken = tuple(Move(root, chunk, chunk + 1) for chunk in chunks if gather.owner(chunk) == rank)
         if taken:
             yield Step(recvs=taken)
 

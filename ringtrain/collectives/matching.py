@@ -39,8 +39,8 @@ def messages(schedule: Schedule, steps: Steps) -> list[MatchedMessage]:
     missing, or if two ends name different chunks.
     """
     sends, recvs = defaultdict(list), defaultdict(list)
-    for rank, own in enumerate(steps):
-        for number, step in enumerate(own):
+    for rank, rank_steps in enumerate(steps):
+        for number, step in enumerate(rank_steps):
             for move in step.sends:
                 sends[rank, move.peer].append((number, move))
             for move in step.recvs:

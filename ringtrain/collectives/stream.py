@@ -1,4 +1,4 @@
-"""Streamed all-reduces by name: ``stream``, and its ways that are faster on some machines."""
+"""Streamed all-reduces by name: ``stream``, and its variants that are faster on some machines."""
 
 from weakref import WeakKeyDictionary
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.streamed import Streamed, StreamWay, StreamWindow
+from ringtrain.collectives.execution.streamed import Streamed, StreamVariant, StreamWindow
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.cpu.mapped import TYPES
 from ringtrain.ops.cpu.streamed import MOST_RANKS
@@ -16,16 +16,16 @@ STREAM = "stream"
 # Plain stores are faster where ranks share a cache, those past the caches where they do not; shorter chunks, where the
 # nearest caches are small.
 STREAMS = {
-    STREAM: StreamWay("faster", 256 << 10),
-    "stream:plain": StreamWay("plain", 256 << 10),
-    "stream:past-caches": StreamWay("past caches", 256 << 10),
-    "stream:64K": StreamWay("faster", 64 << 10),
+    STREAM: StreamVariant("faster", 256 << 10),
+    "stream:plain": StreamVariant("plain", 256 << 10),
+    "stream:past-caches": StreamVariant("past caches", 256 << 10),
+    "stream:64K": StreamVariant("faster", 64 << 10),
 }
 _WINDOWS: WeakKeyDictionary[Transport, StreamWindow] = WeakKeyDictionary()
 
 
 def is_stream(algorithm: str) -> bool:
-    """Whether the algorithm streams, in any way."""
+    """Whether the algorithm streams, in any variant."""
     return algorithm.partition(":")[0] == STREAM
 
 
@@ -66,19 +66,21 @@ def cannot_stream(transport: Transport, buffer: Array, dtype: str) -> str | None
 
 
 def make_streamed(
-    transport: Transport, name: str, op: str, dtype: str, count: int, itemsize: int, of: str = "", call: str = ""
+    transport: Transport, name: str, op: str, dtype: str, count: int, itemsize: int, content: str = "", call: str = ""
 ) -> Streamed:
     """Return all-reduces of ``count`` elements where :func:`cannot_stream` finds no reason against it. ``op``: sum,
-    mean, max or min; ``of``, ``call``: what all ranks ask for, as of :class:`Streamed`.
+    mean, max or min; ``content``, ``call``: what all ranks ask for, as of :class:`Streamed`.
     """
-    return Streamed(transport, stream_window(transport), name, STREAMS[name], op, dtype, count, itemsize, of, call)
+    return Streamed(transport, stream_window(transport), name, STREAMS[name], op, dtype, count, itemsize, content, call)
 
 
-def prepare_streamed(transport: Transport, buffer: Array, name: str, op: str, dtype: str, of: str = "") -> Streamed:
+def prepare_streamed(
+    transport: Transport, buffer: Array, name: str, op: str, dtype: str, content: str = ""
+) -> Streamed:
     """Return the all-reduce of one buffer in place. Collective the first time. Raises UsageError."""
     if why := cannot_stream(transport, buffer, dtype):
         raise UsageError(texts.CANNOT_RUN(algorithm=name, why=why))
-    made = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize, of)
+    streamed = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize, content)
     flat = np.asarray(buffer).reshape(-1)
-    made.bind(flat, flat)
-    return made
+    streamed.bind(flat, flat)
+    return streamed

@@ -38,7 +38,7 @@ class SymbolicSums:
 
     def say(self, value: int) -> str:
         """Return the expression as text, "(0 + 1) + 2", from the lowest leaf on; a long one is cut."""
-        text = self._say(value, {made: parts for parts, made in self._known.items()})
+        text = self._say(value, {total: parts for parts, total in self._known.items()})
         text = text[1:-1] if text.startswith("(") else text
         return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
@@ -70,9 +70,9 @@ class Contributions:
 
     def miscount(self, value: int) -> str | None:
         """Return the first leaf whose count is not one, in words."""
-        held = self.sums.leaves[value]
-        wrong = next((leaf for leaf in range(self.sums.count) if held[leaf] != 1), None)
-        return None if wrong is None else f"ends with {self.name(wrong)} {held[wrong]} times"
+        counts = self.sums.leaves[value]
+        wrong = next((leaf for leaf in range(self.sums.count) if counts[leaf] != 1), None)
+        return None if wrong is None else f"ends with {self.name(wrong)} {counts[wrong]} times"
 
     def disorder(self, value: int) -> str | None:
         """Return the expression in words, if it is not the wanted total."""

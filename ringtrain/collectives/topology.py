@@ -77,8 +77,8 @@ def requested(ranks: int | None, nodes: Sequence[int] | None) -> Topology:
         return even(nodes[0] if ranks is None else ranks, nodes[0])
     topology = filled(nodes)
     if ranks not in (None, topology.size):
-        told = ", ".join(map(str, nodes))
+        ranks_by_node = ", ".join(map(str, nodes))
         raise UsageError(
-            f"nodes of {told} ranks have {topology.size} ranks in all, not {ranks}: give only one of the two"
+            f"nodes of {ranks_by_node} ranks have {topology.size} ranks in all, not {ranks}: give only one of the two"
         )
     return topology

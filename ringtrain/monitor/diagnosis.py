@@ -16,15 +16,15 @@ def mismatch(rows: Sequence[RankRecord], number: int) -> str | None:
     """The calls of all ranks under this number; None if they are equal. The call of most ranks is the expected one; of
     two calls of equally many ranks, that of the lowest rank."""
     calls = _calls(rows, number)
-    made = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
-    if len(made) < 2:
+    by_frequency = sorted((text for text in calls if text), key=lambda text: (-len(calls[text]), calls[text][0]))
+    if len(by_frequency) < 2:
         return None
-    others = "".join(f"; got, on {_placed(rows, calls[text])}: {text}" for text in made[1:])
+    others = "".join(f"; got, on {_placed(rows, calls[text])}: {text}" for text in by_frequency[1:])
     if None in calls:
         others += f"; not begun on {peers(calls[None])}"
     return (
-        f"collective {number} is not the same on all ranks: expected, as on {peers(calls[made[0]])}: "
-        f"{made[0]}{others}. All ranks must make the same calls, of the same size and type, in the same order"
+        f"collective {number} is not the same on all ranks: expected, as on {peers(calls[by_frequency[0]])}: "
+        f"{by_frequency[0]}{others}. All ranks must make the same calls, of the same size and type, in the same order"
     )
 
 

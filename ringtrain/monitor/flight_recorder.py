@@ -96,8 +96,8 @@ class FlightRecorder:
         self._words = memory.rows.view(np.int64)  # [size, WORDS]
         self.history = self._words[:, ITERATION:DESCRIBED]  # changes when ranks make progress
         self.beats = self._words[:, BEATS]
-        own = memoryview(memory.rows[self.rank]).cast("q")
-        self._own, self._begun, self._done = own, own[BEGUN:DONE], own[DONE:MOVED]
+        row = memoryview(memory.rows[self.rank]).cast("q")
+        self._row_words, self._begun, self._done = row, row[BEGUN:DONE], row[DONE:MOVED]
         following = memory.near[(memory.near.index(self.rank) + 1) % len(memory.near)]
         self._next = memoryview(memory.rows[following]).cast("q")[BEGUN:DONE]
         self._number = 0  # of the collective that this rank began last
@@ -113,7 +113,7 @@ class FlightRecorder:
         place = DESCRIBED + len(self._described) % CALLS * CALL_WORDS
         self._described[call.fingerprint] = call.text
         self._write(place + 1, call.text)
-        self._own[place] = call.fingerprint
+        self._row_words[place] = call.fingerprint
 
     def _write(self, place: int, text: str) -> None:
         padded = text.encode(errors="replace")[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
@@ -124,7 +124,11 @@ class FlightRecorder:
         if text != self._doing:
             self._doing = text
             self._write(DOING, text)
-        self._own[DOING_MS], self._own[LIMITED], self._own[TOUCHES] = int(1000 * seconds), limited, touches
+        self._row_words[DOING_MS], self._row_words[LIMITED], self._row_words[TOUCHES] = (
+            int(1000 * seconds),
+            limited,
+            touches,
+        )
 
     def begin(self, fingerprint: int) -> int:
         """Begin the next collective of this rank, and return its word."""
@@ -146,22 +150,22 @@ class FlightRecorder:
 
     def move(self, word: int, moved: int) -> None:
         number = word >> SHIFT
-        self._own[MOVED + (number & MASK)] = number << SHIFT | moved & LOW
+        self._row_words[MOVED + (number & MASK)] = number << SHIFT | moved & LOW
 
     def beat(self) -> None:
         """Show that this rank is alive."""
-        self._own[BEATS] += 1
+        self._row_words[BEATS] += 1
 
     def iterate(self, iteration: int) -> None:
-        self._own[ITERATION] = iteration
+        self._row_words[ITERATION] = iteration
 
     def leave(self) -> None:
         """Show that this rank begins no more collectives."""
-        self._own[LEFT] = 1
+        self._row_words[LEFT] = 1
 
     def report(self, number: int = EVERYTHING) -> None:
         """Show that this rank reports an error of all ranks; ``number``: of the collective, if it is about one."""
-        self._own[TOLD] = number
+        self._row_words[TOLD] = number
 
     @property
     def last(self) -> int:
@@ -190,9 +194,9 @@ class FlightRecorder:
     def first_difference(self) -> int:
         """The number of the first recorded collective in which ranks make different calls; 0 if there is none."""
         words = self._words[:, BEGUN:DONE].copy()  # one state: other ranks write meanwhile
-        own = words[self.rank]
-        places = ((words >> SHIFT == own >> SHIFT) & (words != own)).any(axis=0)
-        return int(own[places].min() >> SHIFT) if places.any() else 0
+        row = words[self.rank]
+        places = ((words >> SHIFT == row >> SHIFT) & (words != row)).any(axis=0)
+        return int(row[places].min() >> SHIFT) if places.any() else 0
 
     def reported_number(self) -> int:
         """The number of the collective that another rank reports, EVERYTHING if it reports the run; 0 if no rank

@@ -71,12 +71,12 @@ class Guard:
 
     # ── watched calls ────────────────────────────────────────────────────────────────────────────────────
     def watch(
-        self, reduction: Reduction, op: str, dtype, count: int, what: str = "all-reduce", of: str = ""
+        self, reduction: Reduction, op: str, dtype, count: int, what: str = "all-reduce", content: str = ""
     ) -> Reduction:
-        """Return the reduction under the guard. ``count``: its elements; ``what``: its name in messages; ``of``: its
-        data, such as the names of spans."""
+        """Return the reduction under the guard. ``count``: its elements; ``what``: its name in messages; ``content``:
+        its data, such as the names of spans."""
         text = texts.WATCHED(kind=what, count=count, dtype=dtype, algorithm=reduction.algorithm, op=op)
-        fingerprint = self.call(f"{text}, {of}" if of else text).fingerprint
+        fingerprint = self.call(f"{text}, {content}" if content else text).fingerprint
         native = reduction.transport == NATIVE
         watched = GuardedReduction(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
         self._watched.append(weakref.ref(watched))

@@ -39,8 +39,8 @@ class HardTimeout(NoHardTimeout):
         self.takes, self._who = False, who
 
     def arm(self, text: str, seconds: float) -> None:
-        told = escaped(f"{self._who}: no progress for {seconds:g} s in {text}: the call does not return")
-        self._deadline = Deadline(seconds + LATER_S, StalledError.exit_code, told, stacks=True).start()
+        message = escaped(f"{self._who}: no progress for {seconds:g} s in {text}: the call does not return")
+        self._deadline = Deadline(seconds + LATER_S, StalledError.exit_code, message, stacks=True).start()
         if self.takes:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {SHOW})
 
@@ -61,7 +61,7 @@ class HangDetector:
         self._resumed = clock()
         self._pauses = SuspendDetector(EVERY_S, self._resumed)
         self._started, self._called, self._listening = (threading.Event() for _ in range(3))
-        self._ending, self._told = threading.Event(), False
+        self._ending, self._reported = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hang detector", daemon=True)
 
     def __enter__(self) -> "HangDetector":
@@ -104,9 +104,9 @@ class HangDetector:
             self._look_and_end()
 
     def _look_and_end(self) -> None:
-        error = None if self._told else self.look()
+        error = None if self._reported else self.look()
         if error is not None:
-            self._told = True
+            self._reported = True
             if isinstance(error, StalledError):
                 stack_dump.write_stacks(self._activity, self._rank)
             self._end(error)

@@ -83,10 +83,10 @@ def _exchange(world, runtime, nbytes: int) -> tuple[bool, float]:
         for handle in (send, recv):
             handle.wait(30.0)
         fastest = min(fastest, time.perf_counter() - began)
-    found = np.zeros(nbytes, np.uint8)
-    runtime.download(into, found, stream)
+    arrived = np.zeros(nbytes, np.uint8)
+    runtime.download(into, arrived, stream)
     stream.synchronize()
-    return bool((found == _pattern(peer, nbytes)).all()), fastest
+    return bool((arrived == _pattern(peer, nbytes)).all()), fastest
 
 
 def _pattern(rank: int, nbytes: int) -> np.ndarray:

@@ -63,8 +63,8 @@ class KeyTable:
         """Set the second value where the first one lies, or where nothing lies if that is empty; return what lies
         there now, or the first value if nothing does."""
         expected, wanted = values
-        held = self.values.get(keys[0])
-        if held == expected or (held is None and not expected):
+        current = self.values.get(keys[0])
+        if current == expected or (current is None and not expected):
             self.values[keys[0]] = wanted
         return [self.values.get(keys[0], expected)]
 
@@ -97,13 +97,13 @@ class KeyValueStore:
         """Return the result of a request of :class:`KeyTable`. Raises StalledError, which names the keys, if they are
         not there after ``timeout_s`` seconds."""
         if self.rank == OWNER:
-            found = self._act_here(do, keys, values, timeout_s)
+            result = self._act_here(do, keys, values, timeout_s)
         else:
-            found = self._ask(do, keys, values, timeout_s)
-        if found is None:
+            result = self._ask(do, keys, values, timeout_s)
+        if result is None:
             named = ", ".join(map(repr, keys[:4])) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
             raise StalledError(f"no rank has set {named} within {timeout_s:g} s")
-        return found
+        return result
 
     def close(self) -> None:
         """End the thread and free the messages. Collective: no rank makes a request afterwards."""
@@ -121,12 +121,12 @@ class KeyValueStore:
     def _act_here(self, do: str, keys, values, timeout_s: float) -> list | None:
         until = time.monotonic() + timeout_s
         with self._changed:
-            while (found := self._table.act(do, keys, values)) is None:
+            while (result := self._table.act(do, keys, values)) is None:
                 if time.monotonic() >= until:
                     return None
                 self._changed.wait(until - time.monotonic())
             self._changed.notify_all()
-            return found
+            return result
 
     def _ask(self, do: str, keys, values, timeout_s: float) -> list | None:
         tag = ANSWERS[next(self._tags) % len(ANSWERS)]
@@ -139,8 +139,10 @@ class KeyValueStore:
                     "it hangs"
                 )
             time.sleep(_pause_s(asked))
-        found = json.loads(answer[1])
-        return found if found is None else [each.encode("latin-1") if isinstance(each, str) else each for each in found]
+        result = json.loads(answer[1])
+        return (
+            result if result is None else [each.encode("latin-1") if isinstance(each, str) else each for each in result]
+        )
 
     def _serve(self) -> None:
         waiting: list[tuple] = []  # requests for keys that are not there
@@ -156,11 +158,11 @@ class KeyValueStore:
 
     def _answered(self, peer: int, tag: int, do: str, keys, values, until: float) -> bool:
         with self._changed:
-            found = self._table.act(do, keys, values)
-            if found is None and time.monotonic() < until:
+            result = self._table.act(do, keys, values)
+            if result is None and time.monotonic() < until:
                 return False
             self._changed.notify_all()
-        self._messages.send(peer, tag, _as_bytes(found if found is None else _as_text(found)))
+        self._messages.send(peer, tag, _as_bytes(result if result is None else _as_text(result)))
         return True
 
 

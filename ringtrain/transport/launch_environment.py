@@ -61,14 +61,14 @@ def check_world(launch: Launch, size: int, library: str) -> None:
     """Raise UsageError if the launcher started several ranks and each found itself alone."""
     if size > 1 or launch.size <= 1:
         return
-    found = f"{launch.by} started {launch.size} processes, but each is an MPI world of one rank"
+    worlds = f"{launch.by} started {launch.size} processes, but each is an MPI world of one rank"
     if launch.by == "srun":
         raise UsageError(
-            f"{found}: srun did not speak {library}'s start-up protocol. Use `srun --mpi=pmix` with Open MPI or `srun "
+            f"{worlds}: srun did not speak {library}'s start-up protocol. Use `srun --mpi=pmix` with Open MPI or `srun "
             "--mpi=pmi2` with MPICH (`srun --mpi=list` shows the protocols of this Slurm), or `mpirun` inside the job"
         )
     raise UsageError(
-        f"{found}: {launch.by} belongs to another MPI than the loaded {library}. Use the {launch.by} of that library, "
+        f"{worlds}: {launch.by} belongs to another MPI than the loaded {library}. Use the {launch.by} of that library, "
         f"or point MPI4PY_LIBMPI at the library of your {launch.by}"
     )
 
@@ -92,10 +92,10 @@ def choose_local_ranks(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]
 
 
 def _numbers_nodes(numbers: Sequence[int | None], nodes: Sequence[int]) -> bool:
-    held: dict[int, list] = {}
+    numbers_by_node: dict[int, list] = {}
     for number, node in zip(numbers, nodes, strict=True):
-        held.setdefault(node, []).append(number)
-    return all(set(of_node) == set(range(len(of_node))) for of_node in held.values())
+        numbers_by_node.setdefault(node, []).append(number)
+    return all(set(on_node) == set(range(len(on_node))) for on_node in numbers_by_node.values())
 
 
 def number_nodes(leaders: Sequence[int]) -> list[int]:

@@ -27,7 +27,7 @@ class SharedArena:
     """The arrays of the node's ranks: uint8, of one length, by place in the node. ``own`` is the place of this rank."""
 
     arrays: Sequence[np.ndarray]
-    own: int
+    local_rank: int
 
     def peer_views(self, span: np.ndarray) -> list[Array] | None:
         """Return the span's elements in every array, its own included; None if the span is not in this rank's array, or
@@ -35,8 +35,8 @@ class SharedArena:
         """
         if not span.flags.c_contiguous:
             return None
-        start = span.ctypes.data - self.arrays[self.own].ctypes.data
-        if not 0 <= start <= self.arrays[self.own].nbytes - span.nbytes:
+        start = span.ctypes.data - self.arrays[self.local_rank].ctypes.data
+        if not 0 <= start <= self.arrays[self.local_rank].nbytes - span.nbytes:
             return None
         return [array[start : start + span.nbytes].view(span.dtype) for array in self.arrays]
 
@@ -45,8 +45,8 @@ def find_peer_views(arenas: Sequence[SharedArena], span: Array) -> list[Array] |
     """Return the span's elements on every rank of the node, if it lies in one of the arenas."""
     if not isinstance(span, np.ndarray):
         return None
-    found = (arena.peer_views(span) for arena in arenas)
-    return next((views for views in found if views is not None), None)
+    each = (arena.peer_views(span) for arena in arenas)
+    return next((views for views in each if views is not None), None)
 
 
 def can_be_shared(array: np.ndarray) -> bool:
@@ -57,7 +57,7 @@ def can_be_shared(array: np.ndarray) -> bool:
 def without_arena(arenas: Sequence[SharedArena], array: np.ndarray) -> list[SharedArena]:
     """Return the arenas but that of this rank's ``array``."""
     at = array_address(array)
-    return [arena for arena in arenas if array_address(arena.arrays[arena.own]) != at]
+    return [arena for arena in arenas if array_address(arena.arrays[arena.local_rank]) != at]
 
 
 class SignalCounter:
@@ -65,26 +65,26 @@ class SignalCounter:
     and after it. ``addresses``: of the counters, by place in the node, for compiled code.
     """
 
-    def __init__(self, counters: Sequence[np.ndarray], own: int, sync: Callable[[], None]):
-        self._own = counters[own].data
-        self._others = [counter.data for place, counter in enumerate(counters) if place != own]
-        self._places = [place for place in range(len(counters)) if place != own]
+    def __init__(self, counters: Sequence[np.ndarray], local_rank: int, sync: Callable[[], None]):
+        self._count = counters[local_rank].data
+        self._others = [counter.data for index, counter in enumerate(counters) if index != local_rank]
+        self._places = [index for index in range(len(counters)) if index != local_rank]
         self._sync = sync
         self.addresses = [array_address(counter) for counter in counters]
 
     @property
     def count(self) -> int:
         """How often this rank has advanced; the same on all ranks at the same point of their work on this counter."""
-        return self._own[0]
+        return self._count[0]
 
     def advance(self) -> None:
         """Advance: a rank that sees the new count sees all earlier writes of this rank."""
         self._sync()
-        self._own[0] += 1
+        self._count[0] += 1
 
     def reached(self) -> bool:
         """Whether every other rank has advanced as often as this one."""
-        count = self._own[0]
+        count = self._count[0]
         for other in self._others:
             if other[0] < count:
                 return False
@@ -93,8 +93,8 @@ class SignalCounter:
 
     def late(self) -> list[int]:
         """Return the places of the ranks that have not."""
-        count = self._own[0]
-        return [place for place, other in zip(self._places, self._others, strict=True) if other[0] < count]
+        count = self._count[0]
+        return [index for index, other in zip(self._places, self._others, strict=True) if other[0] < count]
 
 
 class SignalCounters:
@@ -102,8 +102,10 @@ class SignalCounters:
     None; collective.
     """
 
-    def __init__(self, window: Callable[[int], np.ndarray | None], own: int, size: int, sync: Callable[[], None]):
-        self._window, self._own, self._size, self._sync = window, own, size, sync
+    def __init__(
+        self, window: Callable[[int], np.ndarray | None], local_rank: int, size: int, sync: Callable[[], None]
+    ):
+        self._window, self._local_rank, self._size, self._sync = window, local_rank, size, sync
         self._blocks: dict[int, np.ndarray | None] = {}
 
     def signal_counter(self, tag: int) -> SignalCounter | None:
@@ -119,4 +121,6 @@ class SignalCounters:
         if block is None:
             return None
         counts = block.view(np.int64).reshape(LANES_AT_ONCE, self._size, -1)
-        return SignalCounter([counts[index, place, :1] for place in range(self._size)], self._own, self._sync)
+        return SignalCounter(
+            [counts[index, local_rank, :1] for local_rank in range(self._size)], self._local_rank, self._sync
+        )

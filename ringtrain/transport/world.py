@@ -218,10 +218,10 @@ def find_way(transport: Transport, asked: str, device: int, maker: str) -> CudaD
 
         return trial.attempt(libmpi.launcher(), libmpi.vendor(), maker, beside)
 
-    told = transport.gather_json([transport.node, device, device_names(os.environ)])
-    beside = [number for node, number, _ in told if node == told[0][0]][:2]
+    rank_devices = transport.gather_json([transport.node, device, device_names(os.environ)])
+    beside = [number for node, number, _ in rank_devices if node == rank_devices[0][0]][:2]
     return agree_on_way(
-        transport, asked, look, visibility_evidence([(node, words) for node, _, words in told]), attempt
+        transport, asked, look, visibility_evidence([(node, words) for node, _, words in rank_devices]), attempt
     )
 
 

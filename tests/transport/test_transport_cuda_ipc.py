@@ -246,7 +246,7 @@ def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
         assert rank.ipc.share(rank.whole()) == ""
         gc.collect()
         rank.t.barrier()
-        monkeypatch.setattr(cuda_ipc, "MEET_S", 0.2)  # from here on they are not to meet
+        monkeypatch.setattr(cuda_ipc, "BARRIER_S", 0.2)  # from here on they are not to meet
         if rank.t.rank == 0:
             rank.ipc.close()  # in vain: it waits for rank 1, and not for ever
             ended.set()
@@ -262,7 +262,7 @@ def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
 def test_a_rank_that_does_not_come_is_named(monkeypatch):
     def body(rank):
         rank.t.barrier()
-        monkeypatch.setattr(cuda_ipc, "MEET_S", 0.05)
+        monkeypatch.setattr(cuda_ipc, "BARRIER_S", 0.05)
         if rank.t.rank == 0:
             late = says("rank 1", "name", "device")
             with pytest.raises(StalledError, match=late):

@@ -68,9 +68,9 @@ def _one(peer: int, chunk: int, add: bool = False) -> Move:
     return Move(peer, chunk, chunk + 1, add)
 
 
-def _inputs(own: list[Node]) -> list[int]:
+def _inputs(nodes: list[Node]) -> list[int]:
     """Return the input array of each of a rank's partials: the last partial lies in the buffer, which is input 0."""
-    return [*range(1, len(own)), 0]
+    return [*range(1, len(nodes)), 0]
 
 
 def _places(rank: int, brought: list[list[Node]]) -> list[list[int]]:
@@ -78,12 +78,12 @@ def _places(rank: int, brought: list[list[Node]]) -> list[list[int]]:
     input arrays, those of others behind them in scratch.
     """
     size, at, places = len(brought), len(brought[rank]), []
-    for source, own in enumerate(brought):
+    for source, nodes in enumerate(brought):
         if source == rank:
-            places.append([number * size + rank for number in _inputs(own)])
+            places.append([number * size + rank for number in _inputs(nodes)])
         else:
-            places.append([(at + i) * size + rank for i in range(len(own))])
-            at += len(own)
+            places.append([(at + i) * size + rank for i in range(len(nodes))])
+            at += len(nodes)
     return places
 
 
@@ -91,11 +91,11 @@ def _additions(rank: int, brought: list[list[Node]], places: list[list[int]], sh
     """Yield the additions one after another, from the first shard on, each as soon as the tree allows it. A sum lies in
     the chunk of its left half, or in the buffer, if one half lies there.
     """
-    held: list[tuple[Node, int]] = []
+    sums: list[tuple[Node, int]] = []
     for node, at in zip(chain(*brought), chain(*places), strict=True):
-        while held and are_siblings(held[-1][0], node, shards):
-            (start, _), left = held.pop()
+        while sums and are_siblings(sums[-1][0], node, shards):
+            (start, _), left = sums.pop()
             source, target = (left, at) if at == rank else (at, left)
             yield Step((_one(rank, source),), (_one(rank, target, add=True),))
             node, at = (start, node[1]), target
-        held.append((node, at))
+        sums.append((node, at))

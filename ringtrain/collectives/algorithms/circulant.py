@@ -67,10 +67,10 @@ def _half(name: str, size: int, steps, goal: str) -> Schedule:
 
 def skips(size: int) -> list[int]:
     """Return ``size`` and its halves, rounded up, down to 1."""
-    found = [size]
-    while found[-1] > 1:
-        found.append((found[-1] + 1) // 2)
-    return found
+    lengths = [size]
+    while lengths[-1] > 1:
+        lengths.append((lengths[-1] + 1) // 2)
+    return lengths
 
 
 def _moves(peer: int, first: int, count: int, size: int, add: bool = False) -> tuple[Move, ...]:

@@ -50,14 +50,14 @@ def _entries(schedule: Schedule, segments: int) -> dict[int, list[TimedMessage]]
     """Return the messages of each rank, of all segments, with their times."""
     steps = all_steps(schedule)
     met = messages(schedule, steps)
-    taken, found = rounds(schedule, steps, met), defaultdict(list)
+    taken, entries = rounds(schedule, steps, met), defaultdict(list)
     for segment in range(segments):
         for message, (round, depth) in zip(met, taken, strict=True):
             send, recv = (_moved(move, segment, segments, schedule.chunks) for move in (message.send, message.recv))
             entry = TimedMessage((round + segment, depth), message.source, message.target, send, recv)
             for rank in {message.source, message.target}:
-                found[rank].append(entry)
-    return found
+                entries[rank].append(entry)
+    return entries
 
 
 def _moved(move: Move, segment: int, segments: int, chunks: int) -> Move:

@@ -57,17 +57,17 @@ def folds(start: int, stop: int, shards: int) -> tuple[list[Fold], list[Node]]:
     """Return the fold of each of the shards ``start:stop``, in order, and the nodes that are left: the partials. All of
     those but the last lie in slots 0, 1 and so on. It works like the carry of a binary counter.
     """
-    made: list[Fold] = []
-    held: list[Node] = []
+    folded: list[Fold] = []
+    nodes: list[Node] = []
     for shard in range(start, stop):
         node, adds = (shard, shard + 1), []
-        while held and are_siblings(held[-1], node, shards):
-            node = (held.pop()[0], node[1])
-            adds.append(len(held))
+        while nodes and are_siblings(nodes[-1], node, shards):
+            node = (nodes.pop()[0], node[1])
+            adds.append(len(nodes))
         last = shard == stop - 1
-        made.append(Fold(tuple(adds), None if last else len(held)))
-        held.append(node)
-    return made, held
+        folded.append(Fold(tuple(adds), None if last else len(nodes)))
+        nodes.append(node)
+    return folded, nodes
 
 
 def partials(rank: int, size: int, shards: int) -> list[Node]:

@@ -68,7 +68,7 @@ def others(rank: int, size: int) -> list[int]:
 
 
 def _slices(peers: list[int], slices: list[int]) -> tuple[Move, ...]:
-    return tuple(Move(peer, own, own + 1) for peer, own in zip(peers, slices, strict=True))
+    return tuple(Move(peer, slice_index, slice_index + 1) for peer, slice_index in zip(peers, slices, strict=True))
 
 
 def _place(source: int, rank: int, size: int) -> int:

@@ -64,7 +64,7 @@ class _Clock:
                 self.touching[end].add(number)
 
     def run(self, schedule: Schedule) -> list[Time]:
-        ready = [((rank, 0), (-1, 0)) for rank, own in enumerate(self.steps) if own]
+        ready = [((rank, 0), (-1, 0)) for rank, rank_steps in enumerate(self.steps) if rank_steps]
         for end, last in ready:
             self._begin(end, last)
             ready.extend(self._go_on(end))
@@ -85,12 +85,12 @@ class _Clock:
     def _go_on(self, begun: End) -> Iterator[tuple[End, Time]]:
         """Yield the steps that may begin now that this one has, each with the last time of the step before it."""
         for end in sorted({begun}.union(*(_ends(self.met[number]) for number in self.touching[begun]))):
-            own = self.touching[end]
-            if end not in self.ended and all(number in self.times for number in own):
+            messages = self.touching[end]
+            if end not in self.ended and all(number in self.times for number in messages):
                 self.ended.add(end)
                 rank, step = end
                 if step + 1 < len(self.steps[rank]):
-                    yield (rank, step + 1), max((self.times[number] for number in own), default=self.begun[end])
+                    yield (rank, step + 1), max((self.times[number] for number in messages), default=self.begun[end])
 
 
 def _ends(message: MatchedMessage) -> set[End]:

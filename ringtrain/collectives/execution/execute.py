@@ -150,13 +150,13 @@ class Execution(Reduction):
         """Start every task that may start, receives before sends. Returns whether there was one."""
         queues, gate = self._queues, self._gate
         local, recvs, sends = queues.local, queues.recvs, queues.sends
-        if not (recvs or sends or local or gate.held):
+        if not (recvs or sends or local or gate.waiting):
             return False
         moved = self._moved
         while local:
             self._moved += 1
             self._finish(local.popleft())
-        if gate.held:
+        if gate.waiting:
             for i in gate.released():
                 self._start_message(i)
         while recvs or sends:
@@ -208,9 +208,9 @@ class Execution(Reduction):
             (False, Template("{ranks} to send")),
             (True, Template("{ranks} to receive")),
         )  # a rank that receives awaits a send, and vice versa
-        named = {end: [peer for sending, peer in late if sending == own] for own, end in ends}
-        told = {end: peers(self._world_ranks[rank] for rank in ranks) for end, ranks in named.items() if ranks}
-        whom = " and ".join(end(ranks=ranks) for end, ranks in told.items()) or texts.ITS_DEVICE
+        named = {end: [peer for sending, peer in late if sending == sends] for sends, end in ends}
+        ranks_by_end = {end: peers(self._world_ranks[rank] for rank in ranks) for end, ranks in named.items() if ranks}
+        whom = " and ".join(end(ranks=ranks) for end, ranks in ranks_by_end.items()) or texts.ITS_DEVICE
         done, total = len(self._tasks) - self._left, len(self._tasks)
         rank = self._world_ranks[self._rank]
         return f"{whom}: rank {rank} in {self._name}, tag {self._tag}, {done} of {total} messages done"
@@ -274,24 +274,24 @@ class _DeviceGate:
     def __init__(self, device: ReductionDevice):
         self._device = device
         self.unmarked = False  # whether an operation was issued to the device since its last mark
-        self.held: deque[tuple[DeviceMark, int]] = deque()  # a task may start when its mark is done
+        self.waiting: deque[tuple[DeviceMark, int]] = deque()  # a task may start when its mark is done
         self._mark: DeviceMark | None = None  # the mark that must be done before a message starts; None: none
 
     def holds(self, i: int) -> bool:
         """Return whether the task must wait, and keep it if so."""
         if self.unmarked:  # operations issued until now must be done before this task, or any later one, starts
             mark, self.unmarked = self._device.mark(), False
-            self._mark = mark if self.held or not mark.done() else None
+            self._mark = mark if self.waiting or not mark.done() else None
         if self._mark is None:
             return False
-        self.held.append((self._mark, i))
+        self.waiting.append((self._mark, i))
         return True
 
     def released(self) -> Iterator[int]:
         """Yield the tasks whose marks are done."""
-        while self.held and self.held[0][0].done():
-            yield self.held.popleft()[1]
-        if not self.held:
+        while self.waiting and self.waiting[0][0].done():
+            yield self.waiting.popleft()[1]
+        if not self.waiting:
             self._mark = None
 
 

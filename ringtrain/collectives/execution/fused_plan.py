@@ -140,8 +140,8 @@ def is_one_pass(fused: TwoShotPlan, rank: int) -> bool:
     order, tasks = _sources(fused, rank), fused.tasks[rank]
     home = (order[0], rank)
     summed = [ChunkOperation(home, (source, rank), add=True) for source in order[1:]]
-    given = {ChunkOperation((target, rank), home, add=False) for target in order[1:]}
-    return tasks[: len(summed)] == tuple(summed) and set(tasks[len(summed) :]) == given
+    copies = {ChunkOperation((target, rank), home, add=False) for target in order[1:]}
+    return tasks[: len(summed)] == tuple(summed) and set(tasks[len(summed) :]) == copies
 
 
 def _sources(fused: TwoShotPlan, rank: int) -> list[int]:

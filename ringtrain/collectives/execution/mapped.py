@@ -70,9 +70,9 @@ class Mapped(Reduction):
     ):
         self._world, self._counter = transport, counter
         self._arrays = [views, *inputs]  # kept: the call knows only their addresses
-        place = transport.neighbours.index(transport.rank)
-        start, stop = spans(views[place].size, fused.chunks)[place]
-        itemsize = views[place].dtype.itemsize
+        local_rank = transport.neighbours.index(transport.rank)
+        start, stop = spans(views[local_rank].size, fused.chunks)[local_rank]
+        itemsize = views[local_rank].dtype.itemsize
 
         def address(where: Place) -> int:
             array: Array = self._arrays[where[1] // fused.chunks][where[0]]
@@ -80,12 +80,12 @@ class Mapped(Reduction):
 
         operations = [
             MappedOperation(op if task.add else "copy", address(task.target), address(task.source))
-            for task in fused.tasks[place]
+            for task in fused.tasks[local_rank]
         ]
         spins = transport.patience.spin_s > 0
-        self._call = MappedCall(dtype, stop - start, counter.addresses, place, operations, spins, helpers)
+        self._call = MappedCall(dtype, stop - start, counter.addresses, local_rank, operations, spins, helpers)
         self._state = self._call.state
-        self.bytes_sent = bytes_moved(fused, place, (stop - start) * itemsize)
+        self.bytes_sent = bytes_moved(fused, local_rank, (stop - start) * itemsize)
 
     def start(self) -> None:
         if self._state[0]:
@@ -137,26 +137,26 @@ class MappedOnDevice(NodeReduction):
         inputs: Sequence[Sequence[Array]] = (),
     ):
         super().__init__(transport, counter, device)
-        place = transport.neighbours.index(transport.rank)
-        start, stop = spans(views[place].size, fused.chunks)[place]
+        local_rank = transport.neighbours.index(transport.rank)
+        start, stop = spans(views[local_rank].size, fused.chunks)[local_rank]
         arrays = [views, *inputs]
 
         def at(where: Place) -> Array:
             return arrays[where[1] // fused.chunks][where[0]][start:stop]
 
-        self._work = device_operations(device, fused, place, at)
-        self.bytes_sent = bytes_moved(fused, place, (stop - start) * views[place].dtype.itemsize)
+        self._work = device_operations(device, fused, local_rank, at)
+        self.bytes_sent = bytes_moved(fused, local_rank, (stop - start) * views[local_rank].dtype.itemsize)
 
     def _move(self) -> bool:
         run_operations(self._work)
         return True
 
 
-def bytes_moved(fused: TwoShotPlan, place: int, chunk_bytes: int) -> int:
-    """Return the bytes between ranks: the rank at ``place`` reads the others' contributions to its chunk, and writes
+def bytes_moved(fused: TwoShotPlan, local_rank: int, chunk_bytes: int) -> int:
+    """Return the bytes between ranks: the rank reads the others' contributions to its chunk, and writes
     the sum to their buffers.
     """
-    return (sum(fused.inputs_of) - fused.inputs_of[place] + fused.size - 1) * chunk_bytes
+    return (sum(fused.inputs_of) - fused.inputs_of[local_rank] + fused.size - 1) * chunk_bytes
 
 
 def run_operations(work: Work) -> None:
@@ -185,9 +185,9 @@ def device_operations(device: ReductionDevice, fused: TwoShotPlan, rank: int, at
     each addition, of which the last writes the sum to all targets. ``at(place)``: the elements of the chunk there.
     """
     if is_one_pass(fused, rank):
-        own = [at((source, rank)) for source in addition_order(fused, rank)]
-        return sum_into(device, own, own)
+        inputs = [at((source, rank)) for source in addition_order(fused, rank)]
+        return sum_into(device, inputs, inputs)
     additions = [(at(task.target), at(task.source)) for task in fused.tasks[rank] if task.add]
-    given = [at(task.target) for task in fused.tasks[rank] if not task.add]
-    targets = [[target] for target, _ in additions[:-1]] + [[additions[-1][0], *given]]
+    copied = [at(task.target) for task in fused.tasks[rank] if not task.add]
+    targets = [[target] for target, _ in additions[:-1]] + [[additions[-1][0], *copied]]
     return [work for pair, into in zip(additions, targets, strict=True) for work in sum_into(device, pair, into)]

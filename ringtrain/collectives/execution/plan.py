@@ -255,12 +255,12 @@ class _Cells:
         return range(self._at[span[0]], self._at[span[1]]) if span else range(0)
 
     def rivals(self, task: Task) -> set[int]:
-        found: set[int] = set()
+        tasks: set[int] = set()
         for cell in self._range(task.read):
-            found |= self._writers[cell]
+            tasks |= self._writers[cell]
         for cell in self._range(task.written):
-            found |= self._writers[cell] | self._readers[cell]
-        return found
+            tasks |= self._writers[cell] | self._readers[cell]
+        return tasks
 
     def touch(self, i: int, task: Task) -> None:
         for cell in self._range(task.read):

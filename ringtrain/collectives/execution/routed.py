@@ -98,30 +98,30 @@ def make_pipeline(
     wire:       packs the messages between nodes
     device:     adds, if the views lie outside host memory
     """
-    place = transport.neighbours.index(transport.rank)
+    local_rank = transport.neighbours.index(transport.rank)
     views = [view[segment.start : segment.stop] for view in peer_views]
     if on_host(views):
         additions, copies = (
-            host_operations([task for task in fused.tasks[place] if task.add == adds], views, combine)
+            host_operations([task for task in fused.tasks[local_rank] if task.add == adds], views, combine)
             for adds in (True, False)
         )
     else:
-        order, own = addition_order(fused, place), views[place]
-        additions = sum_into(device, [views[source] for source in order], [own])
-        copies = sum_into(device, [own], [views[target] for target in order if target != place])
+        order, summed = addition_order(fused, local_rank), views[local_rank]
+        additions = sum_into(device, [views[source] for source in order], [summed])
+        copies = sum_into(device, [summed], [views[target] for target in order if target != local_rank])
     seats = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]
     schedule = embed(outer, segment.carriers, seats, transport.size, outer.chunks)
-    messages = Execution(schedule, transport, views[place], combine, segment.tag, segment_bytes, device, wire=wire)
+    messages = Execution(schedule, transport, views[local_rank], combine, segment.tag, segment_bytes, device, wire=wire)
     return SegmentPipeline(additions, messages, copies)
 
 
 def host_operations(tasks: Sequence[ChunkOperation], views: Sequence[Array], combine: Combine) -> Work:
     """Return the tasks on a segment, whose elements are ``views`` by rank."""
-    made: Work = []
+    operations: Work = []
     for task in tasks:
         a, b = views[task.target[0]], views[task.source[0]]
-        made.append((combine, (a, b, a)) if task.add else (np.copyto, (a, b)))
-    return made
+        operations.append((combine, (a, b, a)) if task.add else (np.copyto, (a, b)))
+    return operations
 
 
 class Routed(NodeReduction):

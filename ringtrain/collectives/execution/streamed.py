@@ -34,10 +34,10 @@ SLICED_BYTES = 32 << 10  # from here on the ranks of a larger node add slices: b
 
 
 @dataclass(frozen=True, slots=True)
-class StreamWay:
-    """How chunks go into slots. way: among :data:`ringtrain.ops.cpu.streamed.WAYS`; chunk_bytes: longest chunk"""
+class StreamVariant:
+    """How chunks go into slots. stores: among :data:`ringtrain.ops.cpu.streamed.WAYS`; chunk_bytes: longest chunk"""
 
-    way: str
+    stores: str
     chunk_bytes: int
 
 
@@ -52,9 +52,9 @@ class StreamWindow:
         share = WINDOW_BYTES // transport.local_size
         self.slots = max(LEAST_SLOTS, min(MOST_SLOTS, share // SLOT_BYTES))
         self.slot_bytes = min(SLOT_BYTES, share // self.slots // LINE_BYTES * LINE_BYTES)
-        own = transport.allocate(HEADER_BYTES + self.slots * self.slot_bytes, np.uint8)
-        self.memory: Sequence[Array] | None = transport.peer_views(own) if isinstance(own, np.ndarray) else None
-        self._counts = np.asarray(own)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
+        window = transport.allocate(HEADER_BYTES + self.slots * self.slot_bytes, np.uint8)
+        self.memory: Sequence[Array] | None = transport.peer_views(window) if isinstance(window, np.ndarray) else None
+        self._counts = np.asarray(window)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
         self.running = deque[Streamed]()
         self._moving = Lock()  # a prepared reduction and one in flight are moved by two threads
         self._costs = np.zeros((MOST_BITS, COSTS))
@@ -83,7 +83,7 @@ class Streamed(Reduction):
 
     name: of the algorithm
     op:   sum, mean, max or min
-    of:   the content, in words: the same on all ranks
+    content: its array, in words: the same on all ranks
     call: what all ranks ask for, in words; "" says it by the numbers
     """
 
@@ -94,25 +94,25 @@ class Streamed(Reduction):
         transport: Transport,
         window: StreamWindow,
         name: str,
-        way: StreamWay,
+        variant: StreamVariant,
         op: str,
         dtype: str,
         count: int,
         itemsize: int,
-        of: str = "",
+        content: str = "",
         call: str = "",
     ):
         self._window, self.algorithm = window, name
         self._count, self._world = count, transport
         nbytes, size = count * itemsize, transport.local_size
-        chunk_bytes = min(way.chunk_bytes, window.slot_bytes)
+        chunk_bytes = min(variant.chunk_bytes, window.slot_bytes)
         sliced = size > 2 and nbytes >= SLICED_BYTES
         assert window.memory is not None, "a window without memory reduces nothing"
         memory = [np.asarray(each) for each in window.memory]
-        place = transport.neighbours.index(transport.rank)
-        chosen = "plain" if way.way == "faster" and nbytes < LEARNING_BYTES else way.way
+        local_rank = transport.neighbours.index(transport.rank)
+        chosen = "plain" if variant.stores == "faster" and nbytes < LEARNING_BYTES else variant.stores
         spins = transport.patience.spin_s > 0
-        carried = f" {of}" if of else ""
+        carried = f" {content}" if content else ""
         self.called = call  # while it is awaited; "": a chunk is
         self._words = call or f"{op} of {count:,} {dtype}{carried} in chunks of {chunk_bytes:,} bytes"
         self._call = StreamedCall(
@@ -120,7 +120,7 @@ class Streamed(Reduction):
             op,
             sliced,
             memory,
-            place,
+            local_rank,
             window.slots,
             window.slot_bytes,
             chunk_bytes,
@@ -206,14 +206,14 @@ class Streamed(Reduction):
             raise self._mismatch(-1 - outcome)
         return not self.started
 
-    def _mismatch(self, place: int) -> MismatchError:
+    def _mismatch(self, local_rank: int) -> MismatchError:
         names = self._world.world_ranks
-        ends = {"rank": names[self._world.rank], "other": names[self._world.neighbours[place]]}
+        ends = {"rank": names[self._world.rank], "other": names[self._world.neighbours[local_rank]]}
         return MismatchError(
             Template(
                 "ranks make different calls: rank {rank} {call}, rank {other} {other_call}: all ranks make the same "
                 "calls in the same order"
-            )(call=self._words, other_call=self._call.call_of(place), **ends)
+            )(call=self._words, other_call=self._call.call_of(local_rank), **ends)
         )
 
     @property
@@ -226,7 +226,7 @@ class Streamed(Reduction):
     def awaited(self) -> str:
         """Return the ranks that it waits for, and the chunk."""
         names = self._world.world_ranks
-        late = peers([names[self._world.neighbours[place]] for place in self._call.behind()])
+        late = peers([names[self._world.neighbours[local_rank]] for local_rank in self._call.behind()])
         if self.called:
             return f"{late} to join the {self.called}"
         return (

@@ -106,7 +106,10 @@ class _Play:
                 self._done(end, done)
         if any(self.left.values()):
             raise ScheduleError(f"{self.schedule!r} deadlocks: {sum(self.left.values())} ends of messages are left")
-        seconds = max((self.until[rank, len(own) - 1] for rank, own in enumerate(self.steps) if own), default=0.0)
+        seconds = max(
+            (self.until[rank, len(rank_steps) - 1] for rank, rank_steps in enumerate(self.steps) if rank_steps),
+            default=0.0,
+        )
         return Cost(seconds, tuple(self.sent), tuple(self.interface))
 
     def _begin(self, rank: int, step: int, at: float) -> None:
@@ -135,15 +138,15 @@ class _Play:
         source, target = _ends(message)
         if source == target:
             return {source: self._hold([("adds", message.target)], at, nbytes * fabric.gamma_s)}
-        here, there = self.home[message.source], self.home[message.target]
+        source_node, target_node = self.home[message.source], self.home[message.target]
         ports = [("out", message.source), ("in", message.target)]
         alpha, beta = fabric.local_alpha_s, fabric.local_beta_s
         sent_bytes = nbytes * self.wire
         self.sent[message.source] += sent_bytes
-        if here != there:
-            ports += [("leaves", here), ("enters", there)]
+        if source_node != target_node:
+            ports += [("leaves", source_node), ("enters", target_node)]
             alpha, beta = fabric.alpha_s, fabric.beta_s
-            self.interface[here] += sent_bytes
+            self.interface[source_node] += sent_bytes
         sent = self._hold(ports, at, fabric.o_s + sent_bytes * beta)
         work = nbytes * fabric.gamma_s if message.recv.add else 0.0
         return {source: sent, target: self._hold([("adds", message.target)], sent + alpha, work)}

@@ -52,11 +52,12 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
     """
     sums, size = SymbolicSums(shards), len(brings)
     for rank, count in enumerate(brings):
-        own = partials(rank, size, shards)
-        if count != len(own):
-            left, arrays = ", ".join(f"{start}:{stop}" for start, stop in own), "array" if count == 1 else "arrays"
+        nodes = partials(rank, size, shards)
+        if count != len(nodes):
+            left, arrays = ", ".join(f"{start}:{stop}" for start, stop in nodes), "array" if count == 1 else "arrays"
             raise ScheduleError(
-                f"{name} takes {count} {arrays} of rank {rank}, which has {len(own)}: sums of shards {left} of {shards}"
+                f"{name} takes {count} {arrays} of rank {rank}, which has {len(nodes)}: sums of shards {left} of "
+                f"{shards}"
             )
     inputs = [_folded(sums, *shard_range(rank, size, shards), shards) for rank in range(size)]
     total = add_up(range(shards), sums.add)
@@ -65,10 +66,10 @@ def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
 
 def _folded(sums: SymbolicSums, start: int, stop: int, shards: int) -> list[int]:
     """Return the result of the folds of these shards in the buffer, and in further inputs."""
-    held: dict[int | None, int] = {}
-    made, left = folds(start, stop, shards)
-    for value, fold in enumerate(made, start):
+    slots: dict[int | None, int] = {}
+    folded, left = folds(start, stop, shards)
+    for value, fold in enumerate(folded, start):
         for slot in fold.adds:
-            value = sums.add(held.pop(slot), value)
-        held[fold.keep] = value
-    return [held[None], *(held[slot] for slot in range(len(left) - 1))]
+            value = sums.add(slots.pop(slot), value)
+        slots[fold.keep] = value
+    return [slots[None], *(slots[slot] for slot in range(len(left) - 1))]

@@ -24,8 +24,8 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
         for rank in range(fused.size)
         for chunk, value in brought.values(rank, fused.chunks).items()
     }
-    for own in fused.tasks:  # no two ranks touch one chunk: any order of the ranks gives the same result
-        for task in own:
+    for tasks in fused.tasks:  # no two ranks touch one chunk: any order of the ranks gives the same result
+        for task in tasks:
             value = values[task.source]
             values[task.target] = sums.add(values[task.target], value) if task.add else value
     for rank, chunk in product(range(fused.size), range(fused.chunks)):
@@ -40,8 +40,8 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
 
 def _check_touching(fused: TwoShotPlan) -> None:
     """Check that each rank touches only the chunk of its own number, in any buffer or input."""
-    for rank, own in enumerate(fused.tasks):
-        for owner, chunk in {place for task in own for place in (task.target, task.source)}:
+    for rank, tasks in enumerate(fused.tasks):
+        for owner, chunk in {place for task in tasks for place in (task.target, task.source)}:
             if not 0 <= chunk < fused.inputs_of[owner] * fused.chunks:
                 raise ScheduleError(
                     f"{fused.name}: rank {rank} touches chunk {chunk} of rank {owner}, whose input is "

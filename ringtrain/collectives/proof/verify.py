@@ -59,11 +59,13 @@ def verify_schedule(schedule: Schedule, rounds: bool = False, brought: Contribut
              sum of all of them will do
     """
     steps = all_steps(schedule)
-    for rank, own in enumerate(steps):
-        for number, step in enumerate(own):
+    for rank, rank_steps in enumerate(steps):
+        for number, step in enumerate(rank_steps):
             _check_step(schedule, rank, texts.AT_STEP(schedule=schedule, rank=rank, step=number), step)
     needs = _needs(steps, messages(schedule, steps))
-    sent = tuple(sum(move.stop - move.start for move in _wired(rank, own)) for rank, own in enumerate(steps))
+    sent = tuple(
+        sum(move.stop - move.start for move in _wired(rank, rank_steps)) for rank, rank_steps in enumerate(steps)
+    )
     for rank, chunks in enumerate(sent):
         if chunks > schedule.max_chunks_sent(rank):
             raise ScheduleError(
@@ -74,12 +76,12 @@ def verify_schedule(schedule: Schedule, rounds: bool = False, brought: Contribut
     )
     count = run.to_the_end()
     run.check_result()
-    return Proof(count, sent, tuple(len(_wired(rank, own)) for rank, own in enumerate(steps)))
+    return Proof(count, sent, tuple(len(_wired(rank, rank_steps)) for rank, rank_steps in enumerate(steps)))
 
 
-def _wired(rank: int, own: tuple[Step, ...]) -> list[Move]:
+def _wired(rank: int, rank_steps: tuple[Step, ...]) -> list[Move]:
     """Return the moves that the rank sends to others."""
-    return [move for step in own for move in step.sends if move.peer != rank]
+    return [move for step in rank_steps for move in step.sends if move.peer != rank]
 
 
 def _onto_itself(send: Move, recv: Move) -> bool:
@@ -122,7 +124,7 @@ def _check_step(schedule: Schedule, rank: int, where: str, step: Step) -> None:
 
 def _needs(steps: Steps, met: list[MatchedMessage]) -> list[list[set[tuple[int, int]]]]:
     """Return, for every step of every rank, the (peer, step) pairs that must have begun before it can end."""
-    needs: list[list[set[tuple[int, int]]]] = [[set() for _ in own] for own in steps]
+    needs: list[list[set[tuple[int, int]]]] = [[set() for _ in rank_steps] for rank_steps in steps]
     for message in met:
         needs[message.source][message.sent].add((message.target, message.received))
         needs[message.target][message.received].add((message.source, message.sent))
@@ -234,7 +236,7 @@ class _Run:
     def _check_copy(self, rank: int, chunk: int, owner: int) -> None:
         value, where = self.values[rank][chunk], texts.AT_CHUNK(schedule=repr(self.schedule), rank=rank, chunk=chunk)
         if self.sums.leaves[value] != Counter([owner]):
-            held = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
-            raise ScheduleError(f"{where} ends as {held}; wanted rank {owner}'s")
+            ranks = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
+            raise ScheduleError(f"{where} ends as {ranks}; wanted rank {owner}'s")
         if value != self.values[owner][chunk]:
             raise ScheduleError(f"{where} ends rounded, and not rounded on its owner, rank {owner}")

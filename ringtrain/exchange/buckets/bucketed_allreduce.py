@@ -120,7 +120,7 @@ class BucketedAllReduce(GradientReduction):
             wire=self._wire,
             tuning=self._tuning,
             guard=self.guard,
-            of=name,
+            content=name,
         )
 
     def _choices(self, pieces: Sequence[Piece], sums: Sequence[Reduction], itemsize: int) -> list[str]:

@@ -89,7 +89,7 @@ class ReproducibleAllReduce(GradientReduction):
         parts = [array[bucket.start : bucket.stop] for array in (buffer, *self._inputs)]
         reduction = self._in_place(parts, tag) if mapped else self._over_messages(parts, tag)
         guard = self._plain.guard
-        return reduction if guard is None else guard.watch(reduction, "sum", buffer.dtype, count, of=bucket.name)
+        return reduction if guard is None else guard.watch(reduction, "sum", buffer.dtype, count, content=bucket.name)
 
     def _in_place(self, parts: Sequence[Array], tag: int) -> Reduction:
         transport, ops = self._transport, self._plain.streams.exchange

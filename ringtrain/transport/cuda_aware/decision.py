@@ -82,13 +82,13 @@ def flag_evidence(asked: str) -> Evidence:
     return Evidence("flag", answer, "--mpi-cuda is auto" if asked == AUTO else f"--mpi-cuda {asked} was given")
 
 
-def merge_evidence(own: Sequence[Evidence]) -> Evidence:
+def merge_evidence(evidence: Sequence[Evidence]) -> Evidence:
     """Return one answer for all ranks' answers to one question, by rank: yes if all say yes, no if any says no."""
-    answers = {rung.answer for rung in own}
+    answers = {rung.answer for rung in evidence}
     answer = NO if NO in answers else YES if answers == {YES} else UNKNOWN
-    rank = next(rank for rank, rung in enumerate(own) if rung.answer == answer)
-    why = own[rank].why if len(answers) == 1 else f"{own[rank].why} (rank {rank}; others differ)"
-    return Evidence(own[rank].name, answer, why)
+    rank = next(rank for rank, rung in enumerate(evidence) if rung.answer == answer)
+    why = evidence[rank].why if len(answers) == 1 else f"{evidence[rank].why} (rank {rank}; others differ)"
+    return Evidence(evidence[rank].name, answer, why)
 
 
 def worth_trying(asked: str, rungs: Sequence[Evidence]) -> bool:
@@ -102,27 +102,27 @@ def decide_way(asked: str, rungs: Sequence[Evidence], trial: CudaTrial | None) -
     """Return the decision. ``trial`` is None if there was none. Raises DeviceError if direct was asked for and does not
     work.
     """
-    told = tuple(rungs)
+    evidence = tuple(rungs)
     if trial is not None:
-        told += (Evidence("trial", trial.answer, trial.why),)
+        evidence += (Evidence("trial", trial.answer, trial.why),)
     if asked == STAGED:
-        return CudaDecision(STAGED, "--mpi-cuda staged", told)
+        return CudaDecision(STAGED, "--mpi-cuda staged", evidence)
     if asked == DIRECT:
-        return CudaDecision(DIRECT, _as_asked(trial), told)
+        return CudaDecision(DIRECT, _as_asked(trial), evidence)
     if trial is None:
-        return CudaDecision(STAGED, "; ".join(rung.why for rung in rungs if rung.answer == NO), told)
+        return CudaDecision(STAGED, "; ".join(rung.why for rung in rungs if rung.answer == NO), evidence)
     if trial.answer != YES:
         failed = (
             Template("device memory did not arrive in a trial: {why}")
             if trial.answer == NO
             else Template("no trial was possible: {why}")
         )
-        return CudaDecision(STAGED, failed(why=trial.why), told)
+        return CudaDecision(STAGED, failed(why=trial.why), evidence)
     if trial.direct_gbs < trial.staged_gbs:
         return CudaDecision(
-            STAGED, f"this MPI takes device memory, but a trial was slower than staging ({trial.rates})", told
+            STAGED, f"this MPI takes device memory, but a trial was slower than staging ({trial.rates})", evidence
         )
-    return CudaDecision(DIRECT, f"a trial was faster than staging ({trial.rates})", told)
+    return CudaDecision(DIRECT, f"a trial was faster than staging ({trial.rates})", evidence)
 
 
 def _as_asked(trial: CudaTrial | None) -> str:
@@ -155,13 +155,13 @@ def agree_on_way(
     """
     if asked == STAGED:
         return decide_way(asked, [flag_evidence(asked)], None)
-    every = transport.gather_json([asdict(rung) for rung in look()])
-    own = [[Evidence(**rung) for rung in rungs] for rungs in every]
-    rungs = [flag_evidence(asked), *(merge_evidence(column) for column in zip(*own, strict=True)), sight]
+    answers = transport.gather_json([asdict(rung) for rung in look()])
+    evidence = [[Evidence(**rung) for rung in rungs] for rungs in answers]
+    rungs = [flag_evidence(asked), *(merge_evidence(column) for column in zip(*evidence, strict=True)), sight]
     trial = None
     if worth_trying(asked, rungs):
-        found = transport.gather_json(asdict(attempt()) if transport.rank == 0 else None)[0]
-        trial = CudaTrial(**found)
+        outcome = transport.gather_json(asdict(attempt()) if transport.rank == 0 else None)[0]
+        trial = CudaTrial(**outcome)
     try:
         return decide_way(asked, rungs, trial)
     except DeviceError as error:

@@ -53,10 +53,10 @@ def _is_setting(name: str) -> bool:
 def command(launcher: Path, vendor: str, program: Sequence[str]) -> list[str]:
     """Return the command line of two ranks on this machine, for any number of slots, without asking a scheduler."""
     if vendor == "Open MPI":
-        here = ["--host", "localhost:2", "--bind-to", "none"]
+        options = ["--host", "localhost:2", "--bind-to", "none"]
     else:  # MPICH and its kin: hydra
-        here = ["-launcher", "fork"]
-    return [str(launcher), *here, "-n", "2", *program]
+        options = ["-launcher", "fork"]
+    return [str(launcher), *options, "-n", "2", *program]
 
 
 def program(maker: str, devices: Sequence[int], seconds: float) -> list[str]:

@@ -23,16 +23,16 @@ def device_names(environ: Mapping[str, str]) -> str:
     return f"{MASK}={environ[MASK]}" if MASK in environ else "all"
 
 
-def visibility_evidence(told: Sequence[tuple[int, str]]) -> Evidence:
+def visibility_evidence(devices: Sequence[tuple[int, str]]) -> Evidence:
     """Return one answer for all ranks' (node, :func:`device_names`)."""
-    for node in dict.fromkeys(node for node, _ in told):
-        seen = list(dict.fromkeys(words for own, words in told if own == node))
-        if len(seen) > 1:
+    for node in dict.fromkeys(node for node, _ in devices):
+        names = list(dict.fromkeys(words for rank_node, words in devices if rank_node == node))
+        if len(names) > 1:
             return Evidence(
                 "sight",
                 NO,
                 (
-                    f"ranks of node {node} see different devices ({seen[0]}; {seen[1]}), and CUDA IPC may fail "
+                    f"ranks of node {node} see different devices ({names[0]}; {names[1]}), and CUDA IPC may fail "
                     "between them"
                 ),
             )

@@ -30,7 +30,7 @@ from ringtrain.transport.waiting import peers, wait_for
 TAG = (1 << 14) - 1  # of the signal counter by which ranks meet: after the tags of reductions
 ROW_BYTES = 2048  # of a rank's message to the others
 ALLOCATION_BYTES = 2 << 20  # CUDA cuts smaller allocations from one block, and would share, and open, that
-MEET_S = 120.0
+BARRIER_S = 120.0
 NAMESPACE = "/proc/self/ns/pid"
 
 
@@ -38,17 +38,17 @@ class OpenedAllocations:
     """The allocations of others that this process has open: each once, for all of its users."""
 
     def __init__(self, runtime):
-        self._runtime, self._held = runtime, {}
+        self._runtime, self._opened = runtime, {}
 
     def open(self, name: bytes, nbytes: int):
-        array, holders = self._held.get(name) or (self._runtime.open(name, nbytes), 0)
-        self._held[name] = array, holders + 1
+        array, holders = self._opened.get(name) or (self._runtime.open(name, nbytes), 0)
+        self._opened[name] = array, holders + 1
         return array
 
     def close(self, name: bytes) -> None:
-        array, holders = self._held.pop(name)
+        array, holders = self._opened.pop(name)
         if holders > 1:
-            self._held[name] = array, holders - 1
+            self._opened[name] = array, holders - 1
         else:
             self._runtime.close(array)
 
@@ -61,18 +61,18 @@ def grown(nbytes: int) -> int:
 class SharedAllocation:
     """One allocation of every rank of the node.
 
-    arrays: uint8 arrays of one length, by place in the node; ``own`` is the place of this rank
+    arrays: uint8 arrays of one length, by place in the node; ``local_rank`` is this rank's place
     names:  the names of the others' allocations
     """
 
-    def __init__(self, runtime, arrays: list, own: int, names: list[bytes]):
-        self._runtime, self._arrays, self._own, self.names = runtime, arrays, own, names
-        self._start = runtime.address(arrays[own])
+    def __init__(self, runtime, arrays: list, local_rank: int, names: list[bytes]):
+        self._runtime, self._arrays, self._local_rank, self.names = runtime, arrays, local_rank, names
+        self._start = runtime.address(arrays[local_rank])
 
     def peer_views(self, span: Array) -> list[Array] | None:
         """Return the span's elements in every array; None if the span does not lie in this rank's array."""
         nbytes, start = span.size * span.dtype.itemsize, self._runtime.address(span) - self._start
-        if not 0 <= start <= self._arrays[self._own].size - nbytes:
+        if not 0 <= start <= self._arrays[self._local_rank].size - nbytes:
             return None
         return [self._runtime.view(array[start : start + nbytes], span.dtype) for array in self._arrays]
 
@@ -88,7 +88,7 @@ class CudaIpc:
 
     def __init__(self, transport: Transport, runtime):
         self._transport, self._runtime = transport, runtime
-        self._own = transport.neighbours.index(transport.rank)
+        self._local_rank = transport.neighbours.index(transport.rank)
         self._opened = OpenedAllocations(runtime)
         self._shared: list[SharedAllocation] = []
         self._stream = runtime.stream()
@@ -122,8 +122,8 @@ class CudaIpc:
         """
         if self._transport.local_size == 1:
             return [span]
-        found = (shared.peer_views(span) for shared in self._shared)
-        return next((views for views in found if views is not None), None)
+        candidates = (shared.peer_views(span) for shared in self._shared)
+        return next((views for views in candidates if views is not None), None)
 
     def close(self) -> None:
         """Close the others' allocations, and wait until all ranks have done so: from then on owners may free theirs.
@@ -136,7 +136,7 @@ class CudaIpc:
             self._close(shared.names)
             shared.names = []
         try:
-            self._meet("close all device memory")
+            self._barrier("close all device memory")
         except StalledError:
             return
         self._shared = []
@@ -153,16 +153,16 @@ class CudaIpc:
         why = _first(self._tell({"error": error}, "open device memory"), self._transport.neighbours)
         if why:
             self._close(opened)
-            self._meet(texts.CLOSE)
+            self._barrier(texts.CLOSE)
             return None, why
-        return SharedAllocation(self._runtime, arrays, self._own, opened), ""
+        return SharedAllocation(self._runtime, arrays, self._local_rank, opened), ""
 
     def _open_all(self, names: list[bytes], memory) -> tuple[list, list[bytes], str]:
         """Return the arrays, the names that were opened for them, and the error."""
         arrays: list = []
         opened: list[bytes] = []
         for place, name in enumerate(names):
-            if place == self._own:
+            if place == self._local_rank:
                 arrays.append(memory)
                 continue
             try:
@@ -188,25 +188,25 @@ class CudaIpc:
         """Return every rank's row, by place."""
         row["error"] = row["error"][: ROW_BYTES // 8]  # JSON takes up to six bytes a character
         text = json.dumps(row).encode()
-        self._board[self._own] = np.frombuffer(text.ljust(ROW_BYTES), np.uint8)
-        self._meet(what)
-        rows = [json.loads(told.tobytes()) for told in self._board]
-        self._meet(what)  # no rank writes its next row before all have read this one
+        self._board[self._local_rank] = np.frombuffer(text.ljust(ROW_BYTES), np.uint8)
+        self._barrier(what)
+        rows = [json.loads(text.tobytes()) for text in self._board]
+        self._barrier(what)  # no rank writes its next row before all have read this one
         return rows
 
-    def _meet(self, what: str) -> None:
+    def _barrier(self, what: str) -> None:
         def awaited() -> str:
             late = peers(self._transport.neighbours[place] for place in self._counter.late())
             return f"{late} to {what}"
 
         self._counter.advance()
-        wait_for(self._counter.reached, MEET_S, awaited, patience=self._transport.patience)
+        wait_for(self._counter.reached, BARRIER_S, awaited, patience=self._transport.patience)
 
     # ── the trial ─────────────────────────────────────────────────────────────────────────────────────────
     def _probe(self) -> str:
         """Return the reason why not all ranks read and write one another's memory; "" if they do."""
         memory = self._runtime.whole(ALLOCATION_BYTES)
-        self._upload(np.full(memory.size, 1 + self._own % 250, np.uint8), memory)
+        self._upload(np.full(memory.size, 1 + self._local_rank % 250, np.uint8), memory)
         shared, why = self._exchange(memory)
         if shared is None:
             return why
@@ -221,7 +221,7 @@ class CudaIpc:
             if why:
                 break
         self._close(shared.names)
-        self._meet(texts.CLOSE)
+        self._barrier(texts.CLOSE)
         return why
 
     def _read(self, views: list) -> str:
@@ -235,12 +235,14 @@ class CudaIpc:
 
     def _write(self, views: list) -> str:
         for view in views:
-            self._upload(np.full(1, 255 - self._own % 250, np.uint8), view[self._own : self._own + 1])
+            self._upload(
+                np.full(1, 255 - self._local_rank % 250, np.uint8), view[self._local_rank : self._local_rank + 1]
+            )
         return ""
 
     def _written(self, views: list) -> str:
-        found = self._download(views[self._own])[: len(views)]
-        late = [place for place in range(len(views)) if found[place] != 255 - place % 250]
+        values = self._download(views[self._local_rank])[: len(views)]
+        late = [place for place in range(len(views)) if values[place] != 255 - place % 250]
         return (
             f"writes of {peers(self._transport.neighbours[p] for p in late)} to this rank's memory did not arrive"
             if late

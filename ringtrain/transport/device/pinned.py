@@ -32,10 +32,10 @@ class Pinned:
         self._spare.setdefault(array.size, []).append(array)
 
     def _cut(self, nbytes: int) -> np.ndarray:
-        held = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        if self._rest.size < held:
-            size = max(held, self._block_bytes)
+        padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if self._rest.size < padded:
+            size = max(padded, self._block_bytes)
             self._rest = self._allocate(size)
             self.nbytes += size
-        array, self._rest = self._rest[:nbytes], self._rest[held:]
+        array, self._rest = self._rest[:nbytes], self._rest[padded:]
         return array

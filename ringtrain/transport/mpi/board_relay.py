@@ -29,27 +29,27 @@ class RemoteRows:
         self._recv = comm.Recv_init([self._into, MPI.BYTE], number)
         self._send = comm.Send_init([self._out, MPI.BYTE], number)
         self._recv.Start()
-        self.sending = self.told = self.heard = False  # told: the last message is sent; heard: the last one has come
+        self.sending = self.last_sent = self.last_received = False
 
     def receive(self, rows: np.ndarray) -> None:
         """Copy the rows of a message that has come, and post the next receive."""
-        if not self.heard and self._recv.Test():
+        if not self.last_received and self._recv.Test():
             rows[self.ranks] = self._into[1:].reshape(len(self.ranks), -1)
-            self.heard = bool(self._into[0])
-            if not self.heard:
+            self.last_received = bool(self._into[0])
+            if not self.last_received:
                 self._recv.Start()
 
     def send(self, rows: np.ndarray, last: bool) -> None:
         """Send the rows, unless the message before is under way."""
         self.sending = self.sending and not self._send.Test()
-        if not self.sending and not self.told:
+        if not self.sending and not self.last_sent:
             self._out[0], self._out[1:] = last, rows.reshape(-1)
             self._send.Start()
-            self.sending, self.told = True, last
+            self.sending, self.last_sent = True, last
 
     @property
     def ended(self) -> bool:
-        return self.told and self.heard and not self.sending
+        return self.last_sent and self.last_received and not self.sending
 
     def free(self) -> None:
         self._recv.Free()

@@ -40,18 +40,18 @@ class DeathsBeforeInit:
         self._launcher, self._proc, self._clock = launcher, proc, clock
         self._ranks: dict[int, int] = {}  # by process
         self._seen: set[int] = set()
-        self._here: set[int] = set()
+        self._present_ranks: set[int] = set()
         self._since = clock()  # the time of the last change
 
     def lost(self) -> str:
         """The ranks that have died, in words, once they are missing for long enough; empty until then."""
-        here, now = self._present(), self._clock()
-        if here != self._here:
-            self._here, self._since = here, now
-        self._seen |= here
-        if self._launch.rank not in here or len(here) >= self._local:
+        present, now = self._present(), self._clock()
+        if present != self._present_ranks:
+            self._present_ranks, self._since = present, now
+        self._seen |= present
+        if self._launch.rank not in present or len(present) >= self._local:
             return ""
-        turn = sorted(here).index(self._launch.rank)
+        turn = sorted(present).index(self._launch.rank)
         return self._words() if now - self._since >= GONE_S + TURN_S * turn else ""
 
     def _present(self) -> set[int]:
@@ -64,13 +64,13 @@ class DeathsBeforeInit:
 
     def _children(self) -> set[int]:
         """The children of all threads of the launcher."""
-        found: set[int] = set()
+        children: set[int] = set()
         for file in (self._proc / str(self._launcher)).glob("task/*/children"):
             try:
-                found.update(map(int, file.read_text().split()))
+                children.update(map(int, file.read_text().split()))
             except OSError:
                 continue
-        return found
+        return children
 
     def _rank_of(self, child: int) -> int | None:
         """The rank of a child; None if it is of another job, or not a rank yet."""
@@ -78,14 +78,14 @@ class DeathsBeforeInit:
             words = (self._proc / str(child) / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             return None
-        told = dict(word.split("=", 1) for word in words if "=" in word)
-        rank = told.get(RANK, "")
-        return int(rank) if rank.isdigit() and told.get(JOB) == self._job else None
+        environ = dict(word.split("=", 1) for word in words if "=" in word)
+        rank = environ.get(RANK, "")
+        return int(rank) if rank.isdigit() and environ.get(JOB) == self._job else None
 
     def _words(self) -> str:
         every = range(self._launch.size) if self._local == self._launch.size else self._seen
-        gone, host = set(every) - self._here, socket.gethostname()
-        count = self._local - len(self._here)
+        gone, host = set(every) - self._present_ranks, socket.gethostname()
+        count = self._local - len(self._present_ranks)
         who = peers(gone) if gone else f"{count} of {self._local} ranks"
         return (
             f"{who} ({host}) died before all ranks had started, and the MPI's start waits for them. "

@@ -26,17 +26,17 @@ def loaded(pattern: str, maps: str | None = None) -> Path | None:
 def kinds() -> Evidence:
     """Return the evidence of the info key of the loaded MPI."""
     info = MPI.COMM_WORLD.Get_info()
-    told = info.get("mpi_memory_alloc_kinds")
+    alloc_kinds = info.get("mpi_memory_alloc_kinds")
     info.Free()
-    return kinds_evidence(told)
+    return kinds_evidence(alloc_kinds)
 
 
-def kinds_evidence(told: str | None) -> Evidence:
-    """Return the evidence of the MPI's info key. ``told``: its value."""
-    if not told:
+def kinds_evidence(alloc_kinds: str | None) -> Evidence:
+    """Return the evidence of the MPI's info key. ``alloc_kinds``: its value."""
+    if not alloc_kinds:
         return Evidence("kinds", UNKNOWN, "the MPI does not set mpi_memory_alloc_kinds")
-    named = any(kind.strip().split(":")[0] == "cuda" for kind in told.split(","))
-    return Evidence("kinds", YES if named else UNKNOWN, f"mpi_memory_alloc_kinds is {told!r}")
+    named = any(kind.strip().split(":")[0] == "cuda" for kind in alloc_kinds.split(","))
+    return Evidence("kinds", YES if named else UNKNOWN, f"mpi_memory_alloc_kinds is {alloc_kinds!r}")
 
 
 def query() -> Evidence:
@@ -106,8 +106,8 @@ def launcher() -> Path | None:
         for name in ("mpirun", "mpiexec"):
             if (folder / name).is_file():
                 return folder / name
-    found = shutil.which("mpirun") or shutil.which("mpiexec")
-    return Path(found) if found else None
+    path = shutil.which("mpirun") or shutil.which("mpiexec")
+    return Path(path) if path else None
 
 
 def vendor() -> str:

@@ -137,16 +137,16 @@ class Messages(Transport):
         part = whole.Incl(ranks)
         with naming_peers("making a group of ranks", self._comm):
             comm = self._comm.Create_group(part, tag)
-            made = Messages(
+            messages = Messages(
                 comm,
                 self._claims,
                 message_bytes=self._requests.limit,
                 world_ranks=[self.world_ranks[rank] for rank in ranks],
             )
-        made.links = LinkTraffic(made.neighbours, self.links)
-        for held in (comm, part, whole):
-            held.Free()
-        return made
+        messages.links = LinkTraffic(messages.neighbours, self.links)
+        for handle in (comm, part, whole):
+            handle.Free()
+        return messages
 
     def broadcast(self, span: Array, root: int = 0) -> None:
         data = as_bytes(span)
@@ -218,8 +218,8 @@ class Messages(Transport):
     def service_messages(self) -> ServiceMessages:
         return MpiServiceMessages(self._comm, THREAD_LEVELS[MPI.Query_thread()])
 
-    def _any(self, own: bool) -> bool:
-        every = np.array([own], np.int64)
+    def _any(self, flag: bool) -> bool:
+        every = np.array([flag], np.int64)
         self.native_allreduce(every, "max")
         return bool(every[0])
 

@@ -86,8 +86,8 @@ def _all_to_all(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.R
     try:
         return [comm.Ialltoallw([call.send, each, at, ends[0]], [call.recv, each, at, ends[1]])]
     finally:
-        for made in (*ends[0], *ends[1]):
-            made.Free()
+        for datatype in (*ends[0], *ends[1]):
+            datatype.Free()
 
 
 def _all_reduce(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
@@ -121,11 +121,11 @@ def _row_type(nbytes: int, limit: int) -> Iterator[tuple[int, MPI.Datatype]]:
     if nbytes <= limit:
         yield nbytes, MPI.BYTE
         return
-    made = _long_type(0, nbytes)
+    datatype = _long_type(0, nbytes)
     try:
-        yield 1, made
+        yield 1, datatype
     finally:
-        made.Free()
+        datatype.Free()
 
 
 def _long_type(start: int, stop: int) -> MPI.Datatype:
@@ -133,6 +133,6 @@ def _long_type(start: int, stop: int) -> MPI.Datatype:
     blocks, rest = divmod(stop - start, BLOCK_BYTES)
     block = MPI.BYTE.Create_contiguous(BLOCK_BYTES)
     at = [start, start + blocks * BLOCK_BYTES]
-    made = MPI.Datatype.Create_struct([blocks, rest], at, [block, MPI.BYTE]).Commit()
+    datatype = MPI.Datatype.Create_struct([blocks, rest], at, [block, MPI.BYTE]).Commit()
     block.Free()
-    return made
+    return datatype

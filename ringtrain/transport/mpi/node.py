@@ -21,13 +21,13 @@ SPARE_BYTES = 1 << 20
 
 def gather_text(comm, text: str) -> list[str]:
     """Return every rank's text on every rank: lengths first, then UTF-8 bytes, never a pickle."""
-    own = np.frombuffer(text.encode(), np.uint8)
+    encoded = np.frombuffer(text.encode(), np.uint8)
     counts = np.zeros(comm.size, np.int64)
-    comm.Allgather(np.array([own.size], np.int64), counts)
+    comm.Allgather(np.array([encoded.size], np.int64), counts)
     check_arrivals(comm)
     starts = np.concatenate([[0], np.cumsum(counts)])
     every = np.empty(starts[-1], np.uint8)
-    comm.Allgatherv(own, [every, counts, starts[:-1], MPI.BYTE])
+    comm.Allgatherv(encoded, [every, counts, starts[:-1], MPI.BYTE])
     check_arrivals(comm)
     return [every[a:b].tobytes().decode() for a, b in pairwise(starts)]
 
@@ -61,7 +61,7 @@ def leaders(comm, node_comm) -> list[int]:
 def has_too_few_cores(node_comm) -> bool:
     """Whether the node has fewer cores for these ranks than there are ranks. Collective over ``node_comm``."""
     cores = gather_text(node_comm, ",".join(map(str, os.sched_getaffinity(0))))
-    return len({core for own in cores for core in own.split(",")}) < node_comm.size
+    return len({core for bound in cores for core in bound.split(",")}) < node_comm.size
 
 
 def shared_window(node_comm: MPI.Intracomm, nbytes: int) -> MPI.Win | None:
@@ -108,15 +108,15 @@ def free(window) -> None:
     window.Free()
 
 
-def _all(comm, own: bool) -> bool:
-    return bool(_reduced(comm, own, MPI.MIN))
+def _all(comm, flag: bool) -> bool:
+    return bool(_reduced(comm, flag, MPI.MIN))
 
 
-def _sum(comm, own: int) -> int:
-    return _reduced(comm, own, MPI.SUM)
+def _sum(comm, number: int) -> int:
+    return _reduced(comm, number, MPI.SUM)
 
 
-def _reduced(comm, own: int, op) -> int:
+def _reduced(comm, number: int, op) -> int:
     every = np.zeros(1, np.int64)
-    comm.Allreduce(np.array([own], np.int64), every, op)
+    comm.Allreduce(np.array([number], np.int64), every, op)
     return int(every[0])

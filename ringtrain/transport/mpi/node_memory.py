@@ -104,17 +104,17 @@ def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
     any rank cannot have them.
     """
     starts = _starts(sizes)
-    held = _mapped(node_comm, starts[-1])
-    everyone = np.array([held is not None], np.int64)
+    mapping = _mapped(node_comm, starts[-1])
+    everyone = np.array([mapping is not None], np.int64)
     node_comm.Allreduce(MPI.IN_PLACE, everyone, MPI.MIN)  # no rank closes it before all have opened it
     check_arrivals(node_comm)
-    if held is None:
+    if mapping is None:
         return None
-    held.close()
+    mapping.close()
     if not everyone[0]:
         return None
     arrays = [
-        np.frombuffer(held.memory, np.uint8, count, mmap.PAGESIZE + start)
+        np.frombuffer(mapping.memory, np.uint8, count, mmap.PAGESIZE + start)
         for count, start in zip(sizes, starts[:-1], strict=True)
     ]
     arrays[node_comm.rank][:] = 0  # touched first by its own rank, so that its pages lie where that one runs
@@ -132,33 +132,33 @@ def mapped_arrays(
     A path may name another file in another process, as /proc does in containers, and an array may lie in a private
     mapping. So each rank writes a token into its own array, and all look for it in their maps.
     """
-    own = as_bytes(array) if can_be_shared(array) else np.zeros(0, np.uint8)
-    offers = [json.loads(text) for text in gather_text(node_comm, json.dumps([path, offset, own.size]))]
+    memory = as_bytes(array) if can_be_shared(array) else np.zeros(0, np.uint8)
+    offers = [json.loads(text) for text in gather_text(node_comm, json.dumps([path, offset, memory.size]))]
     maps: list[np.ndarray] = []
-    if own.size and {nbytes for _, _, nbytes in offers} == {own.size}:
+    if memory.size and {nbytes for _, _, nbytes in offers} == {memory.size}:
         opened = [
-            open_bytes(path, offset, own.size, allocate=place == node_comm.rank)
+            open_bytes(path, offset, memory.size, allocate=place == node_comm.rank)
             for place, (path, offset, _) in enumerate(offers)
         ]
         maps = [each for each in opened if each is not None]
-    kept, token = own[:TOKEN_BYTES].copy(), np.frombuffer(secrets.token_bytes(TOKEN_BYTES), np.uint8)
-    own[:TOKEN_BYTES] = token[: kept.size]
+    kept, token = memory[:TOKEN_BYTES].copy(), np.frombuffer(secrets.token_bytes(TOKEN_BYTES), np.uint8)
+    memory[:TOKEN_BYTES] = token[: kept.size]
     sync()
     tokens = gather_text(node_comm, token.tobytes().hex())
     sync()
     everywhere = np.array([[each[:TOKEN_BYTES].tobytes().hex() for each in maps] == tokens], np.int64)
     node_comm.Allreduce(MPI.IN_PLACE, everywhere, MPI.MIN)  # all have looked
     check_arrivals(node_comm)
-    own[:TOKEN_BYTES] = kept
-    return [own if place == node_comm.rank else each for place, each in enumerate(maps)] if everywhere[0] else None
+    memory[:TOKEN_BYTES] = kept
+    return [memory if place == node_comm.rank else each for place, each in enumerate(maps)] if everywhere[0] else None
 
 
 def _mapped(node_comm, nbytes: int) -> Memfd | None:
     """Return the same memory on all ranks of the node: made by the first, opened by the others."""
-    own = create_memfd(nbytes) if node_comm.rank == 0 else None
-    address = gather_text(node_comm, own.address if own else "")[0]
-    if own is not None or not address:
-        return own
+    memfd = create_memfd(nbytes) if node_comm.rank == 0 else None
+    address = gather_text(node_comm, memfd.address if memfd else "")[0]
+    if memfd is not None or not address:
+        return memfd
     return open_memfd(address, nbytes)
 
 

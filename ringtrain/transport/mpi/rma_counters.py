@@ -26,9 +26,9 @@ class RmaCounters(Counters):
 
     def __init__(self, comm, count: int):
         self._comm, self._count = comm, count
-        held = count * ITEM_BYTES if comm.rank == 0 else 0
+        nbytes = count * ITEM_BYTES if comm.rank == 0 else 0
         with _telling(), quiet_ucx(loaded(LIBMPI)):
-            self._window = MPI.Win.Allocate(held, ITEM_BYTES, comm=comm)
+            self._window = MPI.Win.Allocate(nbytes, ITEM_BYTES, comm=comm)
             self._window.Lock_all()
         self._old = np.zeros(1)
         self.clear()
@@ -45,11 +45,11 @@ class RmaCounters(Counters):
             self._window.Flush(0)
 
     def read(self) -> np.ndarray:
-        found = np.zeros(self._count)
+        numbers = np.zeros(self._count)
         with _telling():
-            self._window.Get([found, MPI.DOUBLE], 0)
+            self._window.Get([numbers, MPI.DOUBLE], 0)
             self._window.Flush(0)
-        return found
+        return numbers
 
     def clear(self) -> None:
         self._comm.Barrier()

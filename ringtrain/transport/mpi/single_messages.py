@@ -30,10 +30,10 @@ class SingleMessages(TagSpace):
         return SingleMessage(self, self._parts(span), True, peer, tag)
 
     def receive(self, span: np.ndarray, peer: int | None, tag: int) -> MessageHandle:
-        made = SingleMessage(self, self._parts(span), False, peer, tag)
+        message = SingleMessage(self, self._parts(span), False, peer, tag)
         with self._matching:
-            self._receives.append(made)
-        return made
+            self._receives.append(message)
+        return message
 
     def match(self, tag: int) -> None:
         """Let receives of a tag take what has come: of those that want the same message, the first call takes it. The

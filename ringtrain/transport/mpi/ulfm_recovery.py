@@ -64,16 +64,16 @@ class Intercommunicator:
     def __init__(self, inter, merged):
         inter.Set_errhandler(MPI.ERRORS_RETURN)
         merged.Set_errhandler(MPI.ERRORS_RETURN)
-        self._inter, self.merged, self._made = inter, merged, []
+        self._inter, self.merged, self._comms = inter, merged, []
 
     def world(self, place: int) -> Messages:
         """A world of all these processes, in the order of ``place``. Collective."""
-        self._made.append(self.merged.Split(0, place))
-        return Messages(self._made[-1], {})
+        self._comms.append(self.merged.Split(0, place))
+        return Messages(self._comms[-1], {})
 
     def take_down(self) -> None:
         """Free the communicators, after the world is closed. Collective."""
-        for comm in (*self._made, self.merged):
+        for comm in (*self._comms, self.merged):
             comm.Free()
         self._inter.Disconnect()
 
@@ -99,8 +99,8 @@ def survive(
         trials = SPAWNS if command else 0
         while True:
             comm = comm.Shrink()
-            told = _settled(comm, partial(_gathered, comm, {**facts, "rank": old.rank}))
-            if told is None:
+            survivors = _settled(comm, partial(_gathered, comm, {**facts, "rank": old.rank}))
+            if survivors is None:
                 continue
             bridge = None
             if trials and comm.size < wanted:
@@ -109,23 +109,23 @@ def survive(
                 bridge, trials = _bridged(comm, command, wanted - comm.size), trials - 1
                 if bridge is None:
                     continue
-            ranked = sorted(told, key=order)
+            ranked = sorted(survivors, key=order)
             place = [other["rank"] for other in ranked].index(old.rank)
-            made = _world_of(comm, bridge, place)
-            if made is not None:
+            world = _world_of(comm, bridge, place)
+            if world is not None:
                 lost = set(range(old.size)) - {other["rank"] for other in ranked}
-                return RecoveredWorld(made, tuple(sorted(lost)), tuple(ranked), made.size - comm.size, bridge)
+                return RecoveredWorld(world, tuple(sorted(lost)), tuple(ranked), world.size - comm.size, bridge)
 
 
 def join_survivors() -> tuple[Messages, Intercommunicator]:
     """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return if the
     survivors continue without it because another rank was lost."""
     bridge = _merged(MPI.Comm.Get_parent(), high=True)
-    made = _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank) if bridge else None
-    if bridge is None or made is None:
+    world = _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank) if bridge else None
+    if bridge is None or world is None:
         os.kill(os.getpid(), signal.SIGKILL)  # an exit status would end the others
         raise AssertionError("SIGKILL ends the process")
-    return made, bridge
+    return world, bridge
 
 
 def abandon(old: Messages) -> None:
