@@ -53,7 +53,7 @@ ARROWS = {
 }
 # Within a room, sub-rooms and files from the lowest to the highest: each imports only what stands before it.
 ORDER = {
-    "allreduce": "texts dtypes machine wire_formats tuning_table auto tuning_file catalogue",
+    "allreduce": "dtypes machine wire_formats tuning_table auto tuning_file catalogue",
     "api": "texts usable memory borrow libraries request plan streaming repeated work progress shards collective_runs "
     "collectives messages communicator",
     "bench": "texts header layers measure model sweep tune",
@@ -64,7 +64,7 @@ ORDER = {
     "exchange": "compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "texts binding python_script mpirun slurm doctor",
-    "monitor": "texts flight_recorder guarded_reduction reporter_election watchdog diagnosis "
+    "monitor": "flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
     "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
@@ -82,7 +82,7 @@ ORDER = {
     "replacements stopping __main__",
     "train": "agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts averaged layouts names tensor_file matching sources onnx_layers onnx_model export",
-    "transport": "texts deadline activity services shared_arena buffers native_call traffic fault_tolerance "
+    "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
     "launch_environment waiting base loopback cuda_aware device key_value mpi world cuda_probe",
 }
 CONFINED = {

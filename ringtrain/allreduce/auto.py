@@ -20,11 +20,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringtrain.allreduce import texts
 from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, predict_s
 from ringtrain.humanize import format_bytes, format_seconds
-from ringtrain.template import Template
 
 SMALL_BYTES = 32 << 10
 NEAR = 0.03
@@ -38,8 +36,7 @@ ONE_NODE = ("mapped", "stream", "sliced", RING)
 SEVERAL_NODES = ("routed", "hierarchical", RING)
 BECAUSE = {
     "mpi": "; it has the least latency",
-    "mapped": texts.NO_MESSAGES,
-    "stream": texts.NO_MESSAGES,
+    **dict.fromkeys(("mapped", "stream"), "; it sends no messages"),
     "sliced": "; it takes 2 rounds of messages",
     "routed": "; it sends messages only between nodes",
     "hierarchical": "; it sends the fewest bytes between nodes",
@@ -150,9 +147,9 @@ def _fastest(times: dict[str, tuple[float, str]], group: str, ranks: int) -> Alg
     else:
         others = sorted((time, name) for name, time in seconds.items() if name != chosen)
         named += [name for _, name in others[:1]]
-        why += "".join(texts.NEXT(name=name, time=format_seconds(time)) for time, name in others[:1])
+        why += "".join(f"; {name} {format_seconds(time)}" for time, name in others[:1])
     if RING not in named:
-        why += texts.NEXT(name=RING, time=format_seconds(seconds[RING])) if RING in seconds else _ring_messages(ranks)
+        why += f"; {RING} {format_seconds(seconds[RING])}" if RING in seconds else _ring_messages(ranks)
     return AlgorithmChoice(chosen, basis, why, seconds)
 
 
@@ -167,12 +164,8 @@ def _unmeasured(order: list[str], nbytes: int, eligible: Candidates, because: st
     if eligible.on_device or layout.nodes == 1:
         why = f"{because}: the default, {layout.words()}"
     else:
-        usual = (
-            Template("{reason}: the default up to {size}, {layout}")
-            if nbytes <= SMALL_BYTES
-            else Template("{reason}: the default above {size}, {layout}")
-        )
-        why = usual(reason=because, size=format_bytes(SMALL_BYTES), layout=layout.words())
+        side = "up to" if nbytes <= SMALL_BYTES else "above"
+        why = f"{because}: the default {side} {format_bytes(SMALL_BYTES)}, {layout.words()}"
     why += BECAUSE.get(order[0], "")
     why += "".join(f"; not {name}: {eligible.refused[name]}" for name in passed if name in eligible.refused)
     why += _ring_messages(layout.ranks) if order[0] != RING else ""

@@ -13,26 +13,10 @@ LEGEND = Template(
 
 # execute, mapped, routed
 STARTED_AGAIN = Template("{name} was started again before it finished")
-SHARED = Template("an all-reduce in shared memory")
-ITS_DEVICE = Template("its device")
 AWAITED_START = Template("{whom} to start {name}, rank {rank}")
 AWAITED_END = Template("{whom} to finish its part of {name}, rank {rank}")
-
-
-# topology
-NO_RANKS = Template("there are {size} ranks: at least 1 is needed")
-
-# verify
-AT_STEP = Template("{schedule!r}, rank {rank}, step {step}")
-AT_CHUNK = Template("{schedule}, rank {rank}, chunk {chunk}")
-WRONG_RESULT = Template("{where} {wrong}")
-WAITS = Template("rank {rank} in step {step} waits for {awaited}")
-STEP_OF_RANK = Template("step {step} of rank {rank}")
 
 # shared memory, by name
 NO_MESSAGES = Template("{name!r} sends no messages that could be packed: leave the wire out, or name a schedule")
 CANNOT_RUN = Template("{algorithm} cannot run here: {why}")
 NOT_ADDED = Template("it adds {known}, not {dtype}")
-
-# streamed
-STREAMED = Template("a streamed all-reduce")

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringtrain.collectives import texts
 from ringtrain.errors import UsageError
 
 
@@ -18,7 +17,7 @@ class Topology:
 
     def __post_init__(self):
         if not self.nodes:
-            raise UsageError(texts.NO_RANKS(size=0))
+            raise UsageError("there are 0 ranks: at least 1 is needed")
         for number, ranks in enumerate(self.nodes):
             if not ranks:
                 raise UsageError(f"node {number} has no ranks: every node needs at least 1")
@@ -59,7 +58,7 @@ def even(size: int, nodes: int = 1) -> Topology:
     Raises UsageError for fewer ranks than nodes.
     """
     if size < 1:
-        raise UsageError(texts.NO_RANKS(size=size))
+        raise UsageError(f"there are {size} ranks: at least 1 is needed")
     if not 1 <= nodes <= size:
         raise UsageError(f"{size} ranks cannot run on {nodes} nodes: wanted 1 to {size} nodes")
     return topology_from_nodes([rank * nodes // size for rank in range(size)])

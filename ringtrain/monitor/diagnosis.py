@@ -3,7 +3,6 @@ and the last collectives of every rank."""
 
 from collections.abc import Callable, Sequence
 
-from ringtrain.monitor import texts
 from ringtrain.monitor.flight_recorder import RankRecord
 from ringtrain.template import joined
 from ringtrain.transport.waiting import peers, placed
@@ -41,7 +40,7 @@ def stall(rows: Sequence[RankRecord], rank: int, quiet: Callable[[int], float | 
     seen = [row for row in rows if row.entries or not gap]
     lines = [_whom(seen, number, quiet, bool(gap)), *last_collectives(seen, quiet)]
     if gap:
-        lines.append(texts.NOT_SEEN(rank=rank, gap=gap))
+        lines.append(f"not seen from rank {rank}: {gap}")
     return joined(lines)
 
 
@@ -143,7 +142,7 @@ def rank_states(
         stage = "ended" if row.left else row.doing or "between stages"
         silence = "" if silent_s is None else f"; {_life(silent_s)}"
         lines.append(f"  {_placed(rows, [row.rank])}: {iteration}{stage}{_time(row, silent_s is None)}{silence}")
-    return [*lines, *([texts.NOT_SEEN(rank=rank, gap=gap)] if gap else [])]
+    return [*lines, *([f"not seen from rank {rank}: {gap}"] if gap else [])]
 
 
 def _life(seconds: float) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from ringtrain.collectives.execution.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
-from ringtrain.monitor import diagnosis, stack_dump, texts
+from ringtrain.monitor import diagnosis, stack_dump
 from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, CollectiveCall, FlightRecorder, RankRecord, make_call
 from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, GuardedReduction
 from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, ReporterElection
@@ -75,7 +75,7 @@ class Guard:
     ) -> Reduction:
         """Return the reduction under the guard. ``count``: its elements; ``what``: its name in messages; ``content``:
         its data, such as the names of spans."""
-        text = texts.WATCHED(kind=what, count=count, dtype=dtype, algorithm=reduction.algorithm, op=op)
+        text = f"{what} of {count:,} {dtype} by {reduction.algorithm} ({op})"
         fingerprint = self.call(f"{text}, {content}" if content else text).fingerprint
         native = reduction.transport == NATIVE
         watched = GuardedReduction(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)

@@ -6,7 +6,6 @@ from typing import Any
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import NATIVE
-from ringtrain.monitor import texts
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import ForwardingTransport, Handle, Transport
@@ -55,7 +54,7 @@ class GuardedTransport(ForwardingTransport):
 # A text is formatted at its first call alone: a call of the MPI takes a few microseconds, and so does a text.
 @lru_cache
 def _all_reduce(count: int, dtype, op: str) -> str:
-    return texts.WATCHED(kind="all-reduce", count=count, dtype=dtype, algorithm=NATIVE, op=op)
+    return f"all-reduce of {count:,} {dtype} by {NATIVE} ({op})"
 
 
 @lru_cache

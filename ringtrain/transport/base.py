@@ -15,7 +15,6 @@ from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
 from ringtrain.errors import TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.buffers import Raw
 from ringtrain.transport.native_call import NativeCall
@@ -79,8 +78,12 @@ class MessageHandle(TestedHandle):
 
     def of_another_length(self, sent: int, expected: int, source: int, target: int) -> TransportError:
         """Return the error of a message that has more or fewer bytes than its receiver expects."""
-        ends = {"source": self.names[source], "target": self.names[target], "tag": self.tag}
-        return TransportError(texts.SIZES_DIFFER(sent=sent, expected=expected, **ends))
+        return sizes_differ(self.names[source], sent, self.names[target], expected, self.tag)
+
+
+def sizes_differ(source: int, sent: int, target: int, expected: int, tag: int | str) -> TransportError:
+    """Return the error of a message that has another size than its receiver expects."""
+    return TransportError(f"rank {source} sends {sent} bytes where rank {target} expects {expected} (tag {tag})")
 
 
 class TagSpace(ABC):

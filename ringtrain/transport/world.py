@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
-from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.buffers import aligned_zeros
 from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision, CudaTrial, Evidence, agree_on_way
@@ -18,7 +17,7 @@ from ringtrain.transport.cuda_aware.visibility import device_names, visibility_e
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
-from ringtrain.transport.fault_tolerance import MARK, is_fault_tolerant
+from ringtrain.transport.fault_tolerance import MARK, NOT_SURVIVED, is_fault_tolerant
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.mpi.openmpi import starting
@@ -69,7 +68,7 @@ def connect(allocate=None, comm=None) -> Transport:
         with naming_peers("meeting the other ranks", comm):
             return Messages(comm, local_claims(os.environ), allocate)
     except RankLostError:
-        raise RankLostError(f"a rank died before all ranks had started. {texts.NOT_SURVIVED}") from None
+        raise RankLostError(f"a rank died before all ranks had started. {NOT_SURVIVED}") from None
 
 
 def _start():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce import machine as machines
-from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.auto import NEAR, SMALL_BYTES, Candidates, estimate, select_algorithm
 from ringtrain.allreduce.catalogue import (
     ALGORITHMS,

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ringtrain.allreduce import texts as texts
 from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, make_allreduce, parse_algorithms
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES

@@ -8,7 +8,7 @@ import numpy as np
 
 from ringtrain.errors import TransportError
 from ringtrain.transport import native_call
-from ringtrain.transport.base import TestedHandle
+from ringtrain.transport.base import TestedHandle, sizes_differ
 from ringtrain.transport.native_call import NativeCall, starts
 from ringtrain.transport.waiting import Patience, peers
 
@@ -42,13 +42,8 @@ class ThreadCollective:
         if result is None:
             return
         if result.size != recv.size:
-            raise TransportError(sizes_differ(calls[rank].root, result.size, rank, recv.size, calls[rank].kind))
+            raise sizes_differ(calls[rank].root, result.size, rank, recv.size, calls[rank].kind)
         recv[...] = result
-
-
-def sizes_differ(source: int, sent: int, target: int, expected: int, tag) -> str:
-    """Return the message of a rank that expects another size."""
-    return f"rank {source} sends {sent} bytes where rank {target} expects {expected} (tag {tag})"
 
 
 def _of_root(calls: list[NativeCall], rank: int) -> np.ndarray:
@@ -64,7 +59,7 @@ def _exchanged(calls: list[NativeCall], rank: int) -> np.ndarray:
     for source, (call, expected) in enumerate(zip(calls, calls[rank].recv_counts, strict=True)):
         start, stop = list(pairwise(starts(call.send_counts)))[rank]
         if stop - start != expected:
-            raise TransportError(sizes_differ(source, stop - start, rank, expected, call.kind))
+            raise sizes_differ(source, stop - start, rank, expected, call.kind)
         parts.append(call.send[start:stop])
     return np.concatenate(parts)
 

@@ -48,9 +48,9 @@ class ThreadSpace(TagSpace):
 
     def _post(self, span: np.ndarray, sending: bool, receiver: int, peer: int | None, tag: int) -> "ThreadMessage":
         self.check()
-        made = ThreadMessage(self, as_bytes(span), sending, peer, tag)
-        self._mail.post(receiver, tag, made)
-        return made
+        message = ThreadMessage(self, as_bytes(span), sending, peer, tag)
+        self._mail.post(receiver, tag, message)
+        return message
 
 
 class ThreadMessage(MessageHandle):

@@ -17,9 +17,10 @@ from numpy.typing import DTypeLike
 from ringtrain.arrays import Array
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, TestedHandle, Transport
+from ringtrain.transport.base import Handle, MessageHandle, Moves, Seat, TagSpace, TestedHandle, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.launch_environment import number_nodes
+from ringtrain.transport.loopback import OwnCounters
 from ringtrain.transport.native_call import ALL_REDUCE, NativeCall
 from ringtrain.transport.services import Counters, Rows, ServiceMessages
 from ringtrain.transport.shared_arena import (
@@ -32,7 +33,7 @@ from ringtrain.transport.shared_arena import (
 )
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers
-from tests.loopback.native import REDUCE, ThreadCollective, ThreadCollectiveHandle, sizes_differ
+from tests.loopback.native import REDUCE, ThreadCollective, ThreadCollectiveHandle
 from tests.loopback.single_messages import ThreadMail, ThreadSpace
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
@@ -47,7 +48,7 @@ class LoopbackWorld:
         self.size, self.meet_s, self.shares = size, meet_s, shares
         self.node_of = [rank * nodes // size for rank in range(size)] if isinstance(nodes, int) else list(nodes)
         self.lock = threading.Lock()
-        self.posted: dict[tuple[int, int, int], tuple[deque, deque]] = {}  # (from, to, tag) → sends, receives
+        self.messages = ThreadMail()  # of schedules
         self.collectives: dict[int, ThreadCollective] = {}  # those that not all ranks have joined, by number
         self.mails: dict[int, ThreadMail] = {}  # by number
         self.groups: dict[tuple, LoopbackWorld] = {}  # by ranks, and the number among groups of these
@@ -88,9 +89,9 @@ class LoopbackWorld:
         with self.lock:
             if (ranks, number) not in self.groups:
                 homes = number_nodes([self.node_of[rank] for rank in ranks])
-                made = self.groups[ranks, number] = LoopbackWorld(len(ranks), homes, self.meet_s, self.shares)
+                group = self.groups[ranks, number] = LoopbackWorld(len(ranks), homes, self.meet_s, self.shares)
                 if self.failure is not None:
-                    made.fail(self.failure)
+                    group.fail(self.failure)
             return self.groups[ranks, number]
 
     def fail(self, error: BaseException) -> None:
@@ -99,8 +100,8 @@ class LoopbackWorld:
             groups = list(self.groups.values())
         for group in groups:
             group.fail(error)
-        for meeting in (self.everyone, *self.neighbours):
-            meeting.barrier.abort()
+        for rendezvous in (self.everyone, *self.neighbours):
+            rendezvous.barrier.abort()
 
     def check(self) -> None:
         if self.failure is not None:
@@ -108,7 +109,7 @@ class LoopbackWorld:
 
 
 class Rendezvous:
-    """A meeting of a group of threads, which exchange values."""
+    """Where a group of threads waits for one another, and exchanges values."""
 
     def __init__(self, size: int):
         self.barrier = threading.Barrier(size)
@@ -119,58 +120,30 @@ def _let_others() -> None:
     time.sleep(0)  # another thread has the interpreter
 
 
-class ThreadSpan:
-    """One span in flight: done when both ends have met and the bytes are copied."""
-
-    __slots__ = ("data", "done")
-
-    def __init__(self, data):
-        self.data, self.done = data, True
-
-
 class ThreadHandle(TestedHandle):
-    """Prepared sends or receives of a loopback world."""
+    """Prepared sends or receives of a loopback world: at each start, messages of its mail."""
 
     patience = Patience(pause=_let_others)
 
-    def __init__(self, world: LoopbackWorld, sending: bool, moves, keys, names: Sequence[int]):
-        self._world, self._sending = world, sending
-        self._moves = [(key, ThreadSpan(as_bytes(span))) for key, (_, span) in zip(keys, moves, strict=True)]
-        self._peers = [names[peer] for peer, _ in moves]
-        self._tag = keys[0][2] if keys else 0
+    def __init__(self, space: "ThreadSpace", sending: bool, moves: Moves, tag: int):
+        self._space, self._sending, self._tag = space, sending, tag
+        self._moves = [(as_bytes(span), peer) for peer, span in moves]
+        self._messages: list[MessageHandle] = []
         self.post = self._post
 
     def start(self) -> None:
         self.post()
 
     def _post(self) -> None:
-        self._world.check()
-        with self._world.lock:
-            for key, message in self._moves:
-                message.done = False
-                queues = self._world.posted.setdefault(key, (deque(), deque()))
-                queues[0 if self._sending else 1].append(message)
-                _match(key, *queues)
+        post = self._space.send if self._sending else self._space.receive
+        self._messages = [post(span, peer, self._tag) for span, peer in self._moves]
 
     def test(self) -> bool:
-        if all(message.done for _, message in self._moves):
-            return True
-        self._world.check()
-        return False
+        return all(message.test() for message in self._messages)
 
     def awaited(self) -> str:
-        late = [peer for peer, (_, message) in zip(self._peers, self._moves, strict=True) if not message.done]
-        return f"{peers(late)} to {'receive' if self._sending else 'send'} (tag {self._tag})"
-
-
-def _match(key, sends: deque, recvs: deque) -> None:
-    """Copy the spans that both ends have posted, first in, first out."""
-    while sends and recvs:
-        out, into = sends.popleft(), recvs.popleft()
-        if out.data.size != into.data.size:
-            raise TransportError(sizes_differ(key[0], out.data.size, key[1], into.data.size, key[2]))
-        into.data[:] = out.data
-        out.done = into.done = True
+        late = peers(self._space.names[message.peer] for message in self._messages if not message.test())
+        return f"{late} to {'receive' if self._sending else 'send'} (tag {self._tag})"
 
 
 def _in_order() -> None:
@@ -197,25 +170,24 @@ class ThreadTransport(Transport):
         self._signal_counters = SignalCounters(self.node_window, local_rank, len(neighbours), _in_order)
 
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
-        own = self._allocate(count, dtype)
-        if isinstance(own, np.ndarray) and self._world.shares:
-            self._arenas.append(SharedArena(self._meet_node(as_bytes(own)), self.local_rank))
-        return own
+        memory = self._allocate(count, dtype)
+        if isinstance(memory, np.ndarray) and self._world.shares:
+            self._arenas.append(SharedArena(self._gather_node(as_bytes(memory)), self.local_rank))
+        return memory
 
     def scratch(self, count: int, dtype: DTypeLike) -> Array:
         return self._allocate(count, dtype)
 
     def sends(self, moves: Moves, tag: int) -> Handle:
-        handle = ThreadHandle(self._world, True, moves, [(self.rank, peer, tag) for peer, _ in moves], self.world_ranks)
+        handle = ThreadHandle(self._space(self._world.messages), True, moves, tag)
         handle.post = self.links.counting(handle.post, moves)
         return handle
 
     def recvs(self, moves: Moves, tag: int) -> Handle:
-        keys = [(peer, self.rank, tag) for peer, _ in moves]
-        return ThreadHandle(self._world, False, moves, keys, self.world_ranks)
+        return ThreadHandle(self._space(self._world.messages), False, moves, tag)
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        contributions = self._meet((span if source is None else source).copy())
+        contributions = self._gather((span if source is None else source).copy())
         total = contributions[0].copy()
         for contribution in contributions[1:]:
             REDUCE[op](total, contribution, out=total)
@@ -239,6 +211,9 @@ class ThreadTransport(Transport):
         with self._world.lock:
             mail = self._world.mails.setdefault(self._mails_begun, ThreadMail())
         self._mails_begun += 1
+        return self._space(mail)
+
+    def _space(self, mail: ThreadMail) -> ThreadSpace:
         return ThreadSpace(mail, self.rank, self.patience, self._world.check, self.world_ranks)
 
     def group(self, ranks: Sequence[int], tag: int = 0) -> Transport | None:
@@ -247,35 +222,34 @@ class ThreadTransport(Transport):
         key = tuple(ranks)
         world = self._world.group(key, (tag, self._groups_begun[key, tag]))
         self._groups_begun[key, tag] += 1
-        made = world.transport(key.index(self.rank), self._allocate)
-        made.world_ranks = [self.world_ranks[rank] for rank in ranks]
-        made.links = LinkTraffic(made.neighbours, self.links)
-        self.before_leaving.append(made.abandon)
-        return made
+        group = world.transport(key.index(self.rank), self._allocate)
+        group.world_ranks = [self.world_ranks[rank] for rank in ranks]
+        group.links = LinkTraffic(group.neighbours, self.links)
+        self.before_leaving.append(group.abandon)
+        return group
 
     def broadcast(self, span, root: int = 0) -> None:
-        contributions = self._meet(span.copy() if self.rank == root else None)
+        contributions = self._gather(span.copy() if self.rank == root else None)
         span[...] = contributions[root]
 
     def gather_json(self, value: Any) -> list:
-        return [json.loads(text) for text in self._meet(json.dumps(value))]
+        return [json.loads(text) for text in self._gather(json.dumps(value))]
 
     def barrier(self) -> None:
-        self._meet(None)
+        self._gather(None)
 
     def node_barrier(self) -> None:
-        self._meet_node(None)
+        self._gather_node(None)
 
     def node_window(self, nbytes: int) -> np.ndarray | None:
         if not self._world.shares:
             return None
-        own = aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None
-        return self._meet_node(own)[0]
+        return self._gather_node(aligned_zeros(nbytes, np.uint8) if self.local_rank == 0 else None)[0]
 
     def share_mapped(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
         """Threads share all memory: the path is not needed."""
         shares = self._world.shares and can_be_shared(array)
-        arrays = self._meet_node(as_bytes(array) if shares else None)
+        arrays = self._gather_node(as_bytes(array) if shares else None)
         if len({None if each is None else each.size for each in arrays}) > 1 or not shares:
             return False
         self._arenas.append(SharedArena(arrays, self.local_rank))
@@ -291,15 +265,15 @@ class ThreadTransport(Transport):
         return self._signal_counters.signal_counter(tag) if self._world.shares else None
 
     def board(self, nbytes: int) -> Rows:
-        own = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
-        return Rows(self._meet(own)[0], range(self.size))
+        rows = aligned_zeros(self.size * nbytes, np.uint8).reshape(self.size, nbytes) if self.rank == 0 else None
+        return Rows(self._gather(rows)[0], range(self.size))
 
     def counters(self, count: int) -> Counters:
-        numbers = self._meet(np.zeros(count) if self.rank == 0 else None)[0]
+        numbers = self._gather(np.zeros(count) if self.rank == 0 else None)[0]
         return LocalCounters(numbers, self._world.lock, self.barrier, self.rank)
 
     def service_messages(self) -> ServiceMessages:
-        boxes = self._meet([deque() for _ in range(self.size)] if self.rank == 0 else None)[0]
+        boxes = self._gather([deque() for _ in range(self.size)] if self.rank == 0 else None)[0]
         return ThreadServiceMessages(boxes, self.rank, self._world.lock)
 
     def abort(self, code: int) -> None:
@@ -321,30 +295,30 @@ class ThreadTransport(Transport):
     def describe(self) -> str:
         return f"{self.size} threads of one process, no MPI"
 
-    def _meet(self, value: Any) -> list:
+    def _gather(self, value: Any) -> list:
         """Give ``value``, wait for the others, and return the values of all."""
         return self._exchange(value, self._world.everyone, self.rank)
 
-    def _meet_node(self, value: Any) -> list:
+    def _gather_node(self, value: Any) -> list:
         return self._exchange(value, self._world.neighbours[self.node], self.local_rank)
 
-    def _exchange(self, value: Any, meeting: Rendezvous, seat: int) -> list:
-        meeting.table[seat] = value
-        self._pass(meeting)
-        values = list(meeting.table)
-        self._pass(meeting)  # no rank gives its next value before all have read these
+    def _exchange(self, value: Any, rendezvous: Rendezvous, seat: int) -> list:
+        rendezvous.table[seat] = value
+        self._pass(rendezvous)
+        values = list(rendezvous.table)
+        self._pass(rendezvous)  # no rank gives its next value before all have read these
         return values
 
-    def _pass(self, meeting: Rendezvous) -> None:
+    def _pass(self, rendezvous: Rendezvous) -> None:
         try:
-            meeting.barrier.wait(self._world.meet_s)
+            rendezvous.barrier.wait(self._world.meet_s)
         except threading.BrokenBarrierError:
             self._world.check()
             waited = f"rank {self.rank} waited {self._world.meet_s:g} s for the other ranks to meet"
             raise StalledError(waited) from None
 
 
-class LocalCounters(Counters):
+class LocalCounters(OwnCounters):
     """Counters in the memory of all threads. ``numbers`` is the same array on every rank."""
 
     def __init__(self, numbers: np.ndarray, lock, barrier: Callable[[], None], rank: int):
@@ -352,22 +326,20 @@ class LocalCounters(Counters):
 
     def take(self, place: int, amount: float) -> float:
         with self._lock:
-            before = float(self._numbers[place])
-            self._numbers[place] += amount
-        return before
+            return super().take(place, amount)
 
     def add(self, start: int, values: np.ndarray) -> None:
         with self._lock:
-            self._numbers[start : start + len(values)] += values
+            super().add(start, values)
 
     def read(self) -> np.ndarray:
         with self._lock:
-            return self._numbers.copy()
+            return super().read()
 
     def clear(self) -> None:
         self._barrier()
         if self._rank == 0:
-            self._numbers[...] = 0
+            super().clear()
         self._barrier()
 
 
@@ -384,8 +356,8 @@ class ThreadServiceMessages(ServiceMessages):
     def receive(self, tag: int, peer: int | None = None) -> tuple[int, bytes] | None:
         with self._lock:
             for message in self._boxes[self._rank]:
-                sender, found, data = message
-                if found == tag and peer in (None, sender):
+                sender, message_tag, data = message
+                if message_tag == tag and peer in (None, sender):
                     self._boxes[self._rank].remove(message)
                     return sender, data
         return None

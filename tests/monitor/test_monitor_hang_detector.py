@@ -10,7 +10,6 @@ import pytest
 from ringtrain.cli.world import deadline_of
 from ringtrain.errors import RankLostError, UsageError
 from ringtrain.monitor import hang_detector, stack_dump
-from ringtrain.monitor import texts as texts
 from ringtrain.monitor.hang_detector import EVERY_S, HangDetector
 from ringtrain.monitor.watchdog import PAUSED_S
 from ringtrain.transport.activity import Activity

@@ -4,7 +4,6 @@ import pytest
 
 from ringtrain.errors import StalledError
 from ringtrain.monitor import diagnosis
-from ringtrain.monitor import texts as texts
 from ringtrain.monitor.flight_recorder import FlightRecorder, RankRecord
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.waiting import placed, wait_for

@@ -8,7 +8,6 @@ import socket
 import pytest
 from test_mpi_train import EPOCHS, ranks_of
 
-from ringtrain.monitor import texts as texts
 from tests.mpi.conftest import PATIENCE_S
 from tests.says import says
 from tests.tiers import thorough

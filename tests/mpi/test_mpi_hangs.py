@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.monitor import texts as texts
 from tests.mpi.conftest import PATIENCE_S
 from tests.says import says
 

@@ -31,7 +31,6 @@ from ringtrain.collectives.execution.reduction import (
 )
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
-from ringtrain.template import Template
 from ringtrain.transport.base import Handle, PointToPoint
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
@@ -204,13 +203,12 @@ class Execution(Reduction):
     def awaited(self) -> str:
         """Return the peers that this rank waits for, in words."""
         late = [channel for channel, in_flight in self._in_flight.items() if in_flight]
-        ends = (
-            (False, Template("{ranks} to send")),
-            (True, Template("{ranks} to receive")),
-        )  # a rank that receives awaits a send, and vice versa
-        named = {end: [peer for sending, peer in late if sending == sends] for sends, end in ends}
-        ranks_by_end = {end: peers(self._world_ranks[rank] for rank in ranks) for end, ranks in named.items() if ranks}
-        whom = " and ".join(end(ranks=ranks) for end, ranks in ranks_by_end.items()) or texts.ITS_DEVICE
+        ends = ((False, "send"), (True, "receive"))  # a rank that receives awaits a send, and vice versa
+        named = {verb: [peer for sending, peer in late if sending == sends] for sends, verb in ends}
+        whom = " and ".join(
+            f"{peers(self._world_ranks[rank] for rank in ranks)} to {verb}" for verb, ranks in named.items() if ranks
+        )
+        whom = whom or "its device"
         done, total = len(self._tasks) - self._left, len(self._tasks)
         rank = self._world_ranks[self._rank]
         return f"{whom}: rank {rank} in {self._name}, tag {self._tag}, {done} of {total} messages done"

@@ -23,6 +23,7 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import wait_for
 
+SHARED = "an all-reduce in shared memory"  # in messages
 AT_ONCE = 8  # most arrays for a device's add_all
 
 Work = list[tuple[Callable[..., None], tuple]]  # functions with their arguments
@@ -106,7 +107,7 @@ class Mapped(Reduction):
             self._wait_on(deadline_s)
 
     def _started_again(self) -> TransportError:
-        return TransportError(texts.STARTED_AGAIN(name=texts.SHARED))
+        return TransportError(texts.STARTED_AGAIN(name=SHARED))
 
     def _wait_on(self, deadline_s: float) -> None:
         wait_for(self._call.rest, deadline_s, self._awaited, lambda: self.moved, self._world.patience, sleeps=True)
@@ -118,14 +119,14 @@ class Mapped(Reduction):
     def _awaited(self) -> str:
         late = awaited_ranks(self._world, self._counter)
         awaited = texts.AWAITED_START if self._state[0] == COMING else texts.AWAITED_END
-        return awaited(whom=late, name=texts.SHARED, rank=self._world.world_ranks[self._world.rank])
+        return awaited(whom=late, name=SHARED, rank=self._world.world_ranks[self._world.rank])
 
 
 class MappedOnDevice(NodeReduction):
     """One two-shot plan on one buffer in the memory of devices. Arguments as of :func:`make_mapped`."""
 
     algorithm = transport = "mapped"
-    _called = texts.SHARED
+    _called = SHARED
 
     def __init__(
         self,

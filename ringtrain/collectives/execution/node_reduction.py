@@ -65,7 +65,7 @@ class NodeReduction(Reduction):
     def _awaited(self) -> str:
         late = awaited_ranks(self._world, self._counter)
         awaited = texts.AWAITED_START if self._state in (FINAL, COMING) else texts.AWAITED_END
-        whom = texts.ITS_DEVICE if self._state in (FINAL, WORKING) else late
+        whom = "its device" if self._state in (FINAL, WORKING) else late
         return awaited(whom=whom, name=self._called, rank=self._world.world_ranks[self._world.rank])
 
 

@@ -19,10 +19,10 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import COSTS, COUNTERS, HEADER_BYTES, LINE_BYTES, MOST_SLOTS, StreamedCall
-from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
+STREAMED = "a streamed all-reduce"  # in messages
 How = Literal["test", "wait", "rest"]
 SLOT_BYTES = 256 << 10
 LEAST_SLOTS = 4
@@ -143,7 +143,7 @@ class Streamed(Reduction):
         array: the array whose memory they are, which is kept only while a run needs it; None: both are kept
         """
         if self.started:
-            raise TransportError(texts.STARTED_AGAIN(name=texts.STREAMED))
+            raise TransportError(texts.STARTED_AGAIN(name=STREAMED))
         self._arrays, self._array = None if array else (source, target), array
         self._call.bind(array_address(source), array_address(target), self._count)
 
@@ -153,7 +153,7 @@ class Streamed(Reduction):
 
     def start(self) -> None:
         if self.started:
-            raise TransportError(texts.STARTED_AGAIN(name=texts.STREAMED))
+            raise TransportError(texts.STARTED_AGAIN(name=STREAMED))
         self._begin()
         self.test()
 
@@ -208,12 +208,10 @@ class Streamed(Reduction):
 
     def _mismatch(self, local_rank: int) -> MismatchError:
         names = self._world.world_ranks
-        ends = {"rank": names[self._world.rank], "other": names[self._world.neighbours[local_rank]]}
+        rank, other = names[self._world.rank], names[self._world.neighbours[local_rank]]
         return MismatchError(
-            Template(
-                "ranks make different calls: rank {rank} {call}, rank {other} {other_call}: all ranks make the same "
-                "calls in the same order"
-            )(call=self._words, other_call=self._call.call_of(local_rank), **ends)
+            f"ranks make different calls: rank {rank} {self._words}, rank {other} {self._call.call_of(local_rank)}: "
+            "all ranks make the same calls in the same order"
         )
 
     @property
@@ -229,7 +227,4 @@ class Streamed(Reduction):
         late = peers([names[self._world.neighbours[local_rank]] for local_rank in self._call.behind()])
         if self.called:
             return f"{late} to join the {self.called}"
-        return (
-            f"{late} for chunk {self._call.chunk} of {self._chunks} of {texts.STREAMED} on rank "
-            f"{names[self._world.rank]}"
-        )
+        return f"{late} for chunk {self._call.chunk} of {self._chunks} of {STREAMED} on rank {names[self._world.rank]}"

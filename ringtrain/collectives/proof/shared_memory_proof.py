@@ -4,7 +4,6 @@ once.
 
 from itertools import product
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.execution.fused_plan import TwoShotPlan
 from ringtrain.collectives.symbolic_sums import Contributions, contributions
 from ringtrain.errors import ScheduleError
@@ -29,13 +28,13 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
             value = values[task.source]
             values[task.target] = sums.add(values[task.target], value) if task.add else value
     for rank, chunk in product(range(fused.size), range(fused.chunks)):
-        value, where = values[rank, chunk], texts.AT_CHUNK(schedule=fused.name, rank=rank, chunk=chunk)
+        value, where = values[rank, chunk], f"{fused.name}, rank {rank}, chunk {chunk}"
         if wrong := brought.miscount(value):
-            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
+            raise ScheduleError(f"{where} {wrong}")
         if value != values[0, chunk]:
             raise ScheduleError(f"{where} is added in another order than on rank 0")
         if wrong := brought.disorder(value):
-            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
+            raise ScheduleError(f"{where} {wrong}")
 
 
 def _check_touching(fused: TwoShotPlan) -> None:

@@ -28,7 +28,6 @@ A violation raises ScheduleError, with the rank, step, peer or chunk.
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
-from ringtrain.collectives import texts
 from ringtrain.collectives.matching import MatchedMessage, Steps, all_steps, is_local, messages, span
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 from ringtrain.collectives.symbolic_sums import Contributions, contributions
@@ -61,7 +60,7 @@ def verify_schedule(schedule: Schedule, rounds: bool = False, brought: Contribut
     steps = all_steps(schedule)
     for rank, rank_steps in enumerate(steps):
         for number, step in enumerate(rank_steps):
-            _check_step(schedule, rank, texts.AT_STEP(schedule=schedule, rank=rank, step=number), step)
+            _check_step(schedule, rank, f"{schedule!r}, rank {rank}, step {number}", step)
     needs = _needs(steps, messages(schedule, steps))
     sent = tuple(
         sum(move.stop - move.start for move in _wired(rank, rank_steps)) for rank, rank_steps in enumerate(steps)
@@ -193,18 +192,13 @@ class _Run:
                 values[chunk] = self.sums.add(values[chunk], value) if move.add else value
 
     def _where(self, rank: int) -> str:
-        return texts.AT_STEP(schedule=self.schedule, rank=rank, step=self.at[rank])
+        return f"{self.schedule!r}, rank {rank}, step {self.at[rank]}"
 
     def _deadlock(self) -> str:
         stuck = [rank for rank in range(self.schedule.size) if self._left(rank)]
         waits = "; ".join(
-            texts.WAITS(
-                rank=rank,
-                step=self.at[rank],
-                awaited=", ".join(
-                    texts.STEP_OF_RANK(step=step, rank=peer) for peer, step in sorted(self._waits_for(rank))
-                ),
-            )
+            f"rank {rank} in step {self.at[rank]} waits for "
+            + ", ".join(f"step {step} of rank {peer}" for peer, step in sorted(self._waits_for(rank)))
             for rank in stuck[:4]
         )
         more = f"; and {len(stuck) - 4} more" if len(stuck) > 4 else ""
@@ -222,19 +216,19 @@ class _Run:
 
     def _check_sum(self, rank: int, chunk: int, first: int) -> None:
         value = self.values[rank][chunk]
-        where = texts.AT_CHUNK(schedule=repr(self.schedule), rank=rank, chunk=chunk)
+        where = f"{self.schedule!r}, rank {rank}, chunk {chunk}"
         if wrong := self.brought.miscount(value):
-            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
+            raise ScheduleError(f"{where} {wrong}")
         if value != self.values[first][chunk]:
             done = "added or rounded" if self.rounds else "added"
             raise ScheduleError(
                 f"{where} is {done} in another order than on rank {first}: replicas would round differently"
             )
         if wrong := self.brought.disorder(value):
-            raise ScheduleError(texts.WRONG_RESULT(where=where, wrong=wrong))
+            raise ScheduleError(f"{where} {wrong}")
 
     def _check_copy(self, rank: int, chunk: int, owner: int) -> None:
-        value, where = self.values[rank][chunk], texts.AT_CHUNK(schedule=repr(self.schedule), rank=rank, chunk=chunk)
+        value, where = self.values[rank][chunk], f"{self.schedule!r}, rank {rank}, chunk {chunk}"
         if self.sums.leaves[value] != Counter([owner]):
             ranks = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
             raise ScheduleError(f"{where} ends as {ranks}; wanted rank {owner}'s")

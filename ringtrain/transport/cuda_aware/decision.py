@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from ringtrain.errors import DeviceError, everywhere
-from ringtrain.template import Template
 from ringtrain.transport.base import Transport
 
 AUTO, DIRECT, STAGED = "auto", "direct", "staged"
@@ -112,12 +111,8 @@ def decide_way(asked: str, rungs: Sequence[Evidence], trial: CudaTrial | None) -
     if trial is None:
         return CudaDecision(STAGED, "; ".join(rung.why for rung in rungs if rung.answer == NO), evidence)
     if trial.answer != YES:
-        failed = (
-            Template("device memory did not arrive in a trial: {why}")
-            if trial.answer == NO
-            else Template("no trial was possible: {why}")
-        )
-        return CudaDecision(STAGED, failed(why=trial.why), evidence)
+        failed = "device memory did not arrive in a trial" if trial.answer == NO else "no trial was possible"
+        return CudaDecision(STAGED, f"{failed}: {trial.why}", evidence)
     if trial.direct_gbs < trial.staged_gbs:
         return CudaDecision(
             STAGED, f"this MPI takes device memory, but a trial was slower than staging ({trial.rates})", evidence
@@ -133,12 +128,8 @@ def _as_asked(trial: CudaTrial | None) -> str:
             f"--mpi-cuda direct: this MPI cannot take device memory here: {trial.why}. Leave --mpi-cuda out, or use "
             "an MPI that is built for CUDA (docs/gpu.md; `ringtrain doctor` shows the evidence)"
         )
-    tried = (
-        Template("--mpi-cuda direct; a trial succeeded, and was slower than staging ({rates})")
-        if trial.direct_gbs < trial.staged_gbs
-        else Template("--mpi-cuda direct; a trial succeeded ({rates})")
-    )
-    return tried(rates=trial.rates)
+    slower = ", and was slower than staging" if trial.direct_gbs < trial.staged_gbs else ""
+    return f"--mpi-cuda direct; a trial succeeded{slower} ({trial.rates})"
 
 
 def agree_on_way(

@@ -23,7 +23,6 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.errors import DeviceError, StalledError
-from ringtrain.transport import texts
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
@@ -153,7 +152,7 @@ class CudaIpc:
         why = _first(self._tell({"error": error}, "open device memory"), self._transport.neighbours)
         if why:
             self._close(opened)
-            self._barrier(texts.CLOSE)
+            self._barrier("close device memory")
             return None, why
         return SharedAllocation(self._runtime, arrays, self._local_rank, opened), ""
 
@@ -221,7 +220,7 @@ class CudaIpc:
             if why:
                 break
         self._close(shared.names)
-        self._barrier(texts.CLOSE)
+        self._barrier("close device memory")
         return why
 
     def _read(self, views: list) -> str:

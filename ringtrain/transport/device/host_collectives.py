@@ -11,7 +11,6 @@ from collections import deque
 import numpy as np
 
 from ringtrain.arrays import Array
-from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.device.staging import CopyEngine, CopyEvent
 from ringtrain.transport.waiting import wait_for
@@ -96,7 +95,7 @@ class StagedSum(Handle):
         return True
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._sums.inner.patience)
+        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce", patience=self._sums.inner.patience)
 
 
 def _nbytes(span: Array) -> int:

@@ -1,6 +1,5 @@
 """Device memory staged through host memory: for an MPI that cannot read device memory, or is slow at it."""
 
-from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Moves, TestedHandle, Transport
 from ringtrain.transport.device.staging import CopyEngine, Prepare, StagedMessage
 from ringtrain.transport.waiting import peers
@@ -22,7 +21,7 @@ class StagedHandle(TestedHandle):
 
     def awaited(self) -> str:
         late = [self._names[message.channel.peer] for message in self._messages if not message.done]
-        return texts.AWAITED_PEERS(peers=peers(late), verb=self._verb, tag=self._tag)
+        return f"{peers(late)} to {self._verb} (tag {self._tag})"
 
 
 class Staged:

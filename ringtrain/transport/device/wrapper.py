@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringtrain.template import Template
-from ringtrain.transport import texts
 from ringtrain.transport.base import ForwardingTransport, Handle, Moves, Transport
 from ringtrain.transport.buffers import ALIGNMENT, message_bounds
 from ringtrain.transport.device.cuda_ipc import CudaIpc, grown
@@ -39,7 +37,7 @@ class PollingHandle(Handle):
         return self._inner.test()
 
     def wait(self, deadline_s: float) -> None:
-        wait_for(self.test, deadline_s, lambda: texts.AWAITED_ALLREDUCE, patience=self._patience)
+        wait_for(self.test, deadline_s, lambda: "all ranks to all-reduce", patience=self._patience)
 
 
 class DeviceTransport(ForwardingTransport):
@@ -183,9 +181,5 @@ class DeviceTransport(ForwardingTransport):
     # ── end ───────────────────────────────────────────────────────────────────────────────────────────────
     def describe(self) -> str:
         mapped = self._ipc is not None and self.local_size > 1 and not self.why_not_shared
-        described = (
-            Template("{transport}, device memory {way}, and mapped within a node by CUDA IPC")
-            if mapped
-            else Template("{transport}, device memory {way}")
-        )
-        return described(transport=self._inner.describe(), way=self._moves.words)
+        beside = ", and mapped within a node by CUDA IPC" if mapped else ""
+        return f"{self._inner.describe()}, device memory {self._moves.words}{beside}"

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ringtrain.transport import texts
 from ringtrain.transport.activity import no_words
-from ringtrain.transport.fault_tolerance import KILLED_S, find_launcher, is_fault_tolerant
+from ringtrain.transport.fault_tolerance import KILLED_S, NOT_SURVIVED, find_launcher, is_fault_tolerant
 from ringtrain.transport.launch_environment import read_launch
 from ringtrain.transport.waiting import peers
 
@@ -87,7 +86,4 @@ class DeathsBeforeInit:
         gone, host = set(every) - self._present_ranks, socket.gethostname()
         count = self._local - len(self._present_ranks)
         who = peers(gone) if gone else f"{count} of {self._local} ranks"
-        return (
-            f"{who} ({host}) died before all ranks had started, and the MPI's start waits for them. "
-            f"{texts.NOT_SURVIVED}"
-        )
+        return f"{who} ({host}) died before all ranks had started, and the MPI's start waits for them. {NOT_SURVIVED}"

@@ -14,7 +14,6 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
-from ringtrain.transport import texts
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.fault_tolerance import is_fault_tolerant
 from ringtrain.transport.mpi.arrivals import check_arrivals
@@ -58,7 +57,7 @@ class NodeSharedMemory:
 
     def share_mapped(self, array: np.ndarray, path: str, offset: int) -> bool:
         """As :meth:`ringtrain.transport.base.Transport.share_mapped`."""
-        with naming_peers(texts.SHARING_MEMORY, self._comm):
+        with naming_peers("sharing memory", self._comm):
             arrays = mapped_arrays(self._node_comm, array, path, offset, self._sync)
         if arrays is None:
             return False
@@ -83,7 +82,7 @@ class NodeSharedMemory:
     def _share(self, sizes: Sequence[int]) -> list[np.ndarray] | None:
         """Return arrays of these sizes in bytes, by place in the node, that all of its ranks read and write."""
         if self._tolerant:
-            with naming_peers(texts.SHARING_MEMORY, self._comm):
+            with naming_peers("sharing memory", self._comm):
                 return shared_arrays(self._node_comm, sizes)
         # The memory is the window's: it is gone after close, also for arrays that still point to it.
         window = shared_window(self._node_comm, sizes[self._node_comm.rank])

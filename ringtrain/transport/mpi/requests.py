@@ -12,7 +12,6 @@ from typing import Any
 from mpi4py import MPI
 
 from ringtrain.errors import RankLostError, TransportError
-from ringtrain.transport import texts
 from ringtrain.transport.base import Handle, Moves, TestedHandle
 from ringtrain.transport.buffers import Raw, as_bytes, message_bounds
 from ringtrain.transport.fault_tolerance import is_fault_tolerant
@@ -118,7 +117,7 @@ class PersistentHandle(TestedHandle):
         comm,
     ):
         self._requests, self._moves, self.patience = requests, moves, patience
-        self._awaits = texts.AWAITED_PEERS(peers=whom, verb=verb, tag=tag)
+        self._awaits = f"{whom} to {verb} (tag {tag})"
         self._receives = verb == "send"
         self._freed, self._comm = freed, comm
         one = requests[0] if len(requests) == 1 else None
