@@ -209,9 +209,8 @@ def test_rank_0_decides_for_all():
 def test_a_chosen_reduction_says_so_and_sums():
     def body(t):
         buffer = np.full(MIB // 4, t.rank + 1.0, "f4")
-        run = make_allreduce(t, buffer, "auto", lambda a, b, y: np.add(a, b, out=y), tuning=MEASURED)
-        run.start()
-        run.wait(20.0)
+        run = make_allreduce(t, buffer, "auto", np.add, tuning=MEASURED)
+        run.run(20.0)
         return run.algorithm, run.why, buffer[0]
 
     assert LoopbackWorld(2).run(body) == [("auto:ring", "measured 1 ms; star 2 ms", 3.0)] * 2
@@ -219,9 +218,8 @@ def test_a_chosen_reduction_says_so_and_sums():
 
 def test_between_nodes_small_buffers_go_to_the_mpi_and_types_it_lacks_do_not():
     def body(t):
-        add = lambda a, b, y: np.add(a, b, out=y)  # noqa: E731
-        whole = make_allreduce(t, np.ones(4, "i8"), "auto", add)
-        kept_in_uint16 = make_allreduce(t, np.ones(4, "u2"), "auto", add, dtype="bfloat16")
+        whole = make_allreduce(t, np.ones(4, "i8"), "auto", np.add)
+        kept_in_uint16 = make_allreduce(t, np.ones(4, "u2"), "auto", np.add, dtype="bfloat16")
         return whole.algorithm, kept_in_uint16.algorithm, kept_in_uint16.why
 
     ((whole, half, why), _) = LoopbackWorld(2, nodes=2).run(body)

@@ -14,15 +14,11 @@ from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
-def add(a, b, y):
-    np.add(a, b, out=y)
-
-
 @pytest.mark.parametrize("name", [*ALGORITHMS, "routed:sliced", "hierarchical:sliced:tree"])
 def test_every_name_sums(name):
     def body(t):
         buffer = t.allocate(40, "f8")
-        run = make_allreduce(t, buffer, name, add)
+        run = make_allreduce(t, buffer, name, np.add)
         for turn in (1, 2):
             buffer[:] = turn * np.arange(40.0) + t.rank
             run.start()
@@ -38,7 +34,7 @@ def test_every_name_sums(name):
 def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most):
     def body(t):
         seen, log = recording(t)
-        run = make_allreduce(seen, np.ones(200_000, "f4"), "ring", add)
+        run = make_allreduce(seen, np.ones(200_000, "f4"), "ring", np.add)
         run.start()
         run.wait(20.0)
         return max(4 * elements for _, _, elements, _ in log)
@@ -79,7 +75,7 @@ def instead_of(algorithm, why, instead):
 def refused(world, name, own=False):
     def body(t):
         with pytest.raises(Unavailable) as error:
-            make_allreduce(t, np.zeros(9) if own else t.allocate(9, "f8"), name, add)
+            make_allreduce(t, np.zeros(9) if own else t.allocate(9, "f8"), name, np.add)
         return str(error.value)
 
     (message,) = set(world.run(body))
@@ -90,8 +86,8 @@ def test_a_type_that_mapped_does_not_add_is_refused_and_auto_takes_another():
     def body(t):
         buffer = t.allocate(100_000, "u4")
         with pytest.raises(Unavailable) as error:
-            make_allreduce(t, buffer, "mapped", add)
-        run = make_allreduce(t, buffer, "auto", add)
+            make_allreduce(t, buffer, "mapped", np.add)
+        run = make_allreduce(t, buffer, "auto", np.add)
         buffer[:] = t.rank + 1
         run.run(20.0)
         return str(error.value), run.algorithm, set(buffer.tolist())
@@ -136,8 +132,8 @@ def test_counters_are_needed_too():
     def body(t):
         buffer = without_counters(t, [64] if t.node else [])
         with pytest.raises(Unavailable) as error:
-            make_allreduce(t, buffer, "routed", add, tag=64)
-        assert make_allreduce(t, buffer, "routed", add, tag=63).algorithm == "routed"
+            make_allreduce(t, buffer, "routed", np.add, tag=64)
+        assert make_allreduce(t, buffer, "routed", np.add, tag=63).algorithm == "routed"
         told = or_nearest_over_messages(t, buffer, "routed", range(65))
         assert or_nearest_over_messages(t, buffer, "routed", range(64)) == ("routed", None)
         return str(error.value), *told
@@ -150,7 +146,7 @@ def test_counters_are_needed_too():
 def test_auto_streams_where_there_are_no_counters_and_takes_messages_where_nothing_is_shared():
     def body(t):
         without_counters(t, [7])
-        return make_allreduce(t, t.allocate(9000, "f8"), "auto", add, tag=7).algorithm
+        return make_allreduce(t, t.allocate(9000, "f8"), "auto", np.add, tag=7).algorithm
 
     assert set(LoopbackWorld(2).run(body)) == {"auto:stream"}
     assert set(LoopbackWorld(2, shares=False).run(body)) == {"auto:sliced"}

@@ -23,12 +23,11 @@ def run(schedule, transport, buffer, edges, segment_bytes=64):
         schedule,
         delaying(transport, 3),
         buffer,
-        lambda a, b, y: np.add(a, b, out=y),
+        np.add,
         segment_bytes=segment_bytes,
         chunk_bounds=edges,
     )
-    execution.start()
-    execution.wait(DEADLINE_S)
+    execution.run(DEADLINE_S)
     return execution.bytes_sent
 
 

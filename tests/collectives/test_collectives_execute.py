@@ -11,45 +11,17 @@ from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.loopback import Loopback
+from tests.collectives.executions import DEADLINE_S, NODES, SIZES, check_restarts, exact, executed, normal, total
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import thorough
 
-SIZES = [1, 2, 3, 4, 5, 7, 8]
-NODES = [(1, 1), (2, 2), (1, 3), (4, 2, 1)]
-DEADLINE_S = 20.0
 
-
-def add(a, b, y):
-    np.add(a, b, out=y)
-
-
-def exact(rank, count, dtype, times=1):
-    """Small integers: every partial sum is exact in any order."""
-    return ((np.arange(count) * 7 + rank * 13) % 251 * times).astype(dtype)
-
-
-def total(size, count, dtype, times=1):
-    return sum(exact(rank, count, dtype, times) for rank in range(size))
-
-
-def all_reduce(size, name, inputs, segment_bytes=1 << 18, wrap=lambda transport: transport):
-    """The buffers of all ranks after one execution of each of ``inputs[rank]``."""
-    return executed(make_schedule(name, size), inputs, segment_bytes, wrap)
-
-
-def executed(schedule, inputs, segment_bytes=1 << 18, wrap=lambda transport: transport):
-
-    def body(transport):
-        buffer = inputs[transport.rank].copy()
-        run = Execution(schedule, wrap(transport), buffer, add, segment_bytes=segment_bytes)
-        run.start()
-        run.wait(DEADLINE_S)
-        return buffer
-
-    return LoopbackWorld(schedule.size).run(body)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_an_execution_is_started_again_and_again_and_allocates_once(name):
+    check_restarts(make_schedule(name, 3), 100)
 
 
 # A schedule does not know the type: one size is enough for the other types.
@@ -58,7 +30,7 @@ def executed(schedule, inputs, segment_bytes=1 << 18, wrap=lambda transport: tra
 def test_sums_are_exact_at_every_length(name, size, dtype):
     for count in sorted({0, 1, size - 1, size, size + 1, 101, 10007}):
         inputs = [exact(rank, count, dtype) for rank in range(size)]
-        for buffer in all_reduce(size, name, inputs):
+        for buffer in executed(make_schedule(name, size), inputs):
             np.testing.assert_array_equal(buffer, total(size, count, dtype))
 
 
@@ -68,8 +40,8 @@ def test_sums_are_exact_on_any_nodes(name, counts):
     schedule = make_schedule(name, filled(counts))
     for count in sorted({0, 1, schedule.size - 1, schedule.size, schedule.size + 1, 101, 10007}):
         for kind in (schedule, pipelined(schedule, 3)):
-            for buffer in executed(kind, [exact(rank, count, "f4") for rank in range(schedule.size)], 1000):
-                np.testing.assert_array_equal(buffer, total(schedule.size, count, "f4"))
+            for buffer in executed(kind, [exact(rank, count) for rank in range(schedule.size)], 1000):
+                np.testing.assert_array_equal(buffer, total(schedule.size, count))
 
 
 @pytest.mark.parametrize("size", [3, *thorough(8)])
@@ -85,7 +57,7 @@ def test_pipelined_sums_are_exact(name, size):
 @pytest.mark.parametrize("name", HALVES)
 def test_halves_do_what_they_say(name, size):
     for count in (0, 1, size, 1009):
-        inputs = [exact(rank, count, "f4") for rank in range(size)]
+        inputs = [exact(rank, count) for rank in range(size)]
         for goal, want in (("reduce-scatter", [total(size, count, "f4")] * size), ("all-gather", inputs)):
             schedule = make_schedule(name, size, goal)
             buffers, edges = executed(schedule, inputs, segment_bytes=100), bounds(count, schedule.chunks)
@@ -98,8 +70,9 @@ def test_halves_do_what_they_say(name, size):
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_slices_change_no_bit(size):
     """Sliced adds in the tree over ranks, whoever owns the slice; so does the binomial tree, which has no slices."""
-    inputs = [np.random.default_rng(rank).standard_normal(1009).astype("f4") for rank in range(size)]
-    assert all_reduce(size, "sliced", inputs)[0].tobytes() == all_reduce(size, "tree", inputs)[0].tobytes()
+    inputs = normal(size, 1009)
+    sliced, tree = (executed(make_schedule(name, size), inputs)[0] for name in ("sliced", "tree"))
+    assert sliced.tobytes() == tree.tobytes()
 
 
 def test_a_copy_within_a_rank():
@@ -114,14 +87,14 @@ def test_a_copy_within_a_rank():
 
     schedule = Schedule("aside", 2, 1, steps, lambda rank: 1)
     verify_schedule(schedule)
-    for buffer in executed(schedule, [exact(rank, 77, "f4") for rank in range(2)], segment_bytes=40):
-        np.testing.assert_array_equal(buffer, total(2, 77, "f4"))
+    for buffer in executed(schedule, [exact(rank, 77) for rank in range(2)], segment_bytes=40):
+        np.testing.assert_array_equal(buffer, total(2, 77))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_random_sums_are_near_and_the_same_everywhere(name, size=5):
-    inputs = [np.random.default_rng(rank).standard_normal(10007).astype("f4") for rank in range(size)]
-    buffers = all_reduce(size, name, inputs)
+    inputs = normal(size, 10007)
+    buffers = executed(make_schedule(name, size), inputs)
     wide = np.array(inputs, "f8")
     bound = size * np.finfo("f4").eps * np.abs(wide).sum(0)
     assert np.all(np.abs(buffers[0] - wide.sum(0)) <= bound)
@@ -133,39 +106,17 @@ def test_random_sums_are_near_and_the_same_everywhere(name, size=5):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_segments_smaller_than_chunks(name, segment_bytes):
     inputs = [exact(rank, 331, "f4") for rank in range(3)]
-    for buffer in all_reduce(3, name, inputs, segment_bytes):
-        np.testing.assert_array_equal(buffer, total(3, 331, "f4"))
+    for buffer in executed(make_schedule(name, 3), inputs, segment_bytes):
+        np.testing.assert_array_equal(buffer, total(3, 331))
 
 
 @pytest.mark.parametrize("seed", [0, 1, *thorough(2, 3, 4, 5)])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_messages_that_end_late_and_in_any_order(name, seed):
-    inputs = [np.random.default_rng(rank).standard_normal(500).astype("f4") for rank in range(4)]
-    plain = all_reduce(4, name, inputs, segment_bytes=64)
-    shaken = all_reduce(4, name, inputs, segment_bytes=64, wrap=lambda transport: delaying(transport, seed))
+    inputs = normal(4, 500)
+    plain = executed(make_schedule(name, 4), inputs, 64)
+    shaken = executed(make_schedule(name, 4), inputs, 64, lambda transport: delaying(transport, seed))
     assert [buffer.tobytes() for buffer in shaken] == [buffer.tobytes() for buffer in plain]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_an_execution_is_started_again_and_again_and_allocates_once(name):
-    def body(transport):
-        rooms = []
-
-        def allocate(count, dtype):
-            rooms.append(count)
-            return transport.scratch(count, dtype)
-
-        buffer = np.zeros(1001, "f4")
-        run = Execution(make_schedule(name, 3), transport, buffer, add, segment_bytes=100, allocate=allocate)
-        made = len(rooms)
-        for times in range(1, 6):
-            buffer[:] = exact(transport.rank, 1001, "f4", times)
-            run.start()
-            run.wait(DEADLINE_S)
-            np.testing.assert_array_equal(buffer, total(3, 1001, "f4", times))
-        assert len(rooms) == made <= 2  # scratch and staging
-
-    LoopbackWorld(3).run(body)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -175,7 +126,7 @@ def test_several_buckets_in_flight_are_told_apart_by_tag(name):
     def body(transport):
         schedule = make_schedule(name, 3)
         buffers = [exact(transport.rank, count, "f8", tag + 1) for tag, count in enumerate(counts)]
-        runs = [Execution(schedule, transport, b, add, tag, segment_bytes=256) for tag, b in enumerate(buffers)]
+        runs = [Execution(schedule, transport, b, np.add, tag, segment_bytes=256) for tag, b in enumerate(buffers)]
         for run in runs:
             run.start()
         for run in runs if transport.rank % 2 else reversed(runs):
@@ -194,9 +145,8 @@ def test_several_buckets_in_flight_are_told_apart_by_tag(name):
 def test_bytes_sent_are_counted_from_what_is_sent(name, count):
     def body(transport):
         seen, log = recording(transport)
-        run = Execution(make_schedule(name, 4), seen, np.ones(count, "f4"), add, segment_bytes=40)
-        run.start()
-        run.wait(DEADLINE_S)
+        run = Execution(make_schedule(name, 4), seen, np.ones(count, "f4"), np.add, segment_bytes=40)
+        run.run(DEADLINE_S)
         sent = [elements for verb, _, elements, _ in log if verb == "send"]
         assert 0 not in sent
         assert run.bytes_sent == 4 * sum(sent)
@@ -213,9 +163,8 @@ def test_bytes_sent_are_counted_from_what_is_sent(name, count):
 def test_receives_are_posted_before_sends():
     def body(transport):
         seen, log = recording(transport)
-        run = Execution(make_schedule("ring", 2), seen, np.ones(8, "f4"), add)
-        run.start()
-        run.wait(DEADLINE_S)
+        run = Execution(make_schedule("ring", 2), seen, np.ones(8, "f4"), np.add)
+        run.run(DEADLINE_S)
         return log[0][0]
 
     assert LoopbackWorld(2).run(body) == ["recv", "recv"]
@@ -233,13 +182,12 @@ def test_computed_data_is_waited_for_before_it_is_sent(name):
         for _ in range(3):
             ops.upload(exact(transport.rank, 500, "f4"), buffer)
             ops.synchronize()
-            run.start()
-            run.wait(DEADLINE_S)
+            run.run(DEADLINE_S)
         return ops.to_host(buffer)
 
     schedule = make_schedule(name, 4)
     for buffer in LoopbackWorld(4).run(body):
-        np.testing.assert_array_equal(buffer, total(4, 500, "f4"))
+        np.testing.assert_array_equal(buffer, total(4, 500))
 
 
 def test_scratch_takes_raw_contributions():
@@ -247,16 +195,9 @@ def test_scratch_takes_raw_contributions():
         yield Step((Move(1 - rank, 0, 2),), (Move(1 - rank, 2, 4),))
         yield Step((Move(rank, 2, 4),), (Move(rank, 0, 2, add=True),))
 
-    def body(transport):
-        buffer = exact(transport.rank, 77, "f4")
-        schedule = Schedule("swap", 2, 2, steps, lambda rank: 4)
-        run = Execution(schedule, transport, buffer, add, segment_bytes=40)
-        run.start()
-        run.wait(DEADLINE_S)
-        return buffer
-
-    for buffer in LoopbackWorld(2).run(body):
-        np.testing.assert_array_equal(buffer, total(2, 77, "f4"))
+    schedule = Schedule("swap", 2, 2, steps, lambda rank: 4)
+    for buffer in executed(schedule, [exact(rank, 77) for rank in range(2)], segment_bytes=40):
+        np.testing.assert_array_equal(buffer, total(2, 77))
 
 
 @pytest.mark.timing
@@ -265,7 +206,7 @@ def test_a_missing_participant_is_named():
         if transport.rank == 1:
             transport.barrier()
             return "absent"
-        run = Execution(make_schedule("star", 3), transport, np.ones(4, "f4"), add, tag=6)
+        run = Execution(make_schedule("star", 3), transport, np.ones(4, "f4"), np.add, tag=6)
         run.start()
         transport.barrier()  # the other has started, too
         with pytest.raises(StalledError) as caught:
@@ -282,18 +223,17 @@ def test_a_missing_participant_is_named():
 
 def test_starting_twice_is_refused():
     def body(transport):
-        run = Execution(make_schedule("ring", 2), transport, np.ones(4, "f4"), add, tag=3)
+        run = Execution(make_schedule("ring", 2), transport, np.ones(4, "f4"), np.add, tag=3)
         if transport.rank == 0:
             run.start()
-            name = says("ring(ranks=2, chunks=2)", 3)
-            with pytest.raises(TransportError, match=says(name)):
+            with pytest.raises(TransportError, match=says("ring(ranks=2, chunks=2)", 3)):
                 run.start()
 
     LoopbackWorld(2).run(body)
 
 
 def test_an_execution_that_was_never_started_is_done():
-    run = Execution(make_schedule("ring", 1), Loopback(), np.ones(4, "f4"), add)
+    run = Execution(make_schedule("ring", 1), Loopback(), np.ones(4, "f4"), np.add)
     assert run.test()
     run.start()
     assert run.test() and run.bytes_sent == 0

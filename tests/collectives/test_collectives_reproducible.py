@@ -29,10 +29,6 @@ RANKS, SHARDS = [*range(1, 10), 16], range(1, 17)
 WORLDS = [(size, shards) for shards in SHARDS for size in RANKS if size <= shards]
 
 
-def add(a, b, y):
-    np.add(a, b, out=y)
-
-
 def nodes_of(shards):
     """Every node of the tree, by its definition."""
     found = {(i, i + 1) for i in range(shards)}
@@ -250,7 +246,7 @@ def test_the_same_bits_over_messages_and_in_shared_memory(size, shards):
                 inputs=lanes[1:],
             )
             own = [np.zeros(count, "f4") for _ in partials(t.rank, size, shards)]
-            sent = Execution(canonical(size, shards), t, own[0], add, tag, segment_bytes=24, inputs=own[1:])
+            sent = Execution(canonical(size, shards), t, own[0], np.add, tag, segment_bytes=24, inputs=own[1:])
             for _ in range(2):
                 for array, mine, value in zip(arrays, own, left(t.rank, size, shards, count), strict=False):
                     array[:] = mine[:] = value

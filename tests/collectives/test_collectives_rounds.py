@@ -84,7 +84,7 @@ def test_the_rounding_stands_between_the_halves():
     assert [step_text(step, 0) for step in second][2] == "0:1 = 0:1"
 
 
-def made(name):
+def schedules(name):
     worlds = [(2, 2), (4, 2, 3), (1, 2)] if name in PAIRS else [(2,), (3,), (5,), (8,)]
     return [make_schedule(name, filled(counts), rounded=True) for counts in worlds]
 
@@ -93,7 +93,7 @@ def made(name):
 @pytest.mark.parametrize("name", OWNED)
 def test_mutants_are_rejected(name, kind):
     rejected = 0
-    for original in made(name):
+    for original in schedules(name):
         for seed in range(12):
             wrong = mutant(kind, original, seed)
             if all_steps(wrong) == all_steps(original):
@@ -110,7 +110,7 @@ def test_mutants_are_rejected(name, kind):
 
 @pytest.mark.parametrize("name", OWNED)
 def test_every_single_rounding_that_is_left_out_is_seen(name):
-    for original in made(name):
+    for original in schedules(name):
         roundings = [at for *at, move in numbered(all_steps(original), "sends") if at[0] == move.peer]
         for rank, k, i in roundings:
             steps = all_steps(original)
@@ -123,9 +123,8 @@ def test_every_single_rounding_that_is_left_out_is_seen(name):
 
 
 @pytest.mark.parametrize("name", OWNED)
-def test_the_second_judge_agrees(name):
-    for schedule in made(name):
-        assert all(judge(schedule, seed, rounds=True) for seed in range(2))
+def test_the_second_judge_sees_a_missing_rounding(name):
+    for schedule in schedules(name):
         assert not judge(make_schedule(name, schedule.size), 0, rounds=True)
 
 

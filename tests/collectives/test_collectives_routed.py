@@ -24,10 +24,6 @@ from tests.says import says
 LAYOUTS = [[0], [0, 0], [0, 1], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1], [0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 2, 2]]
 
 
-def add(a, b, y):
-    np.add(a, b, out=y)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("count", [0, 1, 5, 997])
 def test_every_slice_is_carried_once_on_every_node_in_pieces_of_its_own_tag(layout, count):
@@ -67,7 +63,7 @@ def test_sums_are_exact_and_replicas_equal(layout, algorithm, monkeypatch):
         whole = t.allocate(sum(counts), "f8")
         ends = np.cumsum([0, *counts])
         runs = [
-            make_allreduce(t, whole[a:b], algorithm, add, tag=tag)
+            make_allreduce(t, whole[a:b], algorithm, np.add, tag=tag)
             for tag, (a, b) in enumerate(itertools.pairwise(ends))
         ]
         for turn in range(3):
@@ -79,8 +75,7 @@ def test_sums_are_exact_and_replicas_equal(layout, algorithm, monkeypatch):
             assert (whole == (turn + 1) * (size * (np.arange(whole.size) % 251) + math.comb(size, 2))).all()
         whole[:] = np.random.default_rng(t.rank).standard_normal(whole.size)
         for run in runs:
-            run.start()
-            run.wait(20.0)
+            run.run(20.0)
         assert {run.algorithm for run in runs} == {"routed" if max(layout) else "mapped"}
         return whole.tobytes()
 
@@ -99,11 +94,10 @@ def test_messages_that_end_late_change_nothing(monkeypatch):
         t.sends = lambda moves, tag: Late(sends(moves, tag), rng, 7)
         t.recvs = lambda moves, tag: Late(recvs(moves, tag), rng, 7)
         buffer = t.allocate(1000, "f8")
-        run = make_allreduce(t, buffer, "routed", add, segment_bytes=128)
+        run = make_allreduce(t, buffer, "routed", np.add, segment_bytes=128)
         for turn in range(20):
             buffer[:] = np.arange(1000) * (t.rank + turn)
-            run.start()
-            run.wait(20.0)
+            run.run(20.0)
             assert (buffer == np.arange(1000) * (6 + 4 * turn)).all()
 
     LoopbackWorld(4, [0, 1, 0, 1]).run(body)
@@ -114,9 +108,8 @@ def test_moves_are_those_of_this_run(monkeypatch):
     monkeypatch.setattr("ringtrain.collectives.shared_memory.LEAST_BYTES", 64)
 
     def body(t):
-        run = make_allreduce(t, t.allocate(1000, "f8"), "routed", add)
-        run.start()
-        run.wait(20.0)
+        run = make_allreduce(t, t.allocate(1000, "f8"), "routed", np.add)
+        run.run(20.0)
         t.barrier()
         if t.rank != 3:
             run.start()
@@ -134,7 +127,7 @@ def test_bytes_are_those_of_the_outer_schedule():
     """A node of two ranks sends 2(m - 1)/m · n, whatever its ranks; within it nothing is sent."""
 
     def body(t):
-        return make_allreduce(t, t.allocate(1200, "f4"), "routed", add).bytes_sent
+        return make_allreduce(t, t.allocate(1200, "f4"), "routed", np.add).bytes_sent
 
     assert LoopbackWorld(4, 2).run(body) == [2400] * 4
 
@@ -146,11 +139,10 @@ def test_messages_between_nodes_are_packed_and_replicas_stay_equal(name, outer):
 
     def body(t):
         buffer = t.allocate(1001, "f4")
-        plain = make_allreduce(t, buffer, f"routed:{outer}", add)
-        run = make_allreduce(t, buffer, f"routed:{outer}", add, wire=wire)
+        plain = make_allreduce(t, buffer, f"routed:{outer}", np.add)
+        run = make_allreduce(t, buffer, f"routed:{outer}", np.add, wire=wire)
         buffer[:] = np.random.default_rng(t.rank).standard_normal(1001)
-        run.start()
-        run.wait(20.0)
+        run.run(20.0)
         assert 2 * run.bytes_sent == plain.bytes_sent
         return buffer.tobytes()
 
@@ -170,13 +162,13 @@ def test_no_wire_without_messages_or_owners():
         ("routed:recursive-doubling", says("'recursive-doubling'")),
     ]:
         with pytest.raises(UsageError, match=message):
-            make_allreduce(Loopback(), np.zeros(3, "f4"), name, add, wire=wire)
+            make_allreduce(Loopback(), np.zeros(3, "f4"), name, np.add, wire=wire)
 
 
 @pytest.mark.timing
 def test_who_is_awaited():
     def body(t):
-        run = make_allreduce(t, t.allocate(900, "f4"), "routed", add)
+        run = make_allreduce(t, t.allocate(900, "f4"), "routed", np.add)
         if t.rank == 3:
             t.barrier()
             t.barrier()

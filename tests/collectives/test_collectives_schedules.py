@@ -6,9 +6,19 @@ import pytest
 
 from ringtrain.collectives.algorithms import double_tree
 from ringtrain.collectives.algorithms.sliced import sliced
-from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule, needs_nodes
+from ringtrain.collectives.catalogue import (
+    FLAT,
+    HALVES,
+    PAIRS,
+    SCHEDULES,
+    check_name,
+    make_broadcast,
+    make_by_rank,
+    make_schedule,
+    needs_nodes,
+)
 from ringtrain.collectives.proof.verify import Proof, verify_schedule
-from ringtrain.collectives.schedule import Move, Step
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Step
 from ringtrain.collectives.topology import Topology, even, filled, topology_from_nodes
 from ringtrain.errors import UsageError
 from tests.says import says
@@ -33,26 +43,43 @@ def share(proof: Proof, schedule, rank=None) -> float:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_proved_at_every_size(name, size):
-    proof, schedule = verify_schedule(make_schedule(name, size)), make_schedule(name, size)
+    schedule = make_schedule(name, size)
+    proof = verify_schedule(schedule)
     assert all(proof.sent[rank] <= schedule.max_chunks_sent(rank) for rank in range(size))
     if size == 1:
         assert proof == Proof(0, (0,), (0,))
 
 
-@pytest.mark.parametrize("goal", ["reduce-scatter", "all-gather"])
 @pytest.mark.parametrize("name", HALVES)
-def test_halves_are_proved_alone(name, goal):
+def test_halves_are_proved_alone_and_have_the_same_owners(name):
     for size in SIZES:
-        schedule = make_schedule(name, size, goal)
+        owners = []
+        for goal in ("reduce-scatter", "all-gather"):
+            schedule = make_schedule(name, size, goal)
+            verify_schedule(schedule)
+            owners.append([schedule.owner(chunk) for chunk in range(schedule.chunks)])
+            assert schedule.goal == goal and {*owners[-1]} <= {*range(size)}
+        assert owners[0] == owners[1]
+
+
+@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("size", range(1, 10))
+def test_every_half_broadcasts_from_any_root(name, size):
+    for root in range(size):
+        schedule = make_broadcast(name, size, root)
+        assert {schedule.owner(chunk) for chunk in range(schedule.chunks)} == {root}
+        assert schedule.goal == ALL_GATHER
         verify_schedule(schedule)
-        assert schedule.goal == goal and {schedule.owner(chunk) for chunk in range(schedule.chunks)} <= set(range(size))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_halves_of_a_schedule_have_the_same_owners(size):
-    for name in HALVES:
-        scatter, gather = (make_schedule(name, size, goal) for goal in ("reduce-scatter", "all-gather"))
-        assert [scatter.owner(i) for i in range(scatter.chunks)] == [gather.owner(i) for i in range(gather.chunks)]
+@pytest.mark.parametrize("name", ["ring", "circulant", "sliced", "butterfly"])
+@pytest.mark.parametrize("goal", [REDUCE_SCATTER, ALL_GATHER])
+def test_halves_by_rank_end_with_a_row_on_each(name, goal):
+    for size in (1, 2, 4, 8) if name == "butterfly" else range(1, 10):
+        schedule = make_by_rank(name, size, goal)
+        assert [schedule.owner(chunk) for chunk in range(schedule.chunks)] == list(range(size))
+        assert schedule.goal == goal
+        verify_schedule(schedule)
 
 
 @pytest.mark.parametrize("counts", UNEVEN)
@@ -63,18 +90,28 @@ def test_hierarchical_over_any_pair_on_any_nodes(inner, outer, counts):
 
 
 # ── rounds and bytes ──────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("size", SIZES)
-def test_ring_sends_the_least_in_many_rounds(size):
-    proof = verify_schedule(make_schedule("ring", size))
-    assert proof.rounds == 2 * (size - 1)
-    assert proof.sent == proof.messages == (2 * (size - 1),) * size
+@pytest.mark.parametrize(
+    ("name", "rounds", "sent"),
+    [
+        ("ring", lambda size: 2 * (size - 1), lambda size: (2 * (size - 1),) * size),
+        ("circulant", lambda size: 2 * levels(size), lambda size: (2 * (size - 1),) * size),
+        ("sliced", lambda size: 2, lambda size: (2 * (size - 1),) * size),
+        ("star", lambda size: size, lambda size: (size - 1,) + (1,) * (size - 1)),
+    ],
+)
+def test_rounds_and_chunks_by_formula(name, rounds, sent):
+    for size in SIZES[1:]:
+        proof = verify_schedule(make_schedule(name, size))
+        assert (proof.rounds, proof.sent) == (rounds(size), sent(size))
+        assert name not in ("ring", "sliced") or proof.messages == proof.sent
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_root_of_the_star_carries_all(size):
-    proof = verify_schedule(make_schedule("star", size))
-    assert proof.rounds == (size if size > 1 else 0)
-    assert proof.sent == (size - 1,) + (1,) * (size - 1)
+def test_recursive_doubling_has_the_fewest_rounds_of_all(size):
+    core = power_below(size)
+    proof = verify_schedule(make_schedule("recursive-doubling", size))
+    assert proof.rounds == core.bit_length() - 1 + 2 * (size != core)
+    assert proof.sent[0] == core.bit_length() - 1 + (size != core)
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
@@ -119,42 +156,17 @@ def test_butterfly_folds_what_is_no_power_of_two(size):
     assert size == core or share(proof, schedule, 1) == 1
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-def test_circulant_has_the_fewest_rounds_and_bytes(size):
-    proof = verify_schedule(make_schedule("circulant", size))
-    assert proof.rounds == 2 * levels(size)
-    assert proof.sent == (2 * (size - 1),) * size
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_recursive_doubling_has_the_fewest_rounds_of_all(size):
-    core = power_below(size)
-    proof = verify_schedule(make_schedule("recursive-doubling", size))
-    assert proof.rounds == core.bit_length() - 1 + 2 * (size != core)
-    assert proof.sent[0] == core.bit_length() - 1 + (size != core)
-
-
-@pytest.mark.parametrize("size", SIZES[1:])
-def test_sliced_is_done_in_two_rounds(size):
-    proof = verify_schedule(make_schedule("sliced", size))
-    assert proof.rounds == 2
-    assert proof.sent == proof.messages == (2 * (size - 1),) * size
-
-
-def test_sliced_visits_its_peers_from_the_next_one_on():
-    assert [move.peer for move in sliced(5).steps(3)[0].sends] == [4, 0, 1, 2]
-    assert [move.peer for move in sliced(5).steps(3)[-1].sends] == [4, 0, 1, 2]
-
-
 def test_sliced_adds_in_the_tree_over_ranks():
-    """Rank 1 of four: contributions of 0, 2 and 3 in scratch, its own in the buffer."""
-    own, of = 1, {0: 5, 2: 13, 3: 17}
+    """Rank 1 of four: contributions of 0, 2 and 3 in scratch, its own in the buffer. It visits the next rank first."""
+    chunk, scratch = 1, {0: 5, 2: 13, 3: 17}
 
     def fold(source, target):
         return Move(1, source, source + 1), Move(1, target, target + 1, add=True)
 
-    pairs = [fold(of[0], own), fold(of[3], of[2])], [fold(of[2], own)]
+    pairs = [fold(scratch[0], chunk), fold(scratch[3], scratch[2])], [fold(scratch[2], chunk)]
     assert sliced(4).steps(1)[1:3] == tuple(Step(*map(tuple, zip(*level, strict=True))) for level in pairs)
+    first, *_, last = sliced(5).steps(3)
+    assert [move.peer for move in first.sends] == [move.peer for move in last.sends] == [4, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 2), (3, 2), (2, 4), (4, 3), (4, 8)])
@@ -162,9 +174,9 @@ def test_a_network_interface_carries_the_same_whatever_the_ranks_of_its_node(nod
     for name in ("hierarchical", "hierarchical-leader", "hierarchical:sliced:circulant"):
         topology = even(nodes * ranks, nodes)
         schedule, home = make_schedule(name, topology), topology.node_of()
-        for own in topology.nodes:
-            out = [move for rank in own for step in schedule.steps(rank) for move in step.sends]
-            outside = sum(move.stop - move.start for move in out if home[move.peer] != home[own[0]])
+        for ranks_of_node in topology.nodes:
+            out = [move for rank in ranks_of_node for step in schedule.steps(rank) for move in step.sends]
+            outside = sum(move.stop - move.start for move in out if home[move.peer] != home[ranks_of_node[0]])
             assert outside / schedule.chunks == 2 * (nodes - 1) / nodes
 
 
@@ -190,24 +202,16 @@ def test_ranks_of_a_node_need_not_be_neighbours():
     verify_schedule(make_schedule("hierarchical", topology))
 
 
-def unknown(name, near):
-    return says("--plugin", f"{name!r}", f"did you mean '{near}'")
-
-
-def unknown_part(part, place):
-    return says(f"{part!r}", place)
-
-
 # ── names and nodes ───────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rign", unknown("rign", "ring")),
+        ("rign", says("--plugin", "'rign'", "did you mean 'ring'")),
         ("ring:star", says("'ring:star'")),
         ("hierarchical:ring", says("'hierarchical:ring'")),
-        ("hierarchical:rng:star", unknown_part("rng", says("within", "did you mean 'ring'"))),
-        ("hierarchical:ring:slized", unknown_part("slized", says("across", "did you mean 'sliced'"))),
-        ("hierarchical:recursive-doubling:ring", unknown_part("recursive-doubling", says("within", "nodes"))),
+        ("hierarchical:rng:star", says("'rng'", "within", "did you mean 'ring'")),
+        ("hierarchical:ring:slized", says("'slized'", "across", "did you mean 'sliced'")),
+        ("hierarchical:recursive-doubling:ring", says("'recursive-doubling'", "within", "nodes")),
     ],
 )
 def test_unknown_schedules_get_the_nearest_name(name, message):
@@ -215,6 +219,12 @@ def test_unknown_schedules_get_the_nearest_name(name, message):
         make_schedule(name, 4)
     with pytest.raises(UsageError, match=message):
         check_name(name)
+
+
+@pytest.mark.parametrize(("name", "size"), [("tree", 4), ("double-tree", 4), ("star", 3), ("butterfly", 3)])
+def test_owners_of_several_rows_are_refused(name, size):
+    with pytest.raises(UsageError, match=says(name, ALL_GATHER, size)):
+        make_by_rank(name, size, ALL_GATHER)
 
 
 def test_what_has_no_halves_says_so():
@@ -237,16 +247,12 @@ def test_what_has_no_halves_says_so():
         (lambda: filled((2, 0, 1)), says(1, "every", "least")),
         (lambda: filled(()), says(0, "least", "needed")),
         (lambda: topology_from_nodes([0, 2]), says(1, "every", "least")),
+        (lambda: Topology(((0, 1), (1,))), says([0, 1, 1], 2)),
     ],
 )
 def test_nodes_that_cannot_be(make, message):
     with pytest.raises(UsageError, match=message):
         make()
-
-
-def test_ranks_that_are_on_two_nodes_or_on_none():
-    with pytest.raises(UsageError, match=says([0, 1, 1], 2)):
-        Topology(((0, 1), (1,)))
 
 
 def test_who_needs_nodes():

@@ -19,12 +19,9 @@ from ringtrain.collectives.shared_memory import fused_plan
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.ops.cpu.mapped import COMING, LEAVING
 from ringtrain.transport.waiting import Patience
+from tests.collectives.executions import any_bits
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
-
-
-def add(a, b, y):
-    np.add(a, b, out=y)
 
 
 def mapped(transport, buffer, op="sum", tag=0, dtype=None):
@@ -34,16 +31,6 @@ def mapped(transport, buffer, op="sum", tag=0, dtype=None):
 
 def share(rank, count, dtype):
     return np.random.default_rng([rank, count]).standard_normal(count).astype(dtype)
-
-
-def any_bits(rank, count, numbers):
-    """Elements of any bits: NaNs with and without a sign, infinities, zeros of both signs, subnormal numbers."""
-    bits = np.random.default_rng([rank, count]).integers(0, 256, count * numbers.itemsize, np.uint8)
-    found = bits.view(numbers.storage).copy()
-    if not numbers.integral:
-        found[rank::7] = numbers.encode(np.float32(-0.0))
-        found[rank::5] = numbers.encode(np.float32(0.0))
-    return found
 
 
 def with_one_nan(total, op):
@@ -106,7 +93,7 @@ def test_the_same_bits_as_the_schedule_over_messages(size, dtype):
         buffers = [whole[a:b] for a, b in itertools.pairwise(ends)]
         apart = [np.zeros(count, dtype) for count in counts]
         shared = [mapped(t, buffer, tag=tag) for tag, buffer in enumerate(buffers)]
-        sent = [Execution(make_schedule("sliced", size), t, other, add, tag) for tag, other in enumerate(apart)]
+        sent = [Execution(make_schedule("sliced", size), t, other, np.add, tag) for tag, other in enumerate(apart)]
         for turn in range(3):
             for buffer, other in zip(buffers, apart, strict=True):
                 buffer[:] = other[:] = share(t.rank + turn, buffer.size, dtype)

@@ -14,6 +14,7 @@ from ringtrain.collectives.stream import STREAMS, cannot_stream, make_streamed, 
 from ringtrain.errors import MismatchError, ScheduleError, StalledError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.loopback import Loopback
+from tests.collectives.executions import any_bits
 from tests.collectives.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE
 from tests.collectives.stream_proof import verify_order, verify_stream
 from tests.loopback.world import LoopbackWorld
@@ -92,17 +93,6 @@ def test_a_program_that_is_wrong_is_refused(program, slots, error):
 
 
 # ── the bits ──────────────────────────────────────────────────────────────────────────────────────────────────
-def any_bits(rank, count, numbers):
-    """Elements of any bits: NaNs with and without a sign, infinities, zeros of both signs, subnormal numbers."""
-    bits = np.random.default_rng([rank, count]).integers(0, 256, count * numbers.itemsize, np.uint8)
-    found = bits.view(numbers.storage).copy()
-    if not numbers.integral:
-        found[rank::7] = numbers.encode(np.float32(-0.0))
-        found[rank::5] = numbers.encode(np.float32(0.0))
-        found[rank::11] = numbers.encode(np.float32(np.inf))
-    return found
-
-
 def one_by_one(shares, numbers, op):
     """By NumPy, in the order of ranks; a mean of 16-bit numbers in float32, divided first."""
     if op == "mean" and numbers.itemsize == 2:

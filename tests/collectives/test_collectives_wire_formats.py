@@ -1,5 +1,7 @@
 """Executions whose messages are packed in 16 bits, on a loopback world."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,52 +9,28 @@ from hypothesis import strategies as st
 
 from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.algorithms.pipelined import pipelined
-from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
+from ringtrain.collectives.catalogue import HALVES, PAIRS, make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, SLOTS, TAKE, make_task_graph
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.ops.reference import ReferenceOps
+from tests.collectives import executions
+from tests.collectives.executions import DEADLINE_S, NODES, OWNED, SIZES, check_restarts, normal
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
 from tests.loopback.world import LoopbackWorld
 from tests.tiers import thorough
 
-SIZES = [1, 2, 3, 4, 5, 7, 8]
-NODES = [(1, 1), (2, 2), (1, 3), (4, 2, 1)]
-OWNED = [name for name in SCHEDULES if name != "recursive-doubling"]
 ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-DEADLINE_S = 20.0
 OPS = ReferenceOps("float32")
 WIRE = {name: make_wire(name, OPS) for name in TYPES}
+FEW = 15  # sums of smaller whole numbers are numbers of bfloat16 too
+exact, total = partial(executions.exact, most=FEW), partial(executions.total, most=FEW)
 
 
-def add(a, b, y):
-    np.add(a, b, out=y)
-
-
-def exact(rank, count, times=1):
-    """Whole numbers whose sums are whole numbers of bfloat16 too, in any order."""
-    return ((np.arange(count) * 7 + rank * 13) % 15 * times).astype("f4")
-
-
-def total(size, count, times=1):
-    return sum(exact(rank, count, times) for rank in range(size))
-
-
-def normal(size, count, seed=0):
-    return [np.random.default_rng([seed, rank]).standard_normal(count).astype("f4") for rank in range(size)]
-
-
-def executed(schedule, inputs, wire, segment_bytes=1 << 18, wrap=lambda transport: transport):
-    def body(transport):
-        buffer = inputs[transport.rank].copy()
-        run = Execution(schedule, wrap(transport), buffer, add, segment_bytes=segment_bytes, wire=WIRE[wire])
-        run.start()
-        run.wait(DEADLINE_S)
-        return buffer
-
-    return LoopbackWorld(schedule.size).run(body)
+def executed(schedule, inputs, wire, *how, **named):
+    return executions.executed(schedule, inputs, *how, **named, wire=WIRE[wire])
 
 
 def through(wire, x):
@@ -183,9 +161,8 @@ def test_half_the_bytes_are_sent_and_counted(name, count):
     def sent(transport, rounded, wire):
         seen, log = recording(transport)
         schedule = make_schedule(name, 4, rounded=rounded)
-        run = Execution(schedule, seen, np.ones(count, "f4"), add, segment_bytes=40, wire=wire)
-        run.start()
-        run.wait(DEADLINE_S)
+        run = Execution(schedule, seen, np.ones(count, "f4"), np.add, segment_bytes=40, wire=wire)
+        run.run(DEADLINE_S)
         elements = [elements for verb, _, elements, _ in log if verb == "send"]
         assert max(elements, default=0) <= 40 // (2 if wire else 4)  # a segment is bytes of a message
         assert run.bytes_sent == (2 if wire else 4) * sum(elements)
@@ -198,24 +175,7 @@ def test_half_the_bytes_are_sent_and_counted(name, count):
 
 @pytest.mark.parametrize("name", OWNED)
 def test_an_execution_is_started_again_and_again_and_allocates_once(name):
-    def body(transport):
-        rooms = []
-
-        def allocate(count, dtype):
-            rooms.append(count)
-            return transport.scratch(count, dtype)
-
-        buffer, schedule = np.zeros(1001, "f4"), make_schedule(name, 3, rounded=True)
-        run = Execution(schedule, transport, buffer, add, segment_bytes=50, allocate=allocate, wire=WIRE["bfloat16"])
-        made = len(rooms)
-        for times in range(1, 6):
-            buffer[:] = exact(transport.rank, 1001, times)
-            run.start()
-            run.wait(DEADLINE_S)
-            np.testing.assert_array_equal(buffer, total(3, 1001, times))
-        assert len(rooms) == made <= 2  # scratch and staging
-
-    LoopbackWorld(3).run(body)
+    check_restarts(make_schedule(name, 3, rounded=True), 50, FEW, WIRE["bfloat16"])
 
 
 def test_what_is_packed_and_unpacked_later_is_waited_for():
@@ -227,8 +187,7 @@ def test_what_is_packed_and_unpacked_later_is_waited_for():
         ops.synchronize()
         wire = make_wire("bfloat16", ops)
         run = Execution(schedule, DeviceTransport(transport, ops), buffer, ops.add, 0, 64, ops, wire=wire)
-        run.start()
-        run.wait(DEADLINE_S)
+        run.run(DEADLINE_S)
         return ops.to_host(buffer)
 
     for buffer in LoopbackWorld(4).run(body):
@@ -238,7 +197,7 @@ def test_what_is_packed_and_unpacked_later_is_waited_for():
 def test_without_a_wire_a_copy_onto_itself_changes_nothing():
     def body(transport):
         buffer = normal(1, 100)[0]
-        run = Execution(make_schedule("ring", 1, rounded=True), transport, buffer, add)
+        run = Execution(make_schedule("ring", 1, rounded=True), transport, buffer, np.add)
         run.start()
         assert run.test()
         return buffer

@@ -17,6 +17,7 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.monitor.reporter_election import SILENCE_TURNS
 from ringtrain.monitor.watchdog import EVERY_S, PAUSED_S, Watchdog
+from ringtrain.transport.native_call import BROADCAST, NativeCall
 from tests.fakes.clock import STEP_S, Clock, until
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -27,15 +28,11 @@ HOST = socket.gethostname()
 TURN_S = 1.0  # longer than `stall` lets time pass too far
 
 
-def add(a, b, y):
-    np.add(a, b, out=y)
-
-
 def prepared(t, guard, algorithm, count=40, op="sum"):
     """An all-reduce of ones under the guard, and its buffer."""
     buffer = t.allocate(count, "f8")
     buffer[:] = 1
-    return make_allreduce(t, buffer, algorithm, add, op=op, guard=guard), buffer
+    return make_allreduce(t, buffer, algorithm, np.add, op=op, guard=guard), buffer
 
 
 def run(reduction):
@@ -106,7 +103,7 @@ def _without_moves(row):
 
 def test_several_in_flight_may_end_in_any_order():
     def body(t, guard):
-        first, second = (make_allreduce(t, np.ones(30), "ring", add, tag=tag, guard=guard) for tag in (0, 1))
+        first, second = (make_allreduce(t, np.ones(30), "ring", np.add, tag=tag, guard=guard) for tag in (0, 1))
         first.start()
         second.start()
         second.wait(20)
@@ -115,6 +112,15 @@ def test_several_in_flight_may_end_in_any_order():
         return guard.recorder.inside()
 
     assert world(3, body) == [[], [], []]
+
+
+def test_collectives_of_the_mpis_own_are_numbered():
+    def body(t, guard):
+        GuardedTransport(t, guard).native_start(NativeCall(BROADCAST)).wait(10)
+        (entry,) = guard.recorder.read()[t.rank].entries.values()
+        return entry.text, entry.done
+
+    assert world(2, body) == [(says(BROADCAST, 0), True)] * 2
 
 
 # ── not the same on all ranks ─────────────────────────────────────────────────────────────────────────────────

@@ -23,19 +23,16 @@ from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
-def looked(kinds=UNKNOWN, query=NO, ucx=NO):
-    return [
-        Evidence("kinds", kinds, "kinds' why"),
-        Evidence("query", query, "query's why"),
-        Evidence("ucx", ucx, "ucx's why"),
-    ]
+def looked(**answers):
+    answers = {"kinds": UNKNOWN, "query": NO, "ucx": NO} | answers
+    return [Evidence(name, answer, f"{name}'s why") for name, answer in answers.items()]
 
 
 SAME = Evidence("sight", YES, says("same", "devices"))
 
 
-def rungs(kinds=UNKNOWN, query=NO, ucx=NO, sight=YES):
-    return [*looked(kinds, query, ucx), Evidence("sight", sight, "sight's why")]
+def rungs(sight=YES, **answers):
+    return [*looked(**answers), Evidence("sight", sight, "sight's why")]
 
 
 FAST, SLOW = CudaTrial(YES, "moved", 40.0, 12.5), CudaTrial(YES, "moved", 0.35, 12.5)
@@ -44,7 +41,7 @@ NO_MPIRUN = CudaTrial(UNKNOWN, "no mpirun is found for a trial")
 
 
 @pytest.mark.parametrize(
-    ("asked", "found", "worth"),
+    ("asked", "evidence", "worth"),
     [
         (AUTO, rungs(), False),  # the plain wheel: nothing speaks for it
         (AUTO, rungs(ucx=YES), True),  # an MPI built without, on a UCX built with
@@ -55,8 +52,8 @@ NO_MPIRUN = CudaTrial(UNKNOWN, "no mpirun is found for a trial")
         (DIRECT, rungs(), True),
     ],
 )
-def test_a_child_is_asked_where_something_speaks_for_it(asked, found, worth):
-    assert worth_trying(asked, found) == worth
+def test_a_child_is_asked_where_something_speaks_for_it(asked, evidence, worth):
+    assert worth_trying(asked, evidence) == worth
 
 
 @pytest.mark.parametrize(
@@ -78,13 +75,6 @@ def test_what_is_chosen_and_why(asked, trial, way, why):
     assert (choice.way, choice.why) == (way, why)
     assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx", "sight"] + ["trial"] * (trial is not None)
     assert choice.words == says("directly" if way == DIRECT else "staged", why)
-
-
-def test_direct_where_it_does_not_work_is_refused():
-    with pytest.raises(DeviceError) as caught:
-        decide_way(DIRECT, rungs(), CRASH)
-    assert caught.value.exit_code == 2
-    assert str(caught.value) == says("--mpi-cuda", CRASH.why)
 
 
 @pytest.mark.parametrize(
@@ -113,36 +103,24 @@ def test_all_ranks_choose_alike_and_one_tries():
     choices = LoopbackWorld(3).run(body)
     assert choices[0] == choices[1] == choices[2] and tried == [0]
     assert choices[0].way == DIRECT
-    assert [(rung.name, rung.answer) for rung in choices[0].rungs] == [
-        ("flag", UNKNOWN),
-        ("kinds", UNKNOWN),
-        ("query", UNKNOWN),
-        ("ucx", NO),
-        ("sight", YES),
-        ("trial", YES),
-    ]
+    answers = {"flag": UNKNOWN, "kinds": UNKNOWN, "query": UNKNOWN, "ucx": NO, "sight": YES, "trial": YES}
+    assert {rung.name: rung.answer for rung in choices[0].rungs} == answers
 
 
-def test_a_refusal_is_everywhere():
+def test_direct_where_it_does_not_work_is_refused_everywhere():
     def body(t):
-        with pytest.raises(DeviceError) as caught:
+        with pytest.raises(DeviceError, match=says("--mpi-cuda", CRASH.why)) as caught:
             agree_on_way(t, DIRECT, looked, SAME, lambda: CRASH)
-        return caught.value.everywhere
+        return caught.value.everywhere, caught.value.exit_code
 
-    assert LoopbackWorld(2).run(body) == [True, True]
-
-
-def test_one_rank_asks_nothing():
-    (choice,) = LoopbackWorld(1).run(lambda t: choose_way(t, AUTO, 0, "no:body"))
-    assert (choice.way, choice.why, choice.rungs) == (STAGED, "", ()) and choice.words == ""
+    assert LoopbackWorld(2).run(body) == [(True, 2)] * 2
 
 
-def test_nothing_is_asked_where_staging_is_wanted():
-    (choice, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None, None))
-    assert (choice.way, choice.why, len(choice.rungs)) == (STAGED, says("--mpi-cuda"), 1)
-
-
-def test_what_was_not_worth_a_child_is_not_tried():
+def test_nothing_is_asked_on_one_rank_or_where_staging_is_wanted_nor_tried_where_it_is_not_worth_a_child():
+    (alone,) = LoopbackWorld(1).run(lambda t: choose_way(t, AUTO, 0, "no:body"))
+    assert (alone.way, alone.why, alone.rungs) == (STAGED, "", ()) and alone.words == ""
+    (staged, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, STAGED, None, None, None))
+    assert (staged.way, staged.why, len(staged.rungs)) == (STAGED, says("--mpi-cuda"), 1)
     (one, _) = LoopbackWorld(2).run(lambda t: agree_on_way(t, AUTO, looked, SAME, None))
     assert one.why == "query's why; ucx's why"
     assert one.words == says("query's why; ucx's why")

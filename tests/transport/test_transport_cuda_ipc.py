@@ -270,18 +270,3 @@ def test_a_rank_that_does_not_come_is_named(monkeypatch):
         rank.t.barrier()
 
     on_ranks(2, body)
-
-
-def test_a_close_after_the_owner_freed_is_refused_by_the_fake():
-    owner, user = HostRuntime(), HostRuntime()
-    whole = owner.whole(64)
-    name = owner.share(whole)
-    array = user.open(name, 64)
-    del whole
-    gc.collect()
-    with pytest.raises(DeviceError, match="closed after its owner had freed it"):
-        user.close(array)
-    with pytest.raises(DeviceError, match="it was opened after its owner gave it up"):
-        user.open(name, 64)
-    with pytest.raises(DeviceError, match=says("close", "open")):
-        user.close(array)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from ringtrain.transport.buffers import ALIGNMENT, MESSAGE_BYTES, Raw, aligned_zeros, as_bytes, message_bounds
+from ringtrain.transport.native_call import starts
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f4", "f8"])
@@ -26,6 +27,7 @@ def test_messages_are_cut_at_the_limit(nbytes):
     assert [a for a, _ in parts] == [10 * i for i in range(len(parts))]
     assert sum(b - a for a, b in parts) == nbytes
     assert all(0 < b - a <= 10 for a, b in parts)
+    assert starts([3, 0, nbytes]) == [0, 3, 3, 3 + nbytes] and starts([]) == [0]  # parts of a call, by rank
 
 
 def test_counts_beyond_32_bits_are_cut_at_1_gib():

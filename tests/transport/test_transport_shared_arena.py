@@ -11,7 +11,6 @@ from ringtrain.transport.shared_arena import (
     SignalCounters,
     find_peer_views,
 )
-from tests.loopback.world import LoopbackWorld
 
 
 def arena(own=1, nbytes=64):
@@ -97,24 +96,3 @@ def test_lanes_come_in_blocks_each_on_a_line_of_its_own():
     assert (
         SignalCounters(lambda nbytes: None, 0, 1, lambda: None).signal_counter(7).reached()
     )  # alone: nothing to share
-
-
-def test_the_loopback_shares_within_nodes():
-    def body(t):
-        own = t.allocate(10, "f4")
-        own[:] = t.rank
-        t.barrier()
-        seen = [float(view[3]) for view in t.peer_views(own[2:9])]
-        return seen, t.neighbours, t.peer_views(np.zeros(3)) is None, t.signal_counter(0).reached()
-
-    want = [([0, 1], (0, 1)), ([0, 1], (0, 1)), ([2], (2,))]
-    got = LoopbackWorld(3, [0, 0, 1]).run(body)
-    assert [each[:2] for each in got] == want
-    assert [each[2:] for each in got] == [(True, True), (True, True), (False, True)]  # alone, any span is its own twin
-
-
-def test_a_world_that_shares_nothing():
-    def body(t):
-        return t.peer_views(t.allocate(4, "f4")), t.signal_counter(0), t.node_window(8)
-
-    assert LoopbackWorld(2, shares=False).run(body) == [(None, None, None)] * 2

@@ -59,67 +59,41 @@ AT = "say(at='direct messages of 1,000 bytes')\n"
 RATES = "say(staged_gbs=12.5, direct_gbs=40.0)\n"
 
 
-def in_direct(ending):
-    return says(ending, "direct messages of 1,000 bytes")
-
-
-def early(ending):
-    return says(ending)
+MESSAGES = "direct messages of 1,000 bytes"
+FAULT = CudaTrial(NO, says("segmentation fault", MESSAGES))
+ENDED = CudaTrial(UNKNOWN, says(0, "ended", "status"))
+NO_DRIVER = CudaTrial(UNKNOWN, says("no driver"))
+NO_PML = "No components were able to be opened in the pml framework."
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "outcome"),
     [
+        (SAY + AT + RATES, CudaTrial(YES, says("40", "12.5"), 40.0, 12.5)),
+        (SAY + "say(device='no driver')", NO_DRIVER),
+        # lines of two ranks in one
         (
-            SAY + AT + RATES,
-            CudaTrial(YES, says('40', '12.5'), 40.0, 12.5),
-        ),
-        (SAY + "say(device='no driver')", CudaTrial(UNKNOWN, says("no driver"))),
-        (  # lines of two ranks in one
             SAY + "print('[1] ', end=''); print(end='x'.join(['" + MARK + """{"device": "no driver"}'] * 2))""",
-            CudaTrial(UNKNOWN, says("no driver")),
+            NO_DRIVER,
         ),
-        (
-            SAY + AT + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-            CudaTrial(NO, in_direct(says("segmentation", "fault"))),
-        ),
+        (SAY + AT + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", FAULT),
         (
             SAY + AT + "import sys; print('Signal: Segmentation fault (11)\\n---', file=sys.stderr); sys.exit(139)",
-            CudaTrial(NO, in_direct(says("segmentation", "fault"))),
+            FAULT,
         ),
-        (
-            SAY + AT + "import sys; sys.exit('---\\nNo components were able to be opened in the pml framework.\\n---')",
-            CudaTrial(
-                NO,
-                in_direct(
-                    says(1, "No components were able to be opened in the pml framework.")
-                ),
-            ),
-        ),
-        (
-            SAY + "say(wrong='direct messages of 1 bytes')",
-            CudaTrial(NO, says("direct messages of 1 bytes")),
-        ),
+        (SAY + AT + f"import sys; sys.exit('---\\n{NO_PML}\\n---')", CudaTrial(NO, says(1, NO_PML, MESSAGES))),
+        (SAY + "say(wrong='direct messages of 1 bytes')", CudaTrial(NO, says("direct messages of 1 bytes"))),
         (
             SAY + "say(at='staged messages of 1 bytes')\nimport sys; sys.exit(3)",
-            CudaTrial(
-                UNKNOWN,
-                says(3, "ended", "status", "staged messages of 1 bytes"),
-            ),
+            CudaTrial(UNKNOWN, says(3, "ended", "status", "staged messages of 1 bytes")),
         ),
-        ("print('hello')", CudaTrial(UNKNOWN, early(says(0, "ended", "status")))),
-        (
-            f"print({MARK!r} + 'not json'); print({MARK!r} + '[1]')",
-            CudaTrial(UNKNOWN, early(says(0, "ended", "status"))),
-        ),
-        (
-            "import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)",
-            CudaTrial(UNKNOWN, early(says(0, "ended", "status"))),
-        ),
+        ("print('hello')", ENDED),
+        (f"print({MARK!r} + 'not json'); print({MARK!r} + '[1]')", ENDED),
+        ("import sys; sys.stdout.buffer.write(bytes(range(256)) * 10)", ENDED),
     ],
-)  # fmt: skip
-def test_how_children_end(text, found):
-    assert read_trial(python(text), 20.0) == found
+)
+def test_how_children_end(text, outcome):
+    assert read_trial(python(text), 20.0) == outcome
 
 
 @pytest.fixture
@@ -145,8 +119,7 @@ def ready(monkeypatch):
 def test_a_child_that_hangs_is_ended(monkeypatch, ready, stubborn):
     monkeypatch.setattr(trial, "GRACE_S", 0.2)
     outcome = python(stubborn + SAY + AT + ready + "import threading; threading.Event().wait()", limit_s=0.1)
-    found = read_trial(outcome, 1.0)
-    assert found == CudaTrial(NO, in_direct(says("1")))
+    assert read_trial(outcome, 1.0) == CudaTrial(NO, says("1", MESSAGES))
 
 
 def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
@@ -157,17 +130,13 @@ def test_a_grandchild_that_lives_on_is_not_waited_for(ready):
     assert outcome.status is None and outcome.output.startswith(MARK)
 
 
-def test_an_mpirun_that_is_not_there():
+def test_an_mpirun_that_is_not_there_or_nonsense(tmp_path):
     outcome = run_child(["/nonexistent/mpirun"], {}, 1.0)
     assert outcome == ChildOutcome(127, "", "/nonexistent/mpirun: No such file or directory")
     assert attempt(None, "Open MPI", "a:b", [0]).why == says("found", "trial")
-    found = attempt(Path("/nonexistent/mpirun"), "Open MPI", "a:b", [0])
-    assert found.answer == UNKNOWN and "/nonexistent/mpirun: No such file" in found.why
-
-
-def test_an_mpirun_of_nonsense(tmp_path):
+    trial_of_none = attempt(Path("/nonexistent/mpirun"), "Open MPI", "a:b", [0])
+    assert trial_of_none.answer == UNKNOWN and "/nonexistent/mpirun: No such file" in trial_of_none.why
     stub = tmp_path / "mpirun"
     stub.write_text("#!/bin/sh\necho ringtrain-trial { ; kill -SEGV $$\n")
     stub.chmod(0o755)
-    found = attempt(stub, "Open MPI", "a:b", [0])
-    assert found == CudaTrial(UNKNOWN, early(says("segmentation", "fault")))
+    assert attempt(stub, "Open MPI", "a:b", [0]) == CudaTrial(UNKNOWN, says("segmentation", "fault"))
