@@ -26,8 +26,8 @@ def test_every_name_sums(name):
             assert run.test() and (buffer == 3 * turn * np.arange(40) + 3).all()
         return run.algorithm
 
-    (told,) = set(LoopbackWorld(3).run(body))
-    assert told == ("mapped" if name.startswith("routed") else name)  # on one node there is nothing between
+    (algorithm,) = set(LoopbackWorld(3).run(body))
+    assert algorithm == ("mapped" if name.startswith("routed") else name)  # on one node there is nothing between
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(1, SEGMENT_BYTES), (2, BETWEEN_BYTES)])
@@ -46,6 +46,8 @@ def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most)
 @pytest.mark.parametrize(
     "name, message",
     [
+        ("atuo", says("--plugin", "'atuo'", "did you mean 'auto'?", "mpi")),
+        ("auto:ring", says("'auto:ring'")),
         ("rings", says("--plugin", "'rings'", "did you mean 'ring'?")),
         ("routed:stars", says("'routed:stars'", "did you mean 'star'?")),
         ("mapped:ring", says("'mapped:ring'")),
@@ -55,6 +57,8 @@ def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most)
 def test_a_name_that_is_not_there(name, message):
     with pytest.raises(UsageError, match=message):
         check_algorithm(name)
+    for known in ("auto", "mpi", "ring", "hierarchical:ring:tree"):
+        check_algorithm(known)
 
 
 def test_lists_of_names():
@@ -64,18 +68,10 @@ def test_lists_of_names():
         parse_algorithms("ring,mappe")
 
 
-def cannot(algorithm, why):
-    return says(algorithm, why)
-
-
-def instead_of(algorithm, why, instead):
-    return says(algorithm, why, instead)
-
-
-def refused(world, name, own=False):
+def refused(world, name, private=False):
     def body(t):
         with pytest.raises(Unavailable) as error:
-            make_allreduce(t, np.zeros(9) if own else t.allocate(9, "f8"), name, np.add)
+            make_allreduce(t, np.zeros(9) if private else t.allocate(9, "f8"), name, np.add)
         return str(error.value)
 
     (message,) = set(world.run(body))
@@ -99,11 +95,11 @@ def test_a_type_that_mapped_does_not_add_is_refused_and_auto_takes_another():
 
 def test_what_cannot_run_here_is_refused_with_the_reason():
     nodes = says(2, "routed")
-    assert refused(LoopbackWorld(4, 2), "mapped") == cannot("mapped", nodes)
+    assert refused(LoopbackWorld(4, 2), "mapped") == says("mapped", nodes)
     private = says("buffer", "share", "ranks 0, 1")
-    assert refused(LoopbackWorld(2), "mapped", own=True) == cannot("mapped", private)
-    assert refused(LoopbackWorld(2, shares=False), "routed:tree") == cannot("routed:tree", private)
-    assert refused(LoopbackWorld(3, [0, 0, 1], shares=False), "routed") == cannot("routed", private)
+    assert refused(LoopbackWorld(2), "mapped", private=True) == says("mapped", private)
+    assert refused(LoopbackWorld(2, shares=False), "routed:tree") == says("routed:tree", private)
+    assert refused(LoopbackWorld(3, [0, 0, 1], shares=False), "routed") == says("routed", private)
 
 
 def test_messages_stand_in_and_say_so():
@@ -114,7 +110,7 @@ def test_messages_stand_in_and_say_so():
     mapped, routed, tree = LoopbackWorld(2, shares=False).run(body)[1]
     assert mapped[0] == "sliced" and routed[0] == "hierarchical" and tree == ("tree", None)
     private = says("buffer", "share", "ranks 0, 1")
-    assert mapped[1] == instead_of("mapped", private, "sliced")
+    assert mapped[1] == says("mapped", private, "sliced")
     assert LoopbackWorld(2).run(body)[0] == [("mapped", None), ("routed:star", None), ("tree", None)]
 
 
@@ -134,12 +130,12 @@ def test_counters_are_needed_too():
         with pytest.raises(Unavailable) as error:
             make_allreduce(t, buffer, "routed", np.add, tag=64)
         assert make_allreduce(t, buffer, "routed", np.add, tag=63).algorithm == "routed"
-        told = or_nearest_over_messages(t, buffer, "routed", range(65))
+        instead = or_nearest_over_messages(t, buffer, "routed", range(65))
         assert or_nearest_over_messages(t, buffer, "routed", range(64)) == ("routed", None)
-        return str(error.value), *told
+        return str(error.value), *instead
 
     ((refusal, instead, note),) = set(world.run(body))
-    assert refusal == cannot("routed", lacking) and note == instead_of("routed", lacking, "hierarchical")
+    assert refusal == says("routed", lacking) and note == says("routed", lacking, "hierarchical")
     assert instead == "hierarchical"
 
 

@@ -19,8 +19,8 @@ def numbered(steps, field: str):
     """(rank, step, position, move) of every send, or of every receive."""
     return [
         (rank, k, i, move)
-        for rank, own in enumerate(steps)
-        for k, step in enumerate(own)
+        for rank, rank_steps in enumerate(steps)
+        for k, step in enumerate(rank_steps)
         for i, move in enumerate(getattr(step, field))
     ]
 
@@ -100,14 +100,14 @@ def widen(rng, steps, schedule):
 
 
 def reorder(rng, steps, schedule):
-    rank = rng.choice([rank for rank, own in enumerate(steps) if len(own) > 1])
+    rank = rng.choice([rank for rank, rank_steps in enumerate(steps) if len(rank_steps) > 1])
     a, b = rng.sample(range(len(steps[rank])), 2)
     steps[rank][a], steps[rank][b] = steps[rank][b], steps[rank][a]
 
 
 def merge(rng, steps, schedule):
     """Two steps in one: what the second needed of the first is no longer there."""
-    rank = rng.choice([rank for rank, own in enumerate(steps) if len(own) > 1])
+    rank = rng.choice([rank for rank, rank_steps in enumerate(steps) if len(rank_steps) > 1])
     k = rng.randrange(len(steps[rank]) - 1)
     first, second = steps[rank][k : k + 2]
     steps[rank][k : k + 2] = [Step(first.sends + second.sends, first.recvs + second.recvs)]
@@ -136,13 +136,13 @@ def judge(schedule: Schedule, seed: int, rounds: bool = False) -> bool:
 
 
 def _reached(schedule: Schedule, values, chunk: int) -> bool:
-    held = [own.get(chunk) for own in values]
+    results = [chunks.get(chunk) for chunks in values]
     if schedule.goal == "all-gather":
-        return all(value == held[0] and _leaves(value) == [str(schedule.owner(chunk))] for value in held)
+        return all(value == results[0] and _leaves(value) == [str(schedule.owner(chunk))] for value in results)
     if schedule.goal == "reduce-scatter":
-        held = [held[schedule.owner(chunk)]]
+        results = [results[schedule.owner(chunk)]]
     once = Counter(map(str, range(schedule.size)))
-    return all(value == held[0] and Counter(_leaves(value)) == once for value in held)
+    return all(value == results[0] and Counter(_leaves(value)) == once for value in results)
 
 
 def _leaves(value):

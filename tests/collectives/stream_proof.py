@@ -77,7 +77,7 @@ class Walk:
         self.ranks = [Rank(size, slots) for _ in range(size)]
         self.counted: dict[Count, Clock] = {}
         self.accesses: dict[Part, list[Access]] = {}
-        self.held: dict[Part, tuple[int, tuple[int, ...]]] = {}  # chunk or call, and contributions or number
+        self.window: dict[Part, tuple[int, tuple[int, ...]]] = {}  # chunk or call, and contributions or number
         self.sums: dict[tuple[int, int, int], tuple[int, ...]] = {}  # by rank, chunk and slice
         for rank in range(size):
             self._begin(rank)
@@ -88,50 +88,50 @@ class Walk:
             yield from (task for task in self._tasks(rank) if self.counted.keys() >= set(task.awaited))
 
     def _tasks(self, rank: int) -> Iterator[StreamTask]:
-        here, ranks = self.ranks[rank], range(self.size)
-        if here.call == len(self.calls):
+        state, ranks = self.ranks[rank], range(self.size)
+        if state.call == len(self.calls):
             return
-        program, chunks = self.calls[here.call]
-        for action, taken, before in zip(program, here.taken, [chunks, *here.taken], strict=False):
-            chunk = here.first + taken
+        program, chunks = self.calls[state.call]
+        for action, taken, before in zip(program, state.taken, [chunks, *state.taken], strict=False):
+            chunk = state.first + taken
             if taken < before and action.awaits:
                 yield StreamTask(rank, action, chunk, [(other, action.awaits, chunk) for other in ranks])
             elif taken < before:
-                for slot, last in enumerate(here.last):
+                for slot, last in enumerate(state.last):
                     yield StreamTask(rank, action, chunk, [(other, DONE, last) for other in ranks if last >= 0], slot)
 
     def take(self, task: StreamTask) -> None:
         """Take the action. Raises ScheduleError if the rank reads the wrong chunk, or unordered with a write."""
-        here = self.ranks[task.rank]
+        state = self.ranks[task.rank]
         for count in task.awaited:
-            here.clock[:] = map(max, here.clock, self.counted[count])
-        here.clock[task.rank] += 1
+            state.clock[:] = map(max, state.clock, self.counted[count])
+        state.clock[task.rank] += 1
         self._act(task)
-        self.counted[task.rank, task.action.advances, task.chunk] = tuple(here.clock)
-        program, chunks = self.calls[here.call]
-        here.taken[program.index(task.action)] += 1
-        if min(here.taken) == chunks:
-            here.call, here.first = here.call + 1, here.first + chunks
+        self.counted[task.rank, task.action.advances, task.chunk] = tuple(state.clock)
+        program, chunks = self.calls[state.call]
+        state.taken[program.index(task.action)] += 1
+        if min(state.taken) == chunks:
+            state.call, state.first = state.call + 1, state.first + chunks
             self._begin(task.rank)
 
     def _begin(self, rank: int) -> None:
-        here = self.ranks[rank]
-        if here.call < len(self.calls):
-            here.taken = [0] * len(self.calls[here.call][0])
-            here.clock[rank] += 1
-            self._write(rank, (CALL, rank, here.call % 2, 0), here.call)
+        state = self.ranks[rank]
+        if state.call < len(self.calls):
+            state.taken = [0] * len(self.calls[state.call][0])
+            state.clock[rank] += 1
+            self._write(rank, (CALL, rank, state.call % 2, 0), state.call)
 
     def _act(self, task: StreamTask) -> None:
         rank, action, chunk = task.rank, task.action.name, task.chunk
-        here, others = self.ranks[rank], [other for other in range(self.size) if other != rank]
+        state, others = self.ranks[rank], [other for other in range(self.size) if other != rank]
         if action in (PUBLISH, PUBLISH_OTHERS):
-            here.last[task.slot] = chunk
+            state.last[task.slot] = chunk
             self._write(rank, (NUMBER, rank, chunk % self.slots, 0), chunk, (task.slot,))
             for part in range(self.size) if action == PUBLISH else others:
                 self._write(rank, (SLOT, rank, task.slot, part), chunk, (rank,))
         if action in (SUM, SUM_OWN):
             for other in others:
-                self._read(rank, (CALL, other, here.call % 2, 0), here.call)
+                self._read(rank, (CALL, other, state.call % 2, 0), state.call)
             for part in range(self.size) if action == SUM else [rank]:
                 self.sums[rank, chunk, part] = self._sum(rank, chunk, part)
         if action == SUM_OWN:
@@ -155,15 +155,15 @@ class Walk:
 
     def _read(self, rank: int, part: Part, wanted: int) -> tuple[int, ...]:
         self._touch(rank, part, wanted, writes=False)
-        held, value = self.held.get(part, (None, ()))
-        if held != wanted:
+        content, value = self.window.get(part, (None, ()))
+        if content != wanted:
             what, owner, at, _ = part
-            raise ScheduleError(f"rank {rank} reads {held} in {what} {at} of rank {owner}, and wants {wanted}")
+            raise ScheduleError(f"rank {rank} reads {content} in {what} {at} of rank {owner}, and wants {wanted}")
         return value
 
     def _write(self, rank: int, part: Part, chunk: int, value: tuple[int, ...] = ()) -> None:
         self._touch(rank, part, chunk, writes=True)
-        self.held[part] = chunk, value
+        self.window[part] = chunk, value
 
     def _touch(self, rank: int, part: Part, chunk: int, writes: bool) -> None:
         clock, before = self.ranks[rank].clock, self.accesses.get(part, [])

@@ -37,13 +37,13 @@ def test_halves_cut_where_they_are_told(size):
     everyone = [np.arange(edges[-1], dtype="f8") * 3 + rank * 100 for rank in range(size)]
 
     def body(transport):
-        own = slice(edges[transport.rank], edges[transport.rank + 1])
+        part = slice(edges[transport.rank], edges[transport.rank + 1])
         buffer = everyone[transport.rank].copy()
         scattered = run(make_schedule("sliced", size, REDUCE_SCATTER), transport, buffer, edges)
-        np.testing.assert_array_equal(buffer[own], sum(everyone)[own])
+        np.testing.assert_array_equal(buffer[part], sum(everyone)[part])
         gathered = run(make_schedule("sliced", size, ALL_GATHER), transport, buffer, edges)
         np.testing.assert_array_equal(buffer, sum(everyone))
-        length = own.stop - own.start
+        length = part.stop - part.start
         assert (scattered, gathered) == (8 * (edges[-1] - length), 8 * (size - 1) * length)
 
     LoopbackWorld(size).run(body)

@@ -28,20 +28,20 @@ def test_sliced_is_fused_and_proved(size):
     fused = plan(size)
     verify_fused(fused)
     assert (fused.size, fused.chunks) == (size, size)
-    for rank, own in enumerate(fused.tasks):
-        assert [task.add for task in own] == [True] * (size - 1) + [False] * (size - 1)
-        assert {task.target for task in own if not task.add} == {(peer, rank) for peer in range(size) if peer != rank}
+    for rank, tasks in enumerate(fused.tasks):
+        assert [task.add for task in tasks] == [True] * (size - 1) + [False] * (size - 1)
+        assert {task.target for task in tasks if not task.add} == {(peer, rank) for peer in range(size) if peer != rank}
 
 
 def test_additions_keep_the_order_of_the_schedule():
     """Rank 1 of four: (0 + 1) + (2 + 3), each where the schedule adds it, but in the buffer it came from."""
-    own = plan(4).tasks[1]
-    assert own[:3] == (
+    tasks = plan(4).tasks[1]
+    assert tasks[:3] == (
         ChunkOperation((1, 1), (0, 1), True),
         ChunkOperation((2, 1), (3, 1), True),
         ChunkOperation((1, 1), (2, 1), True),
     )
-    assert set(own[3:]) == {ChunkOperation((peer, 1), (1, 1), False) for peer in (0, 2, 3)}
+    assert set(tasks[3:]) == {ChunkOperation((peer, 1), (1, 1), False) for peer in (0, 2, 3)}
 
 
 @pytest.mark.parametrize("size", RANKS)
@@ -51,13 +51,10 @@ def test_one_after_another_is_proved_and_done_in_one_pass(size):
     assert [addition_order(fused, rank) for rank in range(size)] == [list(range(size))] * size if size > 1 else [[0]]
 
 
-@pytest.mark.parametrize("fused", [plan(4), plan(8)], ids=["four", "eight"])
-def test_sums_of_sums_are_not_one_pass(fused):
-    with pytest.raises(ScheduleError, match=says("sliced", 1)):
-        addition_order(fused, 1)
-
-
-def test_a_sum_that_not_all_are_given_is_not_one_pass():
+def test_sums_of_sums_and_one_that_not_all_are_given_are_not_one_pass():
+    for size in (4, 8):
+        with pytest.raises(ScheduleError, match=says("sliced", 1)):
+            addition_order(plan(size), 1)
     fused = one_pass_plan(3)
     short = replace(fused, tasks=(fused.tasks[0][:-1], *fused.tasks[1:]))
     with pytest.raises(ScheduleError, match=says(0, "contributions", "plan")):
@@ -82,8 +79,8 @@ def test_what_forwards_or_adds_on_arrival_is_not_fused(halves):
 def mutants(fused: TwoShotPlan):
     """Every plan that differs in one task: left out, done twice, another kind, turned round, in another's chunk, from
     another buffer, or before the one before it."""
-    for rank, own in enumerate(fused.tasks):
-        for i, task in enumerate(own):
+    for rank, tasks in enumerate(fused.tasks):
+        for i, task in enumerate(tasks):
             elsewhere = (task.target[0], (task.target[1] + 1) % fused.chunks)
             other = ((task.source[0] + 1) % fused.size, task.source[1])
             changed = {
@@ -95,9 +92,9 @@ def mutants(fused: TwoShotPlan):
                 "source": (replace(task, source=other),),
             }
             for kind, instead in changed.items():
-                yield kind, _with(fused, rank, (*own[:i], *instead, *own[i + 1 :]))
+                yield kind, _with(fused, rank, (*tasks[:i], *instead, *tasks[i + 1 :]))
             if i:
-                yield "order", _with(fused, rank, (*own[: i - 1], task, own[i - 1], *own[i + 1 :]))
+                yield "order", _with(fused, rank, (*tasks[: i - 1], task, tasks[i - 1], *tasks[i + 1 :]))
 
 
 def _with(fused, rank, tasks):
@@ -108,8 +105,8 @@ def is_right(fused):
     """Whether every place ends with every contribution once, added in one order, as nested sums up to the order of two
     operands. A mutant may be: a copy done twice, or contributions added in another order, by all alike."""
     values = {(rank, chunk): str(rank) for rank in range(fused.size) for chunk in range(fused.chunks)}
-    for own in fused.tasks:
-        for task in own:
+    for tasks in fused.tasks:
+        for task in tasks:
             value = values[task.source]
             values[task.target] = f"({'+'.join(sorted([values[task.target], value]))})" if task.add else value
     alike = all(value == values[0, chunk] for (_, chunk), value in values.items())
@@ -130,17 +127,12 @@ def test_mutants_are_rejected_unless_they_do_the_same(size):
     assert seen >= {"dropped", "doubled", "kind", "chunk", "source"}
 
 
-def test_touching_anothers_chunk_is_named():
+def test_touching_anothers_chunk_and_a_wrong_sum_are_named():
     fused = plan(3)
-    wrong = _with(fused, 1, (*fused.tasks[1], ChunkOperation((2, 0), (1, 0), False)))
     with pytest.raises(ScheduleError, match=says(1, 0, "touch", "touches")):
-        verify_fused(wrong)
-
-
-def test_a_wrong_sum_is_named():
+        verify_fused(_with(fused, 1, (*fused.tasks[1], ChunkOperation((2, 0), (1, 0), False))))
     fused = plan(2)
-    missing = says(1, "rank", "contribution", 0)
-    with pytest.raises(ScheduleError, match=says(0, 1, "rank", "chunk") + " " + missing):
+    with pytest.raises(ScheduleError, match=says("rank 0, chunk 1", "contribution", "rank 1")):
         verify_fused(_with(fused, 1, fused.tasks[1][:-1]))
 
 
@@ -149,6 +141,5 @@ def test_two_orders_of_addition_are_seen():
     a, b, c, d = ((rank, 0) for rank in range(4))
     steps = [(c, d, True), (d, b, False), (b, a, True), (a, c, True), (a, d, True), (b, c, True)]
     steps += [(c, a, False), (d, a, False)]
-    where = says(1, 0, "rank", "chunk")
-    with pytest.raises(ScheduleError, match=where + says("added", "order")):
+    with pytest.raises(ScheduleError, match=says(1, 0, "rank", "chunk", "added", "order")):
         verify_fused(_with(plan(4), 0, tuple(ChunkOperation(*step) for step in steps)))

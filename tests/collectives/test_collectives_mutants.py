@@ -44,7 +44,7 @@ def worlds_of(kind, schedules):
     """Those with more than one step on some rank, where it is steps that are exchanged."""
     if kind not in ORDER:
         return schedules
-    return [schedule for schedule in schedules if any(len(own) > 1 for own in all_steps(schedule))]
+    return [schedule for schedule in schedules if any(len(rank_steps) > 1 for rank_steps in all_steps(schedule))]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -19,9 +19,9 @@ def test_pipelined_schedules_are_proved_and_a_round_longer_for_each_piece(name, 
     original = make_schedule(name, filled(counts))
     before = verify_schedule(original)
     for pieces in (1, 2, 5):
-        made = pipelined(original, pieces)
-        proof = verify_schedule(made)
-        assert made.chunks == pieces * original.chunks
+        schedule = pipelined(original, pieces)
+        proof = verify_schedule(schedule)
+        assert schedule.chunks == pieces * original.chunks
         assert proof.sent == tuple(pieces * sent for sent in before.sent)
         assert proof.rounds <= before.rounds + pieces - 1
 
@@ -40,14 +40,14 @@ def test_a_chain_keeps_all_of_its_ranks_busy():
         [Step(recvs=(Move(1, 0, 1),))],
     ]
     chain = Schedule("chain", 3, 1, lambda rank: steps[rank], lambda rank: rank < 2, "all-gather", lambda chunk: 0)
-    made = pipelined(chain, 3)
-    assert verify_schedule(made).rounds == 4
-    assert made.steps(1)[1] == Step(sends=(Move(2, 0, 1),), recvs=(Move(0, 1, 2),))
+    schedule = pipelined(chain, 3)
+    assert verify_schedule(schedule).rounds == 4
+    assert schedule.steps(1)[1] == Step(sends=(Move(2, 0, 1),), recvs=(Move(0, 1, 2),))
 
 
 def test_scratch_moves_with_its_piece():
-    made = pipelined(make_schedule("recursive-doubling", 2), 2)
-    received = [move.start for step in made.steps(0) for move in step.recvs if move.peer == 1]
+    schedule = pipelined(make_schedule("recursive-doubling", 2), 2)
+    received = [move.start for step in schedule.steps(0) for move in step.recvs if move.peer == 1]
     assert received == [2, 3]  # the buffer is chunks 0 and 1 now, and scratch follows it
 
 

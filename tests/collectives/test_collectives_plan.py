@@ -65,10 +65,10 @@ def test_the_root_adds_in_the_order_of_ranks_and_peers_have_their_own_staging():
     adds = [i for i, p in enumerate(plan.tasks) if p.kind == ADD]
     assert plan.slots == 3 * SLOTS
     for peer in (1, 2, 3):
-        own = {plan.tasks[i].slot for i in adds if plan.tasks[i].peer == peer}
-        assert len(own) == SLOTS
+        slots = {plan.tasks[i].slot for i in adds if plan.tasks[i].peer == peer}
+        assert len(slots) == SLOTS
         for other in {1, 2, 3} - {peer}:
-            assert not own & {plan.tasks[i].slot for i in adds if plan.tasks[i].peer == other}
+            assert not slots & {plan.tasks[i].slot for i in adds if plan.tasks[i].peer == other}
     for i in adds:
         followers = [plan.tasks[j].peer for j in plan.done_add[i]]
         assert followers == ([plan.tasks[i].peer + 1] if plan.tasks[i].peer < 3 else [])

@@ -174,11 +174,11 @@ def test_a_rounded_gather_is_composed_of_any_gather():
 
 def test_half_the_bytes_take_half_the_time_and_are_added_at_full_length():
     links, adding = Fabric(0.0, 1.0, 0.0, 0.0, 0.0, 0.0), Fabric(0.0, 0.0, 0.0, 0.0, 3.0, 0.0)
-    alone, made = even(4, 4), make_schedule("ring", 4)
-    whole, half = (schedule_cost(made, alone, 400.0, links, wire=share) for share in (1.0, 0.5))
+    alone, schedule = even(4, 4), make_schedule("ring", 4)
+    whole, half = (schedule_cost(schedule, alone, 400.0, links, wire=share) for share in (1.0, 0.5))
     assert (half.seconds, half.sent[0], half.interface[0]) == (whole.seconds / 2, whole.sent[0] / 2, 300.0)
     assert (
-        schedule_cost(made, alone, 400.0, adding, wire=0.5).seconds
-        == schedule_cost(made, alone, 400.0, adding).seconds
+        schedule_cost(schedule, alone, 400.0, adding, wire=0.5).seconds
+        == schedule_cost(schedule, alone, 400.0, adding).seconds
         == 900.0
     )

@@ -43,15 +43,15 @@ def with_one_nan(total, op):
 def one_at_a_time(shares, combine):
     """The plan's operations by NumPy."""
     size, count = len(shares), shares[0].size
-    plan, held = fused_plan(size), [share.copy() for share in shares]
-    for own, (start, stop) in zip(plan.tasks, spans(count, plan.chunks), strict=True):
-        for task in own:
-            target, source = (held[place[0]][start:stop] for place in (task.target, task.source))
+    plan, buffers = fused_plan(size), [share.copy() for share in shares]
+    for tasks, (start, stop) in zip(plan.tasks, spans(count, plan.chunks), strict=True):
+        for task in tasks:
+            target, source = (buffers[place[0]][start:stop] for place in (task.target, task.source))
             if task.add:
                 combine(target, source, target)
             else:
                 np.copyto(target, source)
-    return held[0]
+    return buffers[0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
@@ -129,11 +129,11 @@ class Gate(Host):
     """A device that is as far as ``open`` of its marks."""
 
     def __init__(self):
-        self.open, self.made = 0, 0
+        self.open, self.marks = 0, 0
 
     def mark(self):
-        self.made += 1
-        return Point(self, self.made)
+        self.marks += 1
+        return Point(self, self.marks)
 
 
 @dataclass

@@ -134,15 +134,15 @@ def test_every_type_and_operation_has_the_bits_of_numpy_in_the_order_of_ranks(sm
         bits = []
         for way, op, count in asked:
             run = make_streamed(t, way, op, name, count, numbers.itemsize)
-            given, other = any_bits(t.rank, count, numbers), np.zeros(count, numbers.storage)
-            run.bind(given, other)
+            array, other = any_bits(t.rank, count, numbers), np.zeros(count, numbers.storage)
+            run.bind(array, other)
             run.run(20.0)
-            assert given.tobytes() == any_bits(t.rank, count, numbers).tobytes()
-            run.bind(given, given)
+            assert array.tobytes() == any_bits(t.rank, count, numbers).tobytes()
+            run.bind(array, array)
             run.start()
             run.wait(20.0)
-            assert told(given, op) == told(other, op) and run.test() and not run.moved
-            bits.append(told(given, op))
+            assert told(array, op) == told(other, op) and run.test() and not run.moved
+            bits.append(told(array, op))
         return bits
 
     totals = [
@@ -214,8 +214,8 @@ def test_a_rank_publishes_as_far_ahead_as_it_has_slots_while_the_other_does_not_
         buffer = np.full(20_011, t.rank + 1.0)
         return buffer, prepare_streamed(t, buffer, "stream", "sum", "float64"), stream_window(t)
 
-    (here, one, window), (there, other, _) = LoopbackWorld(2).run(body)
-    slots, chunks = window.slots, -(-here.nbytes // window.slot_bytes)
+    (first, one, window), (second, other, _) = LoopbackWorld(2).run(body)
+    slots, chunks = window.slots, -(-first.nbytes // window.slot_bytes)
     assert 4 < slots < chunks
     one.start()
     assert not one.test() and one.moved == 1 + slots
@@ -223,7 +223,7 @@ def test_a_rank_publishes_as_far_ahead_as_it_has_slots_while_the_other_does_not_
     assert other.moved == 1 + 2 * slots  # it publishes as many, and adds them
     while not all([one.test(), other.test()]):
         pass
-    assert (here == 3).all() and (there == 3).all()
+    assert (first == 3).all() and (second == 3).all()
 
 
 def test_an_array_is_kept_while_it_is_in_flight_and_no_longer():
@@ -295,46 +295,27 @@ def test_a_call_that_the_user_interrupts_ends_before_the_next(monkeypatch):
 
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────
-def differing(t, guard=None):
-    op, count, way = [("sum", 10, "stream"), ("max", 11, "stream")][t.rank]
-    run = prepare_streamed(t, np.ones(count, "f4"), way, op, "float32")
-    (guard.watch(run, op, "float32", count) if guard else run).run(20.0)
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("other", [("max", 11, "stream"), ("sum", 10, "stream:64K")], ids=["call", "chunks"])
+def test_different_calls_are_named_on_all_ranks(other, guarded):
+    calls = [("sum", 10, "stream"), other]
 
-
-def error_of(t, body, kind):
-    with pytest.raises(kind) as error:
-        body(t)
-    return str(error.value)
-
-
-def test_different_calls_are_named_on_all_ranks():
-    first, second = LoopbackWorld(2).run(lambda t: error_of(t, differing, MismatchError))
-    alike = {"dtype": "float32", "chunk": 256 << 10}
-    one = says("chunks", "bytes", "sum", 10, *alike.values())
-    two = says("chunks", "bytes", "max", 11, *alike.values())
-    assert first == says(0, one, 1, two)
-    assert second == says(1, two, 0, one)
-
-
-def test_different_chunks_are_different_calls():
     def body(t):
-        prepare_streamed(t, np.ones(100_000), ["stream", "stream:64K"][t.rank], "sum", "float64").run(20.0)
+        op, count, name = calls[t.rank]
+        run = prepare_streamed(t, np.ones(count, "f4"), name, op, "float32")
+        if guarded:
+            run = Guard(t, deadline_s=20.0, turn_s=0.0).watch(run, op, "float32", count)
+        with pytest.raises(MismatchError) as error:
+            run.run(20.0)
+        return str(error.value)
 
-    told = LoopbackWorld(2).run(lambda t: error_of(t, body, MismatchError))
-    alike = {"op": "sum", "count": 100_000, "dtype": "float64"}
-    calls = {
-        name: says("chunks", "bytes", kib << 10, *alike.values()) for name, kib in (("call", 256), ("other_call", 64))
-    }
-    assert told[0] == says("different", "calls", 0, 1, *calls.values())
-
-
-def test_the_guard_names_different_calls_by_their_number():
-    def body(t):
-        guard = Guard(t, deadline_s=20.0, turn_s=0.0)
-        return error_of(t, lambda t: differing(t, guard), MismatchError)
-
-    for told in LoopbackWorld(2).run(body):
-        assert "max" in told and "sum" in told and not told.startswith("ranks make different")
+    chunks = [STREAMS[name].chunk_bytes for _, _, name in calls]
+    words = says(*(word for (op, count, _), nbytes in zip(calls, chunks, strict=True) for word in (op, count, nbytes)))
+    for error in LoopbackWorld(2).run(body):
+        if guarded:
+            assert all(op in error for op, *_ in calls) and not error.startswith("ranks make different")
+        else:
+            assert error == words + says("different", "float32", "rank 0", "rank 1")
 
 
 @pytest.mark.timing
@@ -357,9 +338,8 @@ def test_a_late_rank_is_named_by_the_world():
         return str(stalled.value)
 
     _, _, second, third = LoopbackWorld(4).run(body)
-    for rank, told in ((2, second), (3, third)):
-        awaited = says("rank 1", 1, 7, "streamed", "all-reduce", rank)
-        assert re.match(says(awaited), told)
+    for rank, error in ((2, second), (3, third)):
+        assert error == says("rank 1", 1, 7, "streamed", "all-reduce", rank)
 
 
 @pytest.mark.parametrize("sliced_bytes", [1 << 30, 0], ids=["slots", "sums"])

@@ -47,10 +47,10 @@ def test_a_missing_contribution_is_named():
 
 def test_sends_before_receives_deadlock_when_sends_are_synchronous():
     """Each sends one half to be added by the other, then swaps the sums: right, if only somebody listened first."""
-    here, there = (0, 1), (1, 2)
+    low, high = (0, 1), (1, 2)
     head_on = [
-        [send(1, *there), add(1, *here), send(1, *here), take(1, *there)],
-        [send(0, *here), add(0, *there), send(0, *there), take(0, *here)],
+        [send(1, *high), add(1, *low), send(1, *low), take(1, *high)],
+        [send(0, *low), add(0, *high), send(0, *high), take(0, *low)],
     ]
     listening = [[both(a, b), both(c, d)] for a, b, c, d in head_on]
     verify_schedule(made(2, 2, *listening))
@@ -84,8 +84,8 @@ def test_sums_in_different_orders_are_rejected():
     for rank in range(3):
         a, b = (rank + 1) % 3, (rank + 2) % 3
         swap = Step((Move(a, 0, 1), Move(b, 0, 1)), (Move(b, 1, 2), Move(a, 2, 3)))
-        own = [Step((Move(rank, k, k + 1),), (Move(rank, 0, 1, add=True),)) for k in (1, 2)]
-        steps.append([swap, *own])
+        additions = [Step((Move(rank, k, k + 1),), (Move(rank, 0, 1, add=True),)) for k in (1, 2)]
+        steps.append([swap, *additions])
     rejected(made(3, 1, *steps), says(1, 0, "added", 0))
 
 

@@ -170,7 +170,7 @@ def test_half_the_bytes_are_sent_and_counted(name, count):
 
     plain = LoopbackWorld(4).run(lambda transport: sent(transport, False, None))
     packed = LoopbackWorld(4).run(lambda transport: sent(transport, True, WIRE["float16"]))
-    assert [2 * own for own in packed] == plain
+    assert [2 * nbytes for nbytes in packed] == plain
 
 
 @pytest.mark.parametrize("name", OWNED)
@@ -208,7 +208,7 @@ def test_without_a_wire_a_copy_onto_itself_changes_nothing():
 # ── plans ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def waiting_for(plan, i):
     """(what piece i waits for before it starts, before it is added or unpacked)"""
-    return tuple([j for j, own in enumerate(let_go) if i in own] for let_go in (plan.done_start, plan.done_add))
+    return tuple([j for j, after in enumerate(released) if i in after] for released in (plan.done_start, plan.done_add))
 
 
 @pytest.mark.parametrize("name", OWNED)
@@ -220,7 +220,7 @@ def test_every_message_has_a_place_and_memory_is_bounded(name):
             assert all((p.slot >= 0) == (p.kind in (SEND, TAKE, ADD, ROUND)) for p in plan.tasks)
             assert plan.slots <= SLOTS * len(channels) and plan.segment == 1000
             holders = [{(p.kind == SEND, p.peer) for p in plan.tasks if p.slot == k} for k in range(plan.slots)]
-            assert all(len(own) == 1 for own in holders)
+            assert all(len(users) == 1 for users in holders)
 
 
 def test_a_place_is_packed_into_again_only_when_what_it_held_is_sent():

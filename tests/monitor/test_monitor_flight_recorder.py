@@ -21,15 +21,15 @@ def states(row):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_rank_reads_what_each_has_written(size):
-    own = boards(size)
-    for board in own:
+    every = boards(size)
+    for board in every:
         board.describe(SUM)
         words = [board.begin(SUM.fingerprint) for _ in range(board.rank + 1)]
         board.end(words[0])
         board.move(words[-1], 7)
         board.iterate(board.rank + 40)
-    own[-1].leave()
-    for board in own:
+    every[-1].leave()
+    for board in every:
         rows = board.read()
         assert [row.last for row in rows] == list(range(1, size + 1))
         assert [row.iteration for row in rows] == list(range(40, 40 + size))
@@ -64,9 +64,9 @@ class WrittenMeanwhile(np.ndarray):
     meanwhile = staticmethod(lambda: None)
 
     def __rshift__(self, bits):
-        found = super().__rshift__(bits)
+        shifted = super().__rshift__(bits)
         WrittenMeanwhile.meanwhile()
-        return found
+        return shifted
 
 
 def test_a_rank_that_goes_far_ahead_during_a_comparison_differs_in_nothing(monkeypatch):

@@ -53,6 +53,17 @@ def world(size, body, deadline_s=20.0, nodes=1, end=None, **more):
     return LoopbackWorld(size, nodes=nodes).run(guarded)
 
 
+class Ending:
+    """What a guard's thread ends a run with."""
+
+    def __init__(self):
+        self.errors, self.event = [], threading.Event()
+
+    def __call__(self, error):
+        self.errors.append(error)
+        self.event.set()
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """By which guards count. Their threads look often: they wait for the clock, and not for the machine's."""
@@ -86,13 +97,13 @@ def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
         (entries,) = {tuple(row.entries.values()) for row in map(_without_moves, guard.recorder.read())}
         return buffer, entries, (reduction.algorithm, reduction.transport, reduction.moved)
 
-    for buffer, entries, (told, carrier, moved) in world(size, body):
+    for buffer, entries, (name, carrier, moved) in world(size, body):
         assert (buffer == size**3).all()
         runs = "mapped" if algorithm == "routed" else algorithm  # on one node there is nothing between
         text = all_reduce(buffer.size, runs)
         assert [(e.number, e.text, e.done) for e in entries] == [(n, text, True) for n in (1, 2, 3)]
         over = {"mpi": "mpi", "mapped": "mapped", **dict.fromkeys(STREAMS, "streamed")}
-        assert told == runs and carrier == over.get(runs, "messages") and moved >= 0
+        assert name == runs and carrier == over.get(runs, "messages") and moved >= 0
 
 
 def _without_moves(row):
@@ -158,11 +169,11 @@ def _no_end(error):
 
 def test_a_call_into_the_mpi_that_differs_is_not_made():
     """The second to come sees what the first has begun."""
-    made, begun, ended = [], threading.Event(), threading.Event()
+    calls, begun, ended = [], threading.Event(), threading.Event()
 
     class Recorder:
         def native_allreduce(self, span, op):
-            made.append(op)
+            calls.append(op)
 
     def dance():
         begun.set()
@@ -180,45 +191,43 @@ def test_a_call_into_the_mpi_that_differs_is_not_made():
     small = all_reduce(4, "mpi")
     with pytest.raises(MismatchError, match=says("rank 0", "a dance", got(small))):
         world(2, body, end=_no_end)
-    assert made == []
+    assert calls == []
 
 
 def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
+    error = TransportError("the cable is out")
+
     class Failing:
         algorithm, why, transport, bytes_sent, moved, blocks = "ring", "", "messages", 0, 0, False
 
-        def start(self):
-            raise TransportError("the cable is out")
+        def __init__(self, starts, waits):
+            self.starts, self.waits = starts, waits
 
-    class FailsInWait(Failing):
         def start(self):
-            pass
+            if not self.starts:
+                raise error
 
         def test(self):
-            raise TransportError("the cable is out")
+            raise error
 
         def wait(self, deadline_s):
-            self.test()
-
-    class FailsLater(FailsInWait):
-        waits = 0
-
-        def wait(self, deadline_s):
-            self.waits += 1
-            raise StalledError("not yet") if self.waits < 4 else TransportError("the cable is out")
+            self.waits -= 1
+            raise StalledError("not yet") if self.waits >= 0 else error
 
     def body(t, guard):
-        for make in (Failing, FailsInWait, FailsLater):
+        for reduction in (Failing(False, 0), Failing(True, 0), Failing(True, 3)):
             with pytest.raises(TransportError, match=r"^the cable is out$"):
-                run(guard.watch(make(), "sum", "float64", 40))
-        watched = guard.watch(FailsInWait(), "sum", "float64", 40)
+                run(guard.watch(reduction, "sum", "float64", 40))
+        watched = guard.watch(Failing(True, 0), "sum", "float64", 40)
         watched.start()
-        with pytest.raises(TransportError, match=r"^the cable is out$"):
-            watched.test()
-        with pytest.raises(TransportError, match=r"^the cable is out$"):
-            guard.run(guard.call("barrier"), Failing().start)
-        with pytest.raises(TransportError, match=r"^the cable is out$"):
-            guard.started(guard.call("all-reduce"), Failing().start)
+        start = Failing(False, 0).start
+        for call in (
+            watched.test,
+            lambda: guard.run(guard.call("barrier"), start),
+            lambda: guard.started(guard.call("all-reduce"), start),
+        ):
+            with pytest.raises(TransportError, match=r"^the cable is out$"):
+                call()
 
     world(1, body)
 
@@ -269,11 +278,7 @@ def test_an_absent_rank_is_named_with_the_last_collectives_of_all(clock):
 
 def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock):
     """Rank 0 waits in the loopback's own all-reduce, which no deadline ends."""
-    told, ended = [], threading.Event()
-
-    def end(error):
-        told.append(error)
-        ended.set()
+    end = Ending()
 
     def body(t, guard):
         reduction, _ = prepared(t, guard, "mpi")
@@ -281,35 +286,31 @@ def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock):
         if t.rank == 1:
             until(lambda: 2 in guard.recorder.read()[0].entries)
             stall(clock, guard, 2.0)
-            assert ended.wait(60)
+            assert end.event.wait(60)
             raise TransportError("the end of the others")
         run(reduction)
 
     with pytest.raises(TransportError, match="the end of the others"):
         world(2, body, 2.0, end=end, clock=clock)
-    (error,) = told
+    (error,) = end.errors
     assert isinstance(error, StalledError)
     assert str(error) == says("2 s", "all-reduce", f"rank 1 ({HOST}) has not joined")
 
 
 def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
-    told, ended = [], threading.Event()
-
-    def end(error):
-        told.append(error)
-        ended.set()
+    end = Ending()
 
     def body(t, guard):
         reduction, _ = prepared(t, guard, "mpi")
         if t.rank == 1:  # another call, in which nobody is met
-            guard.run(guard.call("a dance"), lambda: ended.wait(60))
+            guard.run(guard.call("a dance"), lambda: end.event.wait(60))
             raise TransportError("the end of the others")
         until(lambda: 1 in guard.recorder.read()[1].entries)  # else rank 1 sees the difference, and does not dance
         run(reduction)
 
     with pytest.raises(TransportError):
         world(2, body, 2.0, end=end, clock=clock)
-    assert str(told[0]) == says("rank 0", got("a dance"))
+    assert str(end.errors[0]) == says("rank 0", got("a dance"))
 
 
 def test_the_thread_leaves_an_error_to_a_main_thread_that_reports_during_its_look(clock, monkeypatch):
@@ -454,8 +455,8 @@ def test_progress_is_what_counts():
 
 def test_the_watchdogs_of_a_rank_look_in_one_thread_until_the_last_has_ended(monkeypatch):
     monkeypatch.setattr(watchdog, "EVERY_S", 0.002)
-    told = []
-    monkeypatch.setattr(threading, "excepthook", lambda hooked: told.append(hooked.exc_type))
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", lambda hooked: raised.append(hooked.exc_type))
     board, _ = LoopbackWorld(2).run(FlightRecorder)
     monkeypatch.setattr(FlightRecorder, "world_rank", 71)  # no other test's
     looks, watchdogs = Counter(), {}
@@ -469,9 +470,9 @@ def test_the_watchdogs_of_a_rank_look_in_one_thread_until_the_last_has_ended(mon
                 watchdogs[name].end()
             return name == "ends" if name != "fails" else 1 / 0
 
-        made = watchdogs[name] = Watchdog(board, 8.0, look)
-        made.start()
-        return made
+        dog = watchdogs[name] = Watchdog(board, 8.0, look)
+        dog.start()
+        return dog
 
     def threads():
         return [each.name for each in threading.enumerate()].count("watchdog of rank 71")
@@ -479,7 +480,7 @@ def test_the_watchdogs_of_a_rank_look_in_one_thread_until_the_last_has_ended(mon
     once = ["ends", "fails", "is ended", "exits"]
     first, second, *_ = map(looking, ["first", "second", *once])
     until(lambda: min(looks["first"], looks["second"]) > 3)
-    assert threads() == 1 and [looks[name] for name in once] == [1] * 4 and told == [ZeroDivisionError, SystemExit]
+    assert threads() == 1 and [looks[name] for name in once] == [1] * 4 and raised == [ZeroDivisionError, SystemExit]
     first.end()
     seen = looks.copy()
     until(lambda: looks["second"] > seen["second"] + 3)
@@ -488,25 +489,19 @@ def test_the_watchdogs_of_a_rank_look_in_one_thread_until_the_last_has_ended(mon
     until(lambda: not threads())
 
 
-def test_a_process_that_was_itself_stopped_blames_nobody():
+def test_a_process_that_was_itself_stopped_blames_nobody_and_one_that_hardly_runs_sees_time_pass():
     board, _ = LoopbackWorld(2).run(FlightRecorder)
     clock = Clock()
-    dog = Watchdog(board, 300.0, lambda: False, clock)
-    clock.now += 1.0
-    dog.note()
-    clock.now += PAUSED_S + EVERY_S + 1000.0
-    dog.note()
-    assert (dog.still_s(), dog.quiet_s(1)) == (1, 1)
-
-
-def test_a_process_that_hardly_runs_sees_time_pass():
-    board, _ = LoopbackWorld(2).run(FlightRecorder)
-    clock = Clock()
-    dog = Watchdog(board, 300.0, lambda: False, clock)
+    stopped = Watchdog(board, 300.0, lambda: False, clock)
+    for seconds in (1.0, PAUSED_S + EVERY_S + 1000.0):
+        clock.now += seconds
+        stopped.note()
+    assert (stopped.still_s(), stopped.quiet_s(1)) == (1, 1)
+    slow = Watchdog(board, 300.0, lambda: False, clock)
     for step in range(4):
         clock.now += 5.0
-        dog.note()
-        assert dog.still_s() == 5.0 * step
+        slow.note()
+        assert slow.still_s() == 5.0 * step
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -520,56 +515,32 @@ def row(rank, *entries, iteration=0, left=False):
     )
 
 
-def lively(rank):
-    return None
-
-
-def test_as_many_on_each_side_expects_what_the_lowest_rank_does():
+def test_what_most_do_is_expected_or_what_the_lowest_of_as_many_does():
     rows = [row(0), row(1, (1, "b", False, 0)), row(2, (1, "a", False, 0))]
-    told = diagnosis.mismatch(rows, 1)
-    assert told == says("collective 1", "expected, as on rank 1: b", "got, on rank 2: a", "not begun on rank 0")
-    assert diagnosis.mismatch(rows, 2) is None
-
-
-def test_what_most_do_is_expected():
+    expected = says("collective 1", "expected, as on rank 1: b", "got, on rank 2: a", "not begun on rank 0")
+    assert diagnosis.mismatch(rows, 1) == expected and diagnosis.mismatch(rows, 2) is None
     rows = [row(0, (1, "b", False, 0)), row(1, (1, "a", False, 0)), row(2, (1, "a", False, 0))]
     assert diagnosis.mismatch(rows, 1) == says("collective 1", "expected, as on ranks 1, 2: a", "got, on rank 0: b")
 
 
-def test_nothing_under_way_is_no_riddle():
-    assert diagnosis.stall([row(0, (1, "a", True, 0)), row(1)], 0, lively) == says("collective", "under")
+def stalled(*rows, silent_s=None, gap=""):
+    return diagnosis.stall(rows, 0, (silent_s or {}).get, gap).splitlines()
 
 
-def test_a_silent_rank_is_said_to_be_stopped():
-    rows = [row(0, (1, "a", True, 0), (2, "a", False, 3)), row(1, (1, "a", False, 2), iteration=4)]
-    told = diagnosis.stall(rows, 0, lambda rank: 12.5 if rank == 1 else None).splitlines()
+def test_a_stall_names_who_is_late_and_why():
+    assert stalled(row(0, (1, "a", True, 0)), row(1)) == [says("collective", "under")]
+    silent = row(0, (1, "a", True, 0), (2, "a", False, 3)), row(1, (1, "a", False, 2), iteration=4)
+    first, _, *lines = stalled(*silent, silent_s={1: 12.5})
     late = ("rank 1 has not been seen", "collective 1, not done", "iteration 4", "12.5 s")
-    assert told[0] == says("collective 2, a, iteration 4", *late, "rank 0 waits")
-    assert told[2] == says(1, "a", "done on rank 0", "under way on rank 1 (2 moves)")
-    assert told[3:] == [says(2, "a", "under way on rank 0 (3 moves)", "not seen on rank 1")]
-
-
-def test_a_rank_that_is_silent_in_the_collective_is_said_to_be_there():
-    rows = [row(0, (1, "a", False, 3)), row(1, (1, "a", False, 2))]
-    told = diagnosis.stall(rows, 0, lambda rank: 12.5 if rank == 1 else None)
-    assert says("collective 1, a", "rank 1 is in it", "12.5 s", "rank 0 waits").matches(told)
-
-
-def test_ranks_that_have_ended_or_begun_nothing_are_told():
-    rows = [row(0, (1, "a", False, 0)), row(1), row(2, left=True)]
-    told = diagnosis.stall(rows, 0, lambda rank: 9.0 if rank == 2 else None)
+    assert first == says("collective 2, a, iteration 4", *late, "rank 0 waits")
+    done, under_way = says("done on rank 0", "under way on rank 1 (2 moves)"), "under way on rank 0 (3 moves)"
+    assert lines == [says(1, "a", done), says(2, "a", under_way, "not seen on rank 1")]
+    first, *_ = stalled(row(0, (1, "a", False, 3)), row(1, (1, "a", False, 2)), silent_s={1: 12.5})
+    assert first == says("collective 1, a", "rank 1 is in it", "12.5 s", "rank 0 waits")
+    first, *_ = stalled(row(0, (1, "a", False, 0)), row(1), row(2, left=True), silent_s={2: 9.0})
     late, ended = "rank 1 has not joined it (it has begun none)", "rank 2 has not been seen in it"
-    assert says("collective 1, a", late, ended, "it has ended").matches(told)
-
-
-def test_where_all_are_there_and_alive_the_slowest_is_named():
-    rows = [row(0, (1, "a", False, 9)), row(1, (1, "a", False, 4)), row(2, (1, "a", True, 9))]
-    told = diagnosis.stall(rows, 0, lively)
-    assert says("collective 1, a", "rank 1 is the furthest behind", "4 moves", "ranks 0, 1 wait").matches(told)
-
-
-def test_what_is_not_seen_is_said():
-    rows = [row(0, (1, "a", False, 9)), row(1)]
-    told = diagnosis.stall(rows, 0, lively, "ranks of other nodes: no threads").splitlines()
-    assert "rank 1" not in told[0]
-    assert told[-1] == says(0, "ranks of other nodes: no threads")
+    assert first == says("collective 1, a", late, ended, "it has ended")
+    first, *_ = stalled(row(0, (1, "a", False, 9)), row(1, (1, "a", False, 4)), row(2, (1, "a", True, 9)))
+    assert first == says("collective 1, a", "rank 1 is the furthest behind", "4 moves", "ranks 0, 1 wait")
+    first, *_, last = stalled(row(0, (1, "a", False, 9)), row(1), gap="ranks of other nodes: no threads")
+    assert "rank 1" not in first and last == says(0, "ranks of other nodes: no threads")

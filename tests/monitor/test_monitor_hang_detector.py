@@ -34,16 +34,16 @@ class Recorded:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr("ringtrain.transport.activity.time.monotonic", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr("ringtrain.transport.activity.time.monotonic", clock)
+    return clock
 
 
 @pytest.fixture
 def activity(clock):
-    made = Activity(deadline_s=10.0)
-    made.host = "node7"
-    return made
+    activity = Activity(deadline_s=10.0)
+    activity.host = "node7"
+    return activity
 
 
 def looks(detector, clock, seconds):
@@ -88,13 +88,13 @@ def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):
 
 
 def test_where_every_look_is_late_time_counts(activity, clock):
-    detector, found = HangDetector(activity, 0, None, clock), []
+    detector, errors = HangDetector(activity, 0, None, clock), []
     with activity.during("writing", limited=True):
         for _ in range(5):
             clock.now += EVERY_S + PAUSED_S + 1.0
-            found.append(detector.look())
-    assert [error is not None for error in found] == [False] * 4 + [True]
-    assert str(found[-1]) == says("--deadline-s", "13 s", "writing")
+            errors.append(detector.look())
+    assert [error is not None for error in errors] == [False] * 4 + [True]
+    assert str(errors[-1]) == says("--deadline-s", "13 s", "writing")
 
 
 def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
@@ -121,8 +121,8 @@ def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock)
 def test_what_all_ranks_do_is_told_besides(activity, clock):
     activity.everyone = lambda: ["activity of every rank:", "  rank 1: forward\x1b"]
     with activity.during("a sweep", limited=True):
-        told = str(looks(HangDetector(activity, 0, None, clock), clock, 11)).splitlines()
-    assert told == [says("--deadline-s", "a sweep"), "activity of every rank:", r"  rank 1: forward\x1b"]
+        lines = str(looks(HangDetector(activity, 0, None, clock), clock, 11)).splitlines()
+    assert lines == [says("--deadline-s", "a sweep"), "activity of every rank:", r"  rank 1: forward\x1b"]
 
 
 # ── stacks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,14 +138,14 @@ def test_stacks_say_who_and_where(activity):
     assert began.wait(20)
     activity.iteration, activity.layer, activity.collective = 47, lambda: "conv2", lambda: "in collective 9, a dance"
     activity.at("backward")
-    told = stack_dump.compose(activity, 5)
+    text = stack_dump.compose(activity, 5)
     ended.set()
     thread.join()
-    first, second, *_ = told.splitlines()
+    first, second, *_ = text.splitlines()
     assert first == says(5, "node7", os.getpid(), "iteration 47", activity.words(), "in collective 9, a dance")
     assert activity.words() == "backward, layer 'conv2'" and second == says("'MainThread'")
-    own = told[told.index("thread 'another'") :]
-    assert own.splitlines()[1].endswith(" in waits_in_vain") and "_bootstrap" not in told
+    stack = text[text.index("thread 'another'") :]
+    assert stack.splitlines()[1].endswith(" in waits_in_vain") and "_bootstrap" not in text
 
 
 def test_a_rank_that_does_nothing_yet_says_so(activity):
@@ -191,24 +191,24 @@ def test_threads_that_the_mpi_starts_do_not_take_the_signal():
 
 def test_the_thread_ends_what_takes_too_long(monkeypatch):
     monkeypatch.setattr(stack_dump, "write_stacks", lambda activity, rank: None)
-    told, ended = [], threading.Event()
+    errors, ended = [], threading.Event()
 
     def end(error):
-        told.append(str(error))
+        errors.append(str(error))
         ended.set()
 
     activity = Activity(deadline_s=0.01)
     with HangDetector(activity, 0, end), activity.during("writing", limited=True):
         assert ended.wait(20)
-    assert told[0] == says("--deadline-s", "writing") and hang_detector.EVERY_S < 1
+    assert errors[0] == says("--deadline-s", "writing") and hang_detector.EVERY_S < 1
 
 
-@pytest.mark.parametrize("given, seconds", [({}, 300.0), ({"RINGTRAIN_DEADLINE_S": "7.5"}, 7.5)])
-def test_the_deadline_of_what_has_none_of_its_own(given, seconds):
-    assert deadline_of(given) == seconds
+@pytest.mark.parametrize("environ, seconds", [({}, 300.0), ({"RINGTRAIN_DEADLINE_S": "7.5"}, 7.5)])
+def test_the_deadline_of_what_has_none_of_its_own(environ, seconds):
+    assert deadline_of(environ) == seconds
 
 
-@pytest.mark.parametrize("given", ["soon", "0", "-1", "nan", "inf"])
-def test_a_deadline_that_is_none_is_refused(given):
-    with pytest.raises(UsageError, match=f"^RINGTRAIN_DEADLINE_S is .{given}.: wanted a number of seconds"):
-        deadline_of({"RINGTRAIN_DEADLINE_S": given})
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf"])
+def test_a_deadline_that_is_none_is_refused(value):
+    with pytest.raises(UsageError, match=f"^RINGTRAIN_DEADLINE_S is .{value}.: wanted a number of seconds"):
+        deadline_of({"RINGTRAIN_DEADLINE_S": value})

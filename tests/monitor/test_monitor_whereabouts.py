@@ -69,8 +69,8 @@ def test_a_line_for_every_rank():
 
 def test_an_absent_rank_is_told_with_what_it_does():
     rows = [RankRecord(0, {}, 3, False, "a"), RankRecord(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
-    told = diagnosis._whereabouts(rows[1], lively)
-    assert told == says("begun none", "in iteration 3", "writing checkpoint c.h5 for 301 s")
+    text = diagnosis._whereabouts(rows[1], lively)
+    assert text == says("begun none", "in iteration 3", "writing checkpoint c.h5 for 301 s")
     assert diagnosis._whereabouts(rows[0], lively) == says("begun none", "in iteration 3")
 
 
@@ -89,20 +89,20 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
         t.activity.at("the update")
         guard._write_stage()
         t.barrier()
-        told = None
+        text = None
         if t.rank == 1:
             with pytest.raises(StalledError) as raised:
                 wait_for(lambda: False, 0.01, lambda: "rank 0 to send (tag 7)")
             assert raised.value.awaited == "rank 0 to send (tag 7)"
             error = guard.with_rank_states(raised.value)
             assert guard.with_rank_states(error) is error and error.exit_code == 4
-            told = str(error)
+            text = str(error)
         t.barrier()
         guard.close()
-        return told
+        return text
 
-    _, told = LoopbackWorld(2).run(body)
-    assert told.splitlines() == [
+    _, text = LoopbackWorld(2).run(body)
+    assert text.splitlines() == [
         says("0.01 s", "rank 0 to send (tag 7)", "rank 0 (node7)"),
         says("activity", "every"),
         "  rank 0 (node7): iteration 4, the update",

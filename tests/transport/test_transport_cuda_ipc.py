@@ -154,10 +154,10 @@ def test_memory_of_a_pool_is_refused():
         part = rank.ipc.share(rank.whole()[8:])
         return why, part, rank.ipc.peer_views(pool), len(rank.runtime._opened)
 
-    for why, part, twins, held in on_ranks(2, body):
+    for why, part, twins, opened in on_ranks(2, body):
         unshared = says("only a whole array, of Runtime.whole, can be shared")
         assert why == on("rank 1", unshared)
-        assert part.endswith("can be shared, on ranks 0, 1") and twins is None and held == 0
+        assert part.endswith("can be shared, on ranks 0, 1") and twins is None and opened == 0
 
 
 def test_ranks_ask_for_as_much():

@@ -16,8 +16,8 @@ BEGINNING = f"import ctypes, os\nfrom ringtrain.transport import deadline\n{HELD
 
 def ended(program):
     """How a process ends that runs this: its exit code and what it writes to stderr."""
-    given = [sys.executable, "-c", BEGINNING + program]
-    done = subprocess.run(given, capture_output=True, text=True, timeout=PATIENCE_S)
+    command = [sys.executable, "-c", BEGINNING + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     return done.returncode, done.stderr
 
 
@@ -27,8 +27,8 @@ def test_a_block_that_does_not_end_is_ended_with_its_text_and_code(call):
 
 
 def test_stacks_come_before_the_text():
-    code, told = ended("with Deadline(0.05, 4, 'stuck', stacks=True): held()")
-    *stacks, last = told.splitlines()
+    code, text = ended("with Deadline(0.05, 4, 'stuck', stacks=True): held()")
+    *stacks, last = text.splitlines()
     assert (code, last) == (4, "ringtrain: stuck") and any(line.endswith(" in held") for line in stacks)
 
 

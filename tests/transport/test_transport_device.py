@@ -44,6 +44,10 @@ class Rank:
         self.runtime.download(array, host, self.stream)
         return host
 
+    def exchange(self, array, tag=0):
+        """A handle that moves the array from rank 0 to rank 1."""
+        return (self.t.sends if self.rank == 0 else self.t.recvs)([(1 - self.rank, array)], tag)
+
     def finish(self, *handles):
         for handle in handles:
             handle.wait(10)
@@ -94,15 +98,13 @@ def test_start_does_nothing_that_takes_time():
 
     def body(r):
         array = r.put(np.arange(100, dtype="f4"))
-        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(1 - r.rank, array)], 0)
+        handle = r.exchange(array)
         r.runtime.pinned = r.runtime.whole = r.runtime.empty = None  # nothing is allocated any more
         r.t.barrier()
         handle.start()
         if r.rank == 0:
-            names = [work.name for work in r.t._engine.down.work]
-            assert (
-                names.count("download") == BUFFERS - 1
-            )  # of 7 pieces; this device does one thing each time it is asked
+            names = [work.name for work in r.t._engine.down.work]  # of 7 pieces; it does one thing a time
+            assert names.count("download") == BUFFERS - 1
         assert not handle.test()
         handle.wait(10)
 
@@ -117,8 +119,7 @@ def test_long_spans_take_few_host_buffers():
         halves = [array[: 20 * PIECE], array[20 * PIECE :]]
         taken = []
         r.t._engine.pinned.take = lambda n, take=r.t._engine.pinned.take: taken.append(n) or take(n)
-        prepare = r.t.sends if r.rank == 0 else r.t.recvs
-        handles = [prepare([(1 - r.rank, half)], 0) for half in halves]
+        handles = [r.exchange(half) for half in halves]
         assert taken == [PIECE] * BUFFERS
         for handle in handles:
             handle.start()
@@ -147,37 +148,6 @@ def test_handles_of_one_tag_arrive_in_the_order_they_were_started():
     assert sent == received
 
 
-def test_sends_do_not_wait_for_ever_for_receives_that_nobody_looks_at():
-    """Both ranks wait for their sends first; each send needs host buffers of the other's receive."""
-
-    def body(r):
-        peer = 1 - r.rank
-        out, into = r.put(np.full(1000, r.rank, "f4")), r.put(np.zeros(1000, "f4"))
-        recv, send = r.t.recvs([(peer, into)], 0), r.t.sends([(peer, out)], 0)
-        recv.start()
-        send.start()
-        r.finish(send, recv)
-        assert (r.get(into) == peer).all()
-
-    on_ranks(2, body)
-
-
-def test_what_was_started_goes_on_while_its_rank_is_in_a_collective():
-    def body(r):
-        peer = 1 - r.rank
-        array = r.put(np.full(BUFFERS * PIECE, r.rank, "u1"))
-        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(peer, array)], 0)
-        handle.start()
-        if r.rank == 0:
-            r.t.barrier()
-        handle.wait(10)
-        if r.rank == 1:
-            r.t.barrier()
-        assert not r.get(array).any()
-
-    on_ranks(2, body)
-
-
 COLLECTIVES = {
     "barrier": lambda r: r.t.barrier(),
     "gather": lambda r: r.t.gather_json(1),
@@ -197,7 +167,7 @@ def test_a_rank_in_a_collective_moves_on_what_another_waits_for_before_it_comes(
 
     def body(r):
         array = r.put(np.full(5 * BUFFERS * PIECE + 3, r.rank, "u1"))
-        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(1 - r.rank, array)], 0)
+        handle = r.exchange(array)
         handle.start()
         if r.rank == 1:
             r.finish(handle)
@@ -210,9 +180,9 @@ def test_a_rank_in_a_collective_moves_on_what_another_waits_for_before_it_comes(
 
 def test_waiting_for_something_else_moves_messages_on():
     def body(r):
-        peer, seen = 1 - r.rank, r.t.node_window(1)
+        seen = r.t.node_window(1)
         array = r.put(np.full(9 * PIECE, r.rank, "u1"))
-        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(peer, array)], 0)
+        handle = r.exchange(array)
         handle.start()
         if r.rank == 0:
             wait_for(lambda: seen[0], 10, lambda: "the other", patience=r.t.patience)
@@ -226,9 +196,8 @@ def test_what_is_still_to_be_computed_does_not_arrive():
     """A message knows no streams: who starts one has waited."""
 
     def body(r):
-        peer = 1 - r.rank
         array = r.put(np.zeros(8, "f4"))
-        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(peer, array)], 0)
+        handle = r.exchange(array)
         ones = r.runtime.pinned(32)
         ones.view("f4")[:] = 1
         if r.rank == 0:
@@ -276,7 +245,7 @@ def test_missing_peers_are_named():
 def test_an_end_in_host_memory_and_one_on_a_device_do_not_match():
     def body(r):
         array = r.put(np.zeros(100, "f4")) if r.rank == 0 else np.zeros(100, "f4")
-        handle = (r.t.sends if r.rank == 0 else r.t.recvs)([(1 - r.rank, array)], 0)
+        handle = r.exchange(array)
         handle.start()
         handle.wait(5)
 
@@ -302,11 +271,13 @@ def test_collectives_of_device_memory(size, dtype):
         host = np.full(3, r.rank, "f4")
         r.t.native_allreduce(host)
         assert (host == total).all()
-        handle = r.t.native_allreduce_start(host)
-        r.finish(handle)
+        r.finish(r.t.native_allreduce_start(host))
         r.t.broadcast(host)
         assert (host == size * total).all()
         assert r.t.gather_json(r.rank) == list(range(size))
+        assert (
+            r.t.describe() == f"{size} threads of one process, no MPI, device memory staged through pinned host memory"
+        )
         r.t.close()
 
     on_ranks(size, body)
@@ -328,8 +299,7 @@ def test_bfloat16_is_added_as_numbers():
         span = r.put(np.full(9, 1.5 + r.rank, bfloat16))
         r.t.native_allreduce(span)
         assert r.get(span).dtype == bfloat16 and (r.get(span).astype("f4") == 7.5).all()
-        handle = r.t.native_allreduce_start(span)
-        r.finish(handle)
+        r.finish(r.t.native_allreduce_start(span))
         assert (r.get(span).astype("f4") == 22.5).all()
 
     on_ranks(3, body)
@@ -417,15 +387,6 @@ def test_a_late_rank_of_a_group_is_named_as_in_the_world():
                 handle.wait(0.02)
 
     on_ranks(3, body)
-
-
-def test_what_it_is_called():
-    def body(r):
-        return r.t.describe()
-
-    assert (
-        on_ranks(2, body) == ["2 threads of one process, no MPI, device memory staged through pinned host memory"] * 2
-    )
 
 
 class Recorded:

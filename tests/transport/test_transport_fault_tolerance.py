@@ -17,9 +17,9 @@ from tests.says import says
 FT = {"OMPI_MCA_mpi_ft_enable": "1"}
 
 
-@pytest.mark.parametrize(("environ", "found"), [({}, False), (FT, True), ({"OMPI_MCA_mpi_ft_enable": "0"}, False)])
-def test_tolerance_is_what_the_launcher_has_enabled(environ, found):
-    assert is_fault_tolerant(environ) is found
+@pytest.mark.parametrize(("environ", "tolerant"), [({}, False), (FT, True), ({"OMPI_MCA_mpi_ft_enable": "0"}, False)])
+def test_tolerance_is_what_the_launcher_has_enabled(environ, tolerant):
+    assert is_fault_tolerant(environ) is tolerant
 
 
 def test_each_reason_says_what_to_do():

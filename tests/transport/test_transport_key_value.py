@@ -28,14 +28,14 @@ def test_what_each_request_does():
 
 
 @pytest.mark.parametrize(
-    ("held", "expected", "now"),
+    ("current", "expected", "now"),
     [(None, b"", b"new"), (None, b"old", b"old"), (b"old", b"old", b"new"), (b"other", b"old", b"other")],
 )
-def test_compare_and_set(held, expected, now):
+def test_compare_and_set(current, expected, now):
     """As torch's own stores do it."""
     table = KeyTable()
-    if held is not None:
-        table.act("set", ["k"], [held])
+    if current is not None:
+        table.act("set", ["k"], [current])
     assert table.act("compare_set", ["k"], [expected, b"new"]) == [now]
 
 
@@ -68,13 +68,13 @@ def test_a_key_that_nobody_sets_is_named():
 
 def test_a_thread_that_waits_keeps_no_other_from_setting():
     def body(transport):
-        store, found = KeyValueStore(transport), []
-        waits = threading.Thread(target=lambda: found.extend(store.request("get", ["late"], timeout_s=PATIENCE_S)))
+        store, values = KeyValueStore(transport), []
+        waits = threading.Thread(target=lambda: values.extend(store.request("get", ["late"], timeout_s=PATIENCE_S)))
         waits.start()
         if transport.rank == 1:
             store.request("set", ["late"], [b"come"])
         waits.join()
-        assert found == [b"come"]
+        assert values == [b"come"]
         store.close()
 
     LoopbackWorld(2).run(body)

@@ -36,7 +36,7 @@ def test_the_loaded_mpi_is_found(libmpi, path):
 
 
 @pytest.mark.parametrize(
-    ("told", "answer"),
+    ("value", "answer"),
     [
         (None, UNKNOWN),
         ("", UNKNOWN),
@@ -46,10 +46,10 @@ def test_the_loaded_mpi_is_found(libmpi, path):
         ("system,rocm", UNKNOWN),
     ],
 )
-def test_kinds(libmpi, told, answer):
-    rung = libmpi.kinds_evidence(told)
+def test_kinds(libmpi, value, answer):
+    rung = libmpi.kinds_evidence(value)
     assert rung.answer == answer
-    assert rung.why == (says(f"{told!r}") if told else says("does", "set"))
+    assert rung.why == (says(f"{value!r}") if value else says("does", "set"))
 
 
 def test_ucx(libmpi, tmp_path):
@@ -73,5 +73,5 @@ def test_this_mpi(libmpi):
         says("has", "no"),
     )
     assert re.fullmatch("|".join(answers), libmpi.query().why)
-    found = libmpi.launcher()
-    assert found is None or found.name in ("mpirun", "mpiexec")
+    launcher = libmpi.launcher()
+    assert launcher is None or launcher.name in ("mpirun", "mpiexec")

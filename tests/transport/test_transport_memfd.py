@@ -8,30 +8,30 @@ from ringtrain.transport.mpi.memfd import TOKEN_BYTES, Fence, create_memfd, open
 
 
 def test_what_one_writes_the_other_reads():
-    made = create_memfd(10_000)
-    opened = open_memfd(made.address, 10_000)
-    made.memory[5000:5003] = b"abc"
-    assert opened.memory[5000:5003] == b"abc" and not any(made.memory[TOKEN_BYTES:4096])
-    made.close()
+    first = create_memfd(10_000)
+    opened = open_memfd(first.address, 10_000)
+    first.memory[5000:5003] = b"abc"
+    assert opened.memory[5000:5003] == b"abc" and not any(first.memory[TOKEN_BYTES:4096])
+    first.close()
     opened.close()
     opened.memory[5000:5001] = b"z"
-    assert made.memory[5000:5003] == b"zbc"
+    assert first.memory[5000:5003] == b"zbc"
 
 
 def test_it_is_not_in_the_file_system():
     before = set(os.listdir("/dev/shm"))
-    made = create_memfd(1 << 20)
+    first = create_memfd(1 << 20)
     assert not any("ringtrain" in name for name in set(os.listdir("/dev/shm")) - before)
-    made.close()
-    assert open_memfd(made.address, 1 << 20) is None
+    first.close()
+    assert open_memfd(first.address, 1 << 20) is None
 
 
 def test_another_process_of_that_number_is_not_taken_for_the_one_that_made_it():
-    made, other = create_memfd(100), create_memfd(100)
-    path, token = made.address.split()
+    first, other = create_memfd(100), create_memfd(100)
+    path, token = first.address.split()
     assert open_memfd(f"{other.address.split()[0]} {token}", 100) is None
     assert open_memfd(f"{path} {token}", 1 << 30) is None  # smaller than it was said to be
-    for each in (made, other):
+    for each in (first, other):
         each.close()
 
 

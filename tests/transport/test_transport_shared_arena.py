@@ -13,8 +13,8 @@ from ringtrain.transport.shared_arena import (
 )
 
 
-def arena(own=1, nbytes=64):
-    return SharedArena([np.full(nbytes, place, np.uint8) for place in range(3)], own)
+def arena(rank=1, nbytes=64):
+    return SharedArena([np.full(nbytes, place, np.uint8) for place in range(3)], rank)
 
 
 def test_a_span_has_a_twin_on_every_rank():
@@ -33,7 +33,7 @@ def test_the_whole_and_the_ends_have_twins(start, stop):
 
 
 def test_a_span_elsewhere_has_none():
-    shared, other = arena(), arena(own=0)
+    shared, other = arena(), arena(rank=0)
     assert shared.peer_views(np.zeros(4, "f4")) is None
     assert shared.peer_views(shared.arrays[0][:8]) is None  # another rank's piece is not this rank's to name
     long = np.zeros(256, np.uint8)
@@ -49,13 +49,13 @@ def test_a_span_with_gaps_has_none():
     assert shared.peer_views(shared.arrays[1][:20:2]) is None and shared.peer_views(shared.arrays[1][20::-1]) is None
 
 
-def lane(counts, own, log):
-    return SignalCounter([np.array([count]) for count in counts], own, lambda: log.append("sync"))
+def lane(counts, rank, log):
+    return SignalCounter([np.array([count]) for count in counts], rank, lambda: log.append("sync"))
 
 
 def test_a_lane_is_reached_when_all_have_advanced_as_often():
     counters, log = [np.zeros(1, np.int64) for _ in range(3)], []
-    lanes = [SignalCounter(counters, own, lambda: log.append("sync")) for own in range(3)]
+    lanes = [SignalCounter(counters, rank, lambda: log.append("sync")) for rank in range(3)]
     assert all(each.reached() for each in lanes)
     lanes[0].advance()
     assert not lanes[0].reached() and lanes[0].late() == [1, 2]
