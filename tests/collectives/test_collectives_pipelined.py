@@ -44,19 +44,15 @@ def test_a_chain_keeps_all_of_its_ranks_busy():
     assert verify_schedule(schedule).rounds == 4
     assert schedule.steps(1)[1] == Step(sends=(Move(2, 0, 1),), recvs=(Move(0, 1, 2),))
 
-
-def test_scratch_moves_with_its_piece():
+    # Scratch moves with its piece.
     schedule = pipelined(make_schedule("recursive-doubling", 2), 2)
     received = [move.start for step in schedule.steps(0) for move in step.recvs if move.peer == 1]
     assert received == [2, 3]  # the buffer is chunks 0 and 1 now, and scratch follows it
 
 
-def test_less_than_a_piece_is_refused():
+def test_less_than_a_piece_and_a_schedule_that_deadlocks_are_refused():
     with pytest.raises(UsageError, match=says(0, "pipelined", "segments")):
         pipelined(make_schedule("ring", 2), 0)
-
-
-def test_a_schedule_that_deadlocks_has_no_timetable():
     steps = [[Step(recvs=(Move(1 - rank, 0, 1),)), Step(sends=(Move(1 - rank, 0, 1),))] for rank in range(2)]
     stuck = Schedule("stuck", 2, 1, lambda rank: steps[rank], lambda rank: 1)
     with pytest.raises(ScheduleError, match=says(f"{stuck!r}", 2)):

@@ -64,8 +64,7 @@ def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
     with activity.during("writing checkpoint runs/a.h5", limited=True):
         assert looks(detector, clock, 10) is None
         error = looks(detector, clock, 1)
-    stage = "writing checkpoint runs/a.h5"
-    assert str(error) == says("--deadline-s", "10.2", stage, 3, "node7")
+    assert str(error) == says("--deadline-s", "10.2", "writing checkpoint runs/a.h5", 3, "node7")
     assert error.exit_code == 4
     assert looks(detector, clock, 100) is None and activity.stage.text == "forward"
 
@@ -127,6 +126,7 @@ def test_what_all_ranks_do_is_told_besides(activity, clock):
 
 # ── stacks ────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_stacks_say_who_and_where(activity):
+    assert stack_dump.current_stage(activity) == says("first", "stage")  # it does nothing yet
     began, ended = threading.Event(), threading.Event()
 
     def waits_in_vain():
@@ -144,15 +144,10 @@ def test_stacks_say_who_and_where(activity):
     first, second, *_ = text.splitlines()
     assert first == says(5, "node7", os.getpid(), "iteration 47", activity.words(), "in collective 9, a dance")
     assert activity.words() == "backward, layer 'conv2'" and second == says("'MainThread'")
+    activity.at("the update")
+    assert activity.words() == "the update"  # of no layer
     stack = text[text.index("thread 'another'") :]
     assert stack.splitlines()[1].endswith(" in waits_in_vain") and "_bootstrap" not in text
-
-
-def test_a_rank_that_does_nothing_yet_says_so(activity):
-    assert stack_dump.current_stage(activity) == says("first", "stage")
-    activity.layer = lambda: "conv2"
-    activity.at("the update")
-    assert activity.words() == "the update"
 
 
 def test_the_thread_shows_stacks_when_it_is_asked_and_leaves_signals_as_they_were(monkeypatch):

@@ -92,10 +92,6 @@ def refused(size=2, **how):
     return said[0][0]
 
 
-def on(ranks, error):
-    return says(error, ranks)
-
-
 def failing(ranks, what, instead):
     """Devices of which those of ``ranks`` do ``what`` by ``instead``, made from what it would be."""
 
@@ -121,9 +117,9 @@ def raising(error):
 def test_what_cannot_be_opened_is_a_reason():
     error = DeviceError("cudaErrorPeerAccessUnsupported")
     why = refused(3, make=failing({1}, "open", raising(error)))
-    assert why == on("rank 1", says("rank 0", "cudaErrorPeerAccessUnsupported"))
+    assert why == says("rank 0", "cudaErrorPeerAccessUnsupported", "rank 1")
     why = refused(make=failing({0, 1}, "share", raising(DeviceError("not supported"))))
-    assert why == on("ranks 0, 1", says("not supported"))
+    assert why == says("not supported", "ranks 0, 1")
     assert re.match(says("cannot", "opened"), refused(3, make=failing({2}, "open", second_fails)))
     long = refused(make=failing({1}, "open", raising(DeviceError("é" * 3000))))
     assert says("rank 0").matches(long) and "éé" in long and long.endswith(", on rank 1")
@@ -155,12 +151,12 @@ def test_memory_of_a_pool_is_refused():
         return why, part, rank.ipc.peer_views(pool), len(rank.runtime._opened)
 
     for why, part, twins, opened in on_ranks(2, body):
-        unshared = says("only a whole array, of Runtime.whole, can be shared")
-        assert why == on("rank 1", unshared)
+        assert why == says("only a whole array, of Runtime.whole, can be shared", "rank 1")
         assert part.endswith("can be shared, on ranks 0, 1") and twins is None and opened == 0
 
 
-def test_ranks_ask_for_as_much():
+def test_ranks_share_host_memory_and_ask_for_as_much():
+    assert refused(shares=False) == says("exchange", "handles")
     said = on_ranks(2, lambda rank: rank.ipc.share(rank.whole(400 + 4 * rank.t.rank)))
     assert said == [says(400, 404, "node", "ask")] * 2
 
@@ -170,46 +166,29 @@ def test_process_namespaces_are_told_apart(monkeypatch):
     assert refused() == says("--pid", "ranks 0, 1")
     monkeypatch.undo()
     monkeypatch.setattr(cuda_ipc, "NAMESPACE", "/nowhere")
-    assert refused_not()
+    assert on_ranks(2, lambda rank: rank.ipc.why) == ["", ""]
 
 
-def refused_not():
-    return on_ranks(2, lambda rank: rank.ipc.why) == ["", ""]
+@pytest.mark.parametrize(("copies", "words"), [(False, ("rank 0", "on rank 1")), (True, ("rank 1", "on rank 0"))])
+def test_memory_that_reads_otherwise_and_writes_that_do_not_arrive_are_noticed(copies, words):
+    """A device that opens other memory; one that opens a copy as it is then."""
 
-
-def test_no_host_memory_that_the_node_shares():
-    assert refused(shares=False) == says("exchange", "handles")
-
-
-def test_memory_that_reads_otherwise_is_noticed():
-    def stale(runtime, right):
+    def other(runtime, right):
         def method(name, nbytes):
-            right(name, nbytes)
-            return runtime.whole(nbytes)
+            memory, stream = right(name, nbytes), runtime.stream()
+            whole = runtime.whole(nbytes)
+            if copies:
+                runtime.copy(memory, whole, stream)
+                stream.synchronize()
+            return whole
 
         runtime.close = lambda array: runtime._opened.clear()
         return method
 
-    why = refused(make=failing({1}, "open", stale))
-    assert why == on("rank 1", says("rank 0"))
+    assert refused(make=failing({1}, "open", other)) == says(*words)
 
 
-def test_writes_that_do_not_arrive_are_noticed():
-    def snapshot(runtime, right):
-        def method(name, nbytes):
-            copied, stream = runtime.whole(nbytes), runtime.stream()
-            runtime.copy(right(name, nbytes), copied, stream)
-            stream.synchronize()
-            return copied
-
-        runtime.close = lambda array: runtime._opened.clear()
-        return method
-
-    why = refused(make=failing({1}, "open", snapshot))
-    assert why == on("rank 0", says("rank 1"))
-
-
-def test_an_allocation_is_opened_once_and_closed_with_its_last_holder():
+def test_an_allocation_is_opened_once_and_closed_with_its_last_user():
     owner, user = HostRuntime(), HostRuntime()
     whole, opened = owner.whole(64), OpenedAllocations(user)
     name = owner.share(whole)

@@ -24,26 +24,19 @@ def test_tolerance_is_what_the_launcher_has_enabled(environ, tolerant):
 
 def test_each_reason_says_what_to_do():
     assert why_not_fault_tolerant(FT, "Open MPI v5.0.11") == ""
-    start = says("--with-ft")
-    assert why_not_fault_tolerant({}, "Open MPI v5.0.11") == says(start)
-    assert why_not_fault_tolerant(FT, "MPICH Version: 4.3") == says("MPICH Version: 4.3", start)
+    assert why_not_fault_tolerant({}, "Open MPI v5.0.11") == says("--with-ft")
+    assert why_not_fault_tolerant(FT, "MPICH Version: 4.3") == says("MPICH Version: 4.3", "--with-ft")
     assert why_not_fault_tolerant(FT | {"OMPI_MCA_pml": "ucx"}, "Open MPI v5.0.11") == says("--mca", "ucx")
     assert why_not_fault_tolerant(FT | {"OMPI_MCA_pml": "ob1"}, "Open MPI v5.0.11") == ""
 
 
 def test_a_launcher_is_found_among_the_processes_above(monkeypatch):
+    name, parent = fault_tolerance._process(os.getpid())
+    assert name and parent == os.getppid() and fault_tolerance._process(1 << 30) == ("", 0)
     family = {7: ("python", 6), 6: ("bash", 5), 5: ("prted", 4), 4: ("prterun", 1)}
     monkeypatch.setattr("ringtrain.transport.fault_tolerance._process", lambda number: family.get(number, ("", 0)))
     assert find_launcher(7) == 5
     assert find_launcher(99) is None
-
-
-def test_names_and_parents_are_read():
-    from ringtrain.transport.fault_tolerance import _process
-
-    name, parent = _process(os.getpid())
-    assert name and parent == os.getppid()
-    assert _process(1 << 30) == ("", 0)
 
 
 # ── what a launcher has still to read ─────────────────────────────────────────────────────────────────────────────────

@@ -67,11 +67,6 @@ def test_this_mpi(libmpi):
     assert names == ["kinds", "query", "ucx"]
     path = libmpi.loaded(libmpi.LIBMPI)
     assert path is not None and path.is_file()
-    answers = (
-        says("yes"),
-        says("no"),
-        says("has", "no"),
-    )
-    assert re.fullmatch("|".join(answers), libmpi.query().why)
+    assert re.search(r"\b(yes|no)\b", libmpi.query().why)
     launcher = libmpi.launcher()
     assert launcher is None or launcher.name in ("mpirun", "mpiexec")

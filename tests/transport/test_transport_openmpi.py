@@ -61,18 +61,11 @@ def test_an_mpi_that_lies_elsewhere_finds_its_own_files(prefix, missing):
         assert prefixes() == {}
 
 
-def test_the_variables_are_removed_where_no_mpi_can_be_loaded(prefix):
+def test_the_variables_are_removed_where_no_mpi_can_be_loaded_and_not_set_for_one_that_runs(prefix, monkeypatch):
     with pytest.raises(ImportError), starting(prefix):
         raise ImportError("no libmpi")
     assert prefixes() == {}
-
-
-def test_an_mpi_that_runs_already_is_left_alone(prefix, monkeypatch):
+    monkeypatch.delenv(COMPONENTS)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", object())
-    with starting(prefix):
+    with starting(prefix), quiet_ucx(None):  # no library has no verbosity
         assert prefixes() == {} and COMPONENTS not in os.environ
-
-
-def test_no_library_has_no_verbosity(prefix):
-    with quiet_ucx(None):
-        pass
