@@ -63,7 +63,7 @@ ORDER = {
     "data": "texts content decoding pixels images split predictions stored file batches readers image_files inputs",
     "exchange": "compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
-    "launch": "texts binding python_script mpirun slurm doctor",
+    "launch": "binding python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "

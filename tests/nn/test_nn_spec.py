@@ -189,6 +189,6 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[text.splitlines()[-1] for text, _ in MISTAKES])
 def test_mistakes_are_explained(text, message):
-    with pytest.raises(ModelError, match=message) as error:
+    with pytest.raises(ModelError, match=says(message)) as error:
         spec.parse_model(text, "m", "m.toml")
     assert str(error.value).startswith("m.toml: ")
