@@ -74,5 +74,5 @@ def whole_number(text: str) -> int | None:
 
 def epochs(text: str) -> Fraction | None:
     """Return the exact number in "5ep" or "0.5ep"; None for any other text."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text)
-    return Fraction(found[1]) if found else None
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text)
+    return Fraction(match[1]) if match else None

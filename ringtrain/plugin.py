@@ -181,14 +181,14 @@ def _proved(name: str, build: Callable) -> Callable:
     def proved(size: int) -> Schedule:
         if size > PROVED_AT_MOST:
             raise UsageError(MANY_RANKS(name=name, most=PROVED_AT_MOST, size=size))
-        made = build(size)
-        if not isinstance(made, Schedule) or made.size != size:
-            raise UsageError(NOT_A_SCHEDULE(name=name, size=size, got=made))
+        schedule = build(size)
+        if not isinstance(schedule, Schedule) or schedule.size != size:
+            raise UsageError(NOT_A_SCHEDULE(name=name, size=size, got=schedule))
         try:
-            verify_schedule(made)
+            verify_schedule(schedule)
         except ScheduleError as error:
             raise UsageError(NOT_PROVED(name=name, size=size, error=error)) from None
-        return made
+        return schedule
 
     return proved
 

@@ -8,7 +8,7 @@
     load(Row, path, "file of `ringtrain plan`")
 
 An int is a float where one is wanted; a bool is no number, and no number is infinite. A field with a default may be
-missing. Rules are in the annotation of a field, or its metadata; those of a list or dict are of its values:
+missing. Rules are in the annotation of a field, or its metadata; rules of a list or dict are of its values:
 
     low, above, below, high   bounds of a number, in place of ``LIMITS``; None: without one
     choices, lengths          of a text; of a list, as a range
@@ -174,15 +174,15 @@ def _value(table: Any, key: str) -> Any:
 def read_fields(known: Mapping[str, Key], table: Mapping, rules: Mapping = NO_RULES) -> dict:
     """Return the values of fields, which are known by their keys in the table. Raises Unfit."""
     values = {}
-    for key, (name, kind, own, is_required) in known.items():
+    for key, (name, kind, field_rules, is_required) in known.items():
         value = reduce(_value, key.split("."), table) if "." in key else table.get(key, MISSING)
         if value is not MISSING:
             try:
-                values[name] = read(kind, value, {**rules, **own} if own else rules)
+                values[name] = read(kind, value, {**rules, **field_rules} if field_rules else rules)
             except Unfit as error:
                 raise error.under(key) from None
         elif is_required:
-            raise Unfit("is missing", wanted(kind, own), key)
+            raise Unfit("is missing", wanted(kind, field_rules), key)
     return values
 
 

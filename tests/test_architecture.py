@@ -66,7 +66,7 @@ ORDER = {
     "launch": "binding python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
-    "nn": "texts workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
+    "nn": "workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
     "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "texts geometry bfloat16 keys elementary pairs precision update normalised base cuda "
@@ -74,8 +74,8 @@ ORDER = {
     "optim": "lr optimizers",
     "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
     "plots scaling page",
-    "runs": "texts search summary conditions table",
-    "plan": "texts layer_times exchange_times iteration strategies prediction plan_file tables plots",
+    "runs": "search summary conditions table",
+    "plan": "layer_times exchange_times iteration strategies prediction plan_file tables plots",
     "show": "tables html figures",
     "storage": "texts files hdf5 checkpoint run_folder",
     "torch": "texts tensors call_order work store shared_buckets monitored_barrier backend mixed buckets world "

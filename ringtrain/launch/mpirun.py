@@ -56,8 +56,10 @@ def _of_template(asked: str) -> Callable[[int], list[str]]:
 
 
 def _is_open_mpi(mpirun: str) -> bool:
-    told = subprocess.run([mpirun, "--version"], capture_output=True, text=True, errors="replace", check=False).stdout
-    return any(name in told for name in OPEN_MPI)
+    version = subprocess.run(
+        [mpirun, "--version"], capture_output=True, text=True, errors="replace", check=False
+    ).stdout
+    return any(name in version for name in OPEN_MPI)
 
 
 def run_to_file(words: Sequence[str], output: Path) -> int:

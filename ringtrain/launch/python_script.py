@@ -76,11 +76,11 @@ def set_variables(environ: MutableMapping[str, str], variables: Mapping[str, str
     environ.update({name: value for name, value in variables.items() if name not in kept})
 
 
-def fair_threads(own: Sequence[int], of_neighbours: Sequence[Sequence[int]]) -> int:
+def fair_threads(cores: Sequence[int], neighbours: Sequence[Sequence[int]]) -> int:
     """Return the threads for a rank's operations: its cores, divided among the ranks of its node that may run on them.
 
-    own:           the cores of this rank
-    of_neighbours: those of each rank of the node, its own among them
+    cores:      of this rank
+    neighbours: the cores of each rank of the node, this one among them
     """
-    sharing = sum(bool(set(own) & set(cores)) for cores in of_neighbours)
-    return max(1, len(own) // max(1, sharing))
+    sharing = sum(bool(set(cores) & set(others)) for others in neighbours)
+    return max(1, len(cores) // max(1, sharing))

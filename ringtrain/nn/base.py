@@ -35,18 +35,18 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns ``start:stop`` of ``of``."""
+    """Columns ``start:stop`` of a ``total``."""
 
     start: int
     stop: int
-    of: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One named array of a layer. role: weight, bias, norm (scale or shift of a normalisation) or statistic
     (a running average: its "gradient" is the batch's statistic, and its update is :meth:`Ops.approach`). ``columns``:
-    those of a whole parameter that this one is, if other ranks have the rest."""
+    the columns of a whole parameter that this one is, if other ranks have the rest."""
 
     name: str
     shape: Shape
@@ -60,7 +60,7 @@ class Parameter:
 
     @property
     def whole_shape(self) -> Shape:
-        return self.shape if self.columns is None else (*self.shape[:-1], self.columns.of)
+        return self.shape if self.columns is None else (*self.shape[:-1], self.columns.total)
 
     def of_columns(self, start: int, stop: int) -> "Parameter":
         """Return columns start:stop of this parameter as one of their own."""
@@ -71,16 +71,16 @@ class Parameter:
         """Return this parameter's columns of the whole one."""
         return whole if self.columns is None else whole[..., self.columns.start : self.columns.stop]
 
-    def take(self, own: np.ndarray, start: int, values: np.ndarray) -> None:
-        """Copy the elements of the whole parameter from ``start`` on to ``own``, flat arrays, as far as they are of
+    def take(self, flat: np.ndarray, start: int, values: np.ndarray) -> None:
+        """Copy the elements of the whole parameter from ``start`` on to ``flat``, both flat, as far as they are of
         this parameter's columns."""
         if self.columns is None:
-            own[start : start + values.size] = values
+            flat[start : start + values.size] = values
             return
         columns = self.columns
-        rows, places = np.divmod(np.arange(start, start + values.size), columns.of)
-        ours = (columns.start <= places) & (places < columns.stop)
-        own[rows[ours] * (columns.stop - columns.start) + places[ours] - columns.start] = values[ours]
+        rows, numbers = np.divmod(np.arange(start, start + values.size), columns.total)
+        ours = (columns.start <= numbers) & (numbers < columns.stop)
+        flat[rows[ours] * (columns.stop - columns.start) + numbers[ours] - columns.start] = values[ours]
 
 
 @dataclass(slots=True)
@@ -88,11 +88,11 @@ class Pass:
     """The context of one forward and backward pass: passed in, never ambient.
 
     examples:   int64 device array, the data-set index of each example: keys of random numbers
-    total:      examples that batch statistics are averaged over: those of the iteration, on all ranks, or on this one
+    total:      examples that batch statistics are averaged over: of the iteration, on all ranks, or on this one
                 if each rank has weights of its own (:meth:`ringtrain.exchange.base.Exchange.denominator`)
     key:        uint64 device array of one element, which mixes seed and iteration: the other key of random numbers
     accumulate: whether gradients are added to the arena's contents (further micro-batches)
-    add_over_ranks: adds a flat float64 host array over all ranks, in place: then batch statistics are those of the
+    add_over_ranks: adds a flat float64 host array over all ranks, in place: then batch statistics are of the
                 whole batch, which must be in one pass on each rank; None: of ghost batches
     recorded:   whether passes may be recorded: input, examples and the gradient of the output keep their addresses for
                 every pass of this many examples, until ``space`` replaces an array

@@ -57,13 +57,13 @@ def _is_hole(value) -> bool:
 
 
 def _layer(layer: dict, prefix: str, values: dict, within: set, before: str, first: bool) -> dict:
-    made = {key: values[value[1:]] if _is_hole(value) else value for key, value in layer.items()}
-    made["name"] = f"{prefix}.{layer.get('name')}"
-    if isinstance(made.get("inputs"), list):
-        made["inputs"] = [_source(source, prefix, within, before) for source in made["inputs"]]
+    expanded = {key: values[value[1:]] if _is_hole(value) else value for key, value in layer.items()}
+    expanded["name"] = f"{prefix}.{layer.get('name')}"
+    if isinstance(expanded.get("inputs"), list):
+        expanded["inputs"] = [_source(source, prefix, within, before) for source in expanded["inputs"]]
     elif first:
-        made.setdefault("inputs", [before])
-    return made
+        expanded.setdefault("inputs", [before])
+    return expanded
 
 
 def _source(source, prefix: str, within: set, before: str):

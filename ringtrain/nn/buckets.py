@@ -36,14 +36,14 @@ def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> lis
     not reach, are in a bucket of their own.
     """
     buckets: list[Bucket] = []
-    held: list[Span] = []
+    pending: list[Span] = []
     frozen = list(takewhile(lambda span: span.parameter.frozen, spans))
     for span in reversed(spans[len(frozen) :]):
-        held.insert(0, span)
-        if (held[-1].stop - held[0].start) * itemsize >= bucket_bytes:
-            buckets.append(_bucket(held, itemsize))
-            held = []
-    return [*buckets, *(_bucket(rest, itemsize) for rest in (held, frozen) if rest)]
+        pending.insert(0, span)
+        if (pending[-1].stop - pending[0].start) * itemsize >= bucket_bytes:
+            buckets.append(_bucket(pending, itemsize))
+            pending = []
+    return [*buckets, *(_bucket(rest, itemsize) for rest in (pending, frozen) if rest)]
 
 
 def _bucket(spans: list[Span], itemsize: int) -> Bucket:

@@ -74,12 +74,12 @@ class Conv2D(SpatialConvolution):
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs
         y_NPQK = ctx.space.shared(f"{self.name}.y", (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]])))
-        given = x_NHWC, weights["weight"], weights.get("bias"), y_NPQK, self.geometry
+        arguments = x_NHWC, weights["weight"], weights.get("bias"), y_NPQK, self.geometry
         if not (self.ghost and ctx.makes_ghost_statistics):
-            ctx.ops.conv2d(*given, relu=self.relu)
+            ctx.ops.conv2d(*arguments, relu=self.relu)
             return y_NPQK, (x_NHWC, y_NPQK)
         memory = ctx.space(f"{self.name}.moments", (ctx.ops.moment_parts(y_NPQK.shape, self.ghost),), ctx.ops.dtype)
-        moments = ctx.ops.conv2d(*given, relu=self.relu, moments=memory, ghost=self.ghost)
+        moments = ctx.ops.conv2d(*arguments, relu=self.relu, moments=memory, ghost=self.ghost)
         return y_NPQK if moments is None else Measured(y_NPQK, moments), (x_NHWC, y_NPQK)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):

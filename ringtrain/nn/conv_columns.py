@@ -63,12 +63,12 @@ class ColumnConvolution(SpatialConvolution):
             parts = self._cut(ctx, "dy", dy[start:stop])
             for group, part in enumerate(parts):
                 columns = self._columns(ctx, x[start:stop], part.shape[0], group)
-                given = None if dx is None else dx[start:stop]
-                dcolumns = self._dcolumns(ctx, given, columns.shape)
+                part_dx = None if dx is None else dx[start:stop]
+                dcolumns = self._dcolumns(ctx, part_dx, columns.shape)
                 added = start > 0 or (ctx.accumulate and self.groups == 1)
                 ctx.ops.linear_back(columns, of_group[group], part, part, dws[group], None, dcolumns, accumulate=added)
                 if dx is not None and not self._of_image:
-                    ctx.ops.columns_back(dcolumns, None, given, self.geometry, group)
+                    ctx.ops.columns_back(dcolumns, None, part_dx, self.geometry, group)
         if self.groups > 1:
             self._join(ctx, dws, grads["weight"])
         return (dx,)
@@ -136,7 +136,7 @@ class Conv1D(ColumnConvolution):
         if not self._depthwise(x):
             return super().backward(ctx, weights, grads, dy, tape, wanted)
         dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
-        weight, dw = (given["weight"].reshape((self.kernel, self.channels)) for given in (weights, grads))
+        weight, dw = (views["weight"].reshape((self.kernel, self.channels)) for views in (weights, grads))
         gradients = dw, grads.get("bias"), dx
         rest = {"relu": self.relu, "accumulate": ctx.accumulate}
         ctx.ops.depthwise_line_back(x, weight, y, dy, *gradients, self.geometry, **rest)

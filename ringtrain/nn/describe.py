@@ -41,8 +41,8 @@ def _row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_byt
     trained = sum(element_count(p.shape) for p in parameters if p.role != "statistic")
     moved = sum(element_count(p.shape) for p in parameters)
     kind = type(layer).__name__ + (f" (in {folded_into})" if folded_into else "")
-    held = 0 if folded_into or isinstance(layer, Flatten) else batch * element_count(shape) * item_bytes
-    return LayerRow(node.name, kind, shape, trained, layer.flops(inputs), held, moved * item_bytes)
+    activation_bytes = 0 if folded_into or isinstance(layer, Flatten) else batch * element_count(shape) * item_bytes
+    return LayerRow(node.name, kind, shape, trained, layer.flops(inputs), activation_bytes, moved * item_bytes)
 
 
 def total(rows: list[LayerRow]) -> LayerRow:

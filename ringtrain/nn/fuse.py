@@ -43,14 +43,14 @@ def foldable_sums(nodes: tuple[Node, ...]) -> dict[str, str]:
     """Return the name of each foldable sum of two inputs → the name of the BatchNorm that absorbs it: the later input,
     so that the other is there before it, and no layer changes its place."""
     layers, read = {node.name: node.layer for node in nodes}, reader_counts(nodes)
-    places, found = {name: place for place, name in enumerate(layers)}, {}
+    positions, absorbers = {name: position for position, name in enumerate(layers)}, {}
     for node in nodes:
         if isinstance(node.layer, Add) and len(node.inputs) == 2:
-            later = max(node.inputs, key=lambda source: places.get(source, -1))
+            later = max(node.inputs, key=lambda source: positions.get(source, -1))
             layer = layers.get(later)
             if isinstance(layer, BatchNorm) and not layer.relu and read[later] == 1:
-                found[node.name] = later
-    return found
+                absorbers[node.name] = later
+    return absorbers
 
 
 def neighboured(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

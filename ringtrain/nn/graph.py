@@ -16,8 +16,7 @@ from itertools import chain
 from typing import Any
 
 from ringtrain.arrays import Array
-from ringtrain.errors import ModelError, nearest
-from ringtrain.nn import capture_segments, describe, graph_checks, texts
+from ringtrain.nn import capture_segments, describe, graph_checks
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Parameter, Pass, Shape, Span, Views, Wanted
 from ringtrain.nn.capture_segments import CaptureSegment
@@ -51,7 +50,7 @@ class ArenaPart:
 
 
 class Graph:
-    """A network. nodes: those of the model file, kept in ``.nodes``; ``.plan`` is computed, with ReLUs and sums folded.
+    """A network. nodes: the model file's, kept in ``.nodes``; ``.plan`` is computed, with ReLUs and sums folded.
     wants_dx: whether backward also computes the gradient of the input: for a part that follows others
 
     Raises: ModelError if names or shapes do not fit
@@ -69,7 +68,7 @@ class Graph:
         self._views: dict[str, ArenaPart] = {}
         self._plans: dict[tuple, list[CaptureSegment]] = {}
         self._blocks: dict[tuple, list[Block]] = {}
-        self._places = {node.name: i for i, node in enumerate(self.plan)}
+        self._positions = {node.name: i for i, node in enumerate(self.plan)}
         self._last_reader = {source: i for i, node in enumerate(self.plan) for source in node.inputs}
 
     @property
@@ -79,8 +78,8 @@ class Graph:
     @property
     def entries(self) -> int | None:
         """The entries of the embedding that reads the input, which are whole numbers below it; None: any numbers."""
-        found = (getattr(node.layer, "entries", None) for node in self.nodes if INPUT in node.inputs)
-        return min(filter(None, found), default=None)
+        counts = (getattr(node.layer, "entries", None) for node in self.nodes if INPUT in node.inputs)
+        return min(filter(None, counts), default=None)
 
     def parameters(self) -> tuple[tuple[str, Parameter], ...]:
         """Return (full name, parameter) in layer order: the table of an arena."""
@@ -91,7 +90,7 @@ class Graph:
         )
 
     def bind(self, arena: Arena) -> None:
-        """Use the weights and gradients of an arena that was made from :meth:`parameters`, or from those of a graph
+        """Use the weights and gradients of an arena that was made from :meth:`parameters`, or from the parameters of a graph
         that contains this one.
         """
         self._arena = arena
@@ -101,28 +100,28 @@ class Graph:
             layer = span.name.rpartition(".")[0]
             if layer in spans:
                 spans[layer].append(span)
-        for layer, held in spans.items():
-            weights = {span.parameter.name: arena.weight(span) for span in held}
-            grads = {span.parameter.name: arena.grad(span) for span in held}
-            self._views[layer] = ArenaPart(weights, grads, tuple(held))
+        for layer, layer_spans in spans.items():
+            weights = {span.parameter.name: arena.weight(span) for span in layer_spans}
+            grads = {span.parameter.name: arena.grad(span) for span in layer_spans}
+            self._views[layer] = ArenaPart(weights, grads, tuple(layer_spans))
 
     def forward(
         self, ctx: Pass, x: Array, upto: str | None = None, need: Callable[[Span], None] | None = None
     ) -> tuple[Array, Tapes]:
-        """Return the last layer's output (or that of layer ``upto``), and the tapes for :meth:`backward`. ``need``
+        """Return the last layer's output (or layer ``upto``'s), and the tapes for :meth:`backward`. ``need``
         is called with each span before it is read.
         """
         tapes = Tapes({INPUT: x})
         ctx.space.begin(_kind(ctx))
         nodes = self._until(upto)
         for number, block in enumerate(self._blocks_of(ctx, nodes)):
-            made = self._run(ctx, ("forward", upto, ctx.waits, number), block.nodes, tapes.outputs, need)
+            part = self._run(ctx, ("forward", upto, ctx.waits, number), block.nodes, tapes.outputs, need)
             if block.recomputed:
-                tapes.outputs[block.output] = made.outputs[block.output]
+                tapes.outputs[block.output] = part.outputs[block.output]
                 ctx.space.keep(arrays_in((tapes.outputs.values(), tapes.kept.values())))
             else:
-                tapes.outputs.update(made.outputs)
-                tapes.kept.update(made.kept)
+                tapes.outputs.update(part.outputs)
+                tapes.kept.update(part.kept)
         if not ctx.training:
             ctx.space.end(EVALUATION)
         return tapes.outputs[nodes[-1].name], tapes
@@ -131,33 +130,33 @@ class Graph:
         self, ctx: Pass, key: tuple, nodes: tuple[Node, ...], before: Views, need: Callable[[Span], None] | None = None
     ) -> Tapes:
         """Return the outputs of these layers, from the outputs ``before`` them, and their tapes."""
-        made = Tapes()
+        tapes = Tapes()
         plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, nodes))
         for number, segment in enumerate(plan):
             if need is not None:
                 for span in chain.from_iterable(self._views[node.name].spans for node in segment):
                     need(span)
-            known = ChainMap(made.outputs, before)
+            known = ChainMap(tapes.outputs, before)
             run = partial(self._through, ctx, segment, known)
             part = self._recorded(ctx, (*key, number), segment, before[INPUT].shape[0], run)
-            made.outputs.update(part.outputs)
-            made.kept.update(part.kept)
-        return made
+            tapes.outputs.update(part.outputs)
+            tapes.kept.update(part.kept)
+        return tapes
 
     def _through(self, ctx: Pass, segment: CaptureSegment, before: MutableMapping[str, Array]) -> Tapes:
         """Return the outputs of a segment's layers, from the outputs ``before`` it."""
-        made = Tapes()
-        known = ChainMap(made.outputs, before)
+        tapes = Tapes()
+        known = ChainMap(tapes.outputs, before)
         for node in segment:
             ctx.layer = node.name
             if ctx.rounds:
                 self._round(ctx, node)
             xs = [known[source] for source in node.inputs]
             y, kept = node.layer.forward(ctx, self._weights(ctx, node), xs)
-            made.outputs[node.name], made.kept[node.name] = y, kept
+            tapes.outputs[node.name], tapes.kept[node.name] = y, kept
             if not ctx.training and ctx.space.planning:
                 ctx.space.keep(self._still_read(known, node, y))
-        return made
+        return tapes
 
     def _round(self, ctx: Pass, node: Node) -> None:
         """Round weights for this pass, as far as they are there: those up to the next layer that waits, at once."""
@@ -169,16 +168,16 @@ class Graph:
 
     def _rounding_parts(self, ctx: Pass) -> dict[str, slice]:
         """The layers at which weights are rounded, and the part of the arena."""
-        waiting, found, first = capture_segments.layers_of(ctx.waits), dict[str, slice](), ""
+        waiting, parts, first = capture_segments.layers_of(ctx.waits), dict[str, slice](), ""
         for node in self.plan:
             spans = self._views[node.name].spans
             if spans:
                 first = node.name if not first or node.name in waiting else first
-                found[first] = slice(found[first].start if first in found else spans[0].start, spans[-1].stop)
-        return found
+                parts[first] = slice(parts[first].start if first in parts else spans[0].start, spans[-1].stop)
+        return parts
 
     def _weights(self, ctx: Pass, node: Node) -> dict[str, Any]:
-        """A layer's weights: those of products also as the pass has rounded them."""
+        """A layer's weights: factors of products also as the pass has rounded them."""
         views = self._views[node.name]
         if self._arena is None or not ctx.rounds:
             return views.weights
@@ -195,10 +194,10 @@ class Graph:
 
     def _still_read(self, known: Mapping[str, Array], node: Node, y: Array) -> Iterator[Array]:
         """The outputs that layers after this one read, in a pass that has no backward."""
-        place = self._places[node.name]
+        position = self._positions[node.name]
         yield y
         for name, output in known.items():
-            if self._last_reader.get(name, -1) > place:
+            if self._last_reader.get(name, -1) > position:
                 yield output
 
     def _blocks_of(self, ctx: Pass, nodes: tuple[Node, ...]) -> list[Block]:
@@ -231,8 +230,7 @@ class Graph:
         for i, node in enumerate(self.plan):
             if upto in (node.name, *node.folded):
                 return (*self.plan[:i], as_far_as(node, upto))
-        names = [node.name for node in self.nodes]
-        raise ModelError(texts.UNKNOWN_LAYER(layer=upto, hint=nearest(upto, names)))
+        raise graph_checks.unknown_layer(upto, [node.name for node in self.nodes])
 
     def backward(self, ctx: Pass, dlogits: Array, tapes: Tapes) -> Iterator[Span]:
         """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``
@@ -287,20 +285,20 @@ class Graph:
 
     def _still_kept(self, ctx: Pass, tapes: Tapes, node: Node) -> Iterator[Array]:
         """The arrays that backward needs for the layers before this one."""
-        place = self._places[node.name]
+        position = self._positions[node.name]
         if ctx.recompute:  # blocks before this one run again, from the outputs that are left
-            yield from arrays_in(y for name, y in tapes.outputs.items() if self._places.get(name, -1) < place)
-        for before in self.plan[:place]:
+            yield from arrays_in(y for name, y in tapes.outputs.items() if self._positions.get(name, -1) < position)
+        for before in self.plan[:position]:
             yield from arrays_in(tapes.kept.get(before.name))
 
     @staticmethod
-    def _added(ctx: Pass, held: Array | None, dx: Array) -> Array:
+    def _added(ctx: Pass, total: Array | None, dx: Array) -> Array:
         """The gradient of an output with another reader. Each array belongs to its receiver, so it is added in place,
         unless the layer has done so."""
-        if held is None or dx is held:
+        if total is None or dx is total:
             return dx
-        ctx.ops.add(held, dx, held)
-        return held
+        ctx.ops.add(total, dx, total)
+        return total
 
     def first_nonfinite(self, ctx: Pass, tapes: Tapes) -> str | None:
         """Return the first layer, in order, whose output has a NaN or an infinity."""

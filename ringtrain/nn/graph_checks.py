@@ -70,10 +70,10 @@ def infer_shapes(nodes: tuple[Node, ...], input_shape: Shape) -> dict[str, Shape
     known = {INPUT: tuple(input_shape)}
     _check_size("the input", known[INPUT])
     for node in nodes:
-        given = input_shapes(node, known)
-        known[node.name] = node.layer.shape(given)
+        inputs = input_shapes(node, known)
+        known[node.name] = node.layer.shape(inputs)
         _check_size(f"layer {node.name!r}", known[node.name])
-        for parameter in node.layer.parameters(given):
+        for parameter in node.layer.parameters(inputs):
             _check_size(f"{parameter.name} of layer {node.name!r}", parameter.shape)
     return known
 
@@ -85,6 +85,11 @@ def _check_size(name: str, shape: Shape) -> None:
         )
 
 
+def unknown_layer(name: str, known: Iterable[str]) -> ModelError:
+    """Return the error for a name that is of no layer."""
+    return ModelError(f"the model has no layer {name!r}; {nearest(name, known)}")
+
+
 def input_shapes(node: Node, known: dict[str, Shape]) -> list[Shape]:
     """Return the shapes of a node's inputs."""
     return [known[source] for source in node.inputs]
@@ -94,9 +99,9 @@ def gradients_needed(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: I
     """Return the outputs whose gradient is needed: those with a trained parameter in or before their layer, and those
     that are ``wanted``.
     """
-    found = set(wanted)
+    needed = set(wanted)
     for node in nodes:
         parameters = {parameter.name for parameter in node.layer.parameters(input_shapes(node, known))}
-        if found.intersection(node.inputs) or parameters - node.layer.frozen:
-            found.add(node.name)
-    return found
+        if needed.intersection(node.inputs) or parameters - node.layer.frozen:
+            needed.add(node.name)
+    return needed

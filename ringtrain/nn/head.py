@@ -7,7 +7,7 @@ import tomli_w
 
 from ringtrain import parsing
 from ringtrain.errors import ModelError
-from ringtrain.nn import graph_checks, spec, texts
+from ringtrain.nn import graph_checks, spec
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
@@ -33,10 +33,14 @@ def head_of(graph: Graph) -> Node | None:
 def with_classes(model: ModelSpec, classes: int) -> ModelSpec:
     """Return the model with a last layer, fully connected or a convolution, of ``classes`` outputs. Raises ModelError
     if another layer is the last one with parameters, or if it is of a block."""
+    no_head = ModelError(
+        f"--classes {classes}: the output of model {model.name!r} is not that of one last Linear or Conv2D layer: "
+        "change the model file itself"
+    )
     head = head_of(model.graph())
     key = UNITS.get(type(head.layer)) if head else None
     if head is None or key is None:
-        raise ModelError(texts.NO_HEAD(model=model.name, classes=classes))
+        raise no_head
     wanted = copy.deepcopy(parsing.parse_toml(model.text))
     entry = next((layer for layer in wanted["layers"] if layer.get("name") == head.name), None)
     if entry is None:
@@ -53,5 +57,5 @@ def with_classes(model: ModelSpec, classes: int) -> ModelSpec:
     changed = spec.parse_model(text, model.name)
     shape = changed.graph().shapes[changed.graph().output]
     if shape[-1] != classes:
-        raise ModelError(texts.NO_HEAD(model=model.name, classes=classes))
+        raise no_head
     return changed

@@ -66,11 +66,11 @@ def initial(parameter: Parameter, name: str, seed: int, dtype: DTypeLike = np.fl
     """Return the initial value of a parameter of full name ``name``, drawn in float64. Of one that is some columns the
     whole is drawn, a block at a time.
     """
-    own = np.empty(int(np.prod(parameter.shape)), dtype)
+    values_of_part = np.empty(int(np.prod(parameter.shape)), dtype)
     key, count = additive_key(seed, name_key(name)), int(np.prod(parameter.whole_shape))
     for start, values in DRAWS[parameter.fill.kind](parameter.fill, key, count):
-        parameter.take(own, start, values)
-    return own.reshape(parameter.shape)
+        parameter.take(values_of_part, start, values)
+    return values_of_part.reshape(parameter.shape)
 
 
 def initialise(arena: Arena, ops: Ops, seed: int) -> None:

@@ -116,10 +116,10 @@ class Add(Fusable):
     """The sum of its inputs, which have one shape."""
 
     def shape(self, inputs):
-        given = shapes.several(self, inputs)
-        if len(set(given)) > 1:
+        checked = shapes.several(self, inputs)
+        if len(set(checked)) > 1:
             raise shapes.misfit(self, inputs, "inputs of the same shape")
-        return given[0]
+        return checked[0]
 
     def flops(self, inputs):
         return (len(inputs) - 1) * shapes.element_count(inputs[0])
@@ -155,10 +155,10 @@ class Concat(Layer):
     """
 
     def shape(self, inputs):
-        given = shapes.several(self, inputs)
-        if len({shape[:-1] for shape in given}) > 1:
+        checked = shapes.several(self, inputs)
+        if len({shape[:-1] for shape in checked}) > 1:
             raise shapes.misfit(self, inputs, "inputs that differ in their channels only")
-        return (*given[0][:-1], sum(shape[-1] for shape in given))
+        return (*checked[0][:-1], sum(shape[-1] for shape in checked))
 
     def forward(self, ctx, weights, xs):
         widths = [x.shape[-1] for x in xs]

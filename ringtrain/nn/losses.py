@@ -145,8 +145,8 @@ class SoftmaxCrossEntropy(Loss):
     def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
         dx = ctx.space("loss.dx", outputs.shape)
         (rows, classes), dx_rows = _rows(outputs, labels), _rows(dx, labels)[0]
-        given = _inverse(denominator), self.smoothing, self.ignore, ctx.factor
-        ctx.ops.softmax_cross_entropy(rows, classes, dx_rows, totals_3, *given)
+        settings = _inverse(denominator), self.smoothing, self.ignore, ctx.factor
+        ctx.ops.softmax_cross_entropy(rows, classes, dx_rows, totals_3, *settings)
         return dx
 
     def unusable(self, labels: np.ndarray, output: Shape) -> np.ndarray:
@@ -200,8 +200,8 @@ class ValueLoss(Loss):
 
     def backward(self, ctx: Pass, outputs: Array, labels: Array, totals_3: Array, denominator: float) -> Array:
         dx = ctx.space("loss.dx", outputs.shape)
-        given = _inverse(denominator), self.delta, ctx.factor
-        ctx.ops.value_loss(self.name, _flat(outputs), _flat(labels), _flat(dx), totals_3, *given)
+        settings = _inverse(denominator), self.delta, ctx.factor
+        ctx.ops.value_loss(self.name, _flat(outputs), _flat(labels), _flat(dx), totals_3, *settings)
         return dx
 
     def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:

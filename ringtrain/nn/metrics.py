@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 TOP = 5  # of top-5 accuracy
-MANY = 100  # classes of which training tells it
+MANY = 100  # classes from which on training tells it
 MOST_CONFUSED = 2048  # classes of a confusion matrix: 32 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class ClassCounts:
-    """Elements by class, int64 [K]: those labelled so, those that the network takes for it, and those of both.
+    """Elements by class, int64 [K]: labelled so, predicted so, and both.
     ``confusion``: [K, K], of label and prediction; None for too many classes, or for classes that do not exclude one
     another."""
 
@@ -96,26 +96,28 @@ class ClassMetrics(Metrics):
         known = (labels >= 0) & (labels < self._count)
         rows, labels = outputs.reshape(-1, self._count)[known], labels[known]
         if self._top:
-            counts[0] += np.count_nonzero(_place(rows, labels) < TOP)
+            counts[0] += np.count_nonzero(_rank_of_label(rows, labels) < TOP)
         if not self._by_class:
             return
         predicted, by_class = rows.argmax(axis=1), counts[int(self._top) :]
         if self._matrix:
             by_class += np.bincount(labels * np.int64(self._count) + predicted, minlength=by_class.size)
             return
-        for part, found in zip(by_class.reshape(3, -1), (labels, predicted, labels[labels == predicted]), strict=True):
-            part += np.bincount(found, minlength=self._count)
+        for part, classes in zip(
+            by_class.reshape(3, -1), (labels, predicted, labels[labels == predicted]), strict=True
+        ):
+            part += np.bincount(classes, minlength=self._count)
 
     def read(self, valid, sums, counts) -> Mapping[str, float | None]:
-        found: dict[str, float | None] = {}
+        values: dict[str, float | None] = {}
         if self._top:
-            found["top5_accuracy"] = _over(counts[0], valid)
+            values["top5_accuracy"] = _over(counts[0], valid)
         if self._dense:
             by_class = self.classes(counts)
             assert by_class is not None, "dense classes are counted"
             iou = by_class.iou
-            found["mean_iou"] = float(iou[~np.isnan(iou)].mean()) if not np.isnan(iou).all() else None
-        return found
+            values["mean_iou"] = float(iou[~np.isnan(iou)].mean()) if not np.isnan(iou).all() else None
+        return values
 
     def classes(self, counts) -> ClassCounts | None:
         if not self._by_class:
@@ -134,11 +136,11 @@ class BinaryMetrics(Metrics):
         self._columns, self.names, self.counts = columns, ("f1",), 3 * columns
 
     def add(self, outputs, labels, sums, counts) -> None:
-        there, labels = outputs.reshape(-1, self._columns) > 0, labels.reshape(-1, self._columns)
+        present, labels = outputs.reshape(-1, self._columns) > 0, labels.reshape(-1, self._columns)
         counts_here = labels != -1 if labels.dtype.kind == "i" else np.ones(labels.shape, bool)
         right = labels > 0.5
-        for part, found in zip(counts.reshape(3, -1), (right, there, right & there), strict=True):
-            part += (found & counts_here).sum(axis=0)
+        for part, classes in zip(counts.reshape(3, -1), (right, present, right & present), strict=True):
+            part += (classes & counts_here).sum(axis=0)
 
     def read(self, valid, sums, counts) -> Mapping[str, float | None]:
         labelled, predicted, hits = counts.reshape(3, -1).sum(axis=1)
@@ -169,11 +171,11 @@ class ValueMetrics(Metrics):
         return {"rmse": (squares / valid) ** 0.5, "mae": sizes / valid, "r2": r2}
 
 
-def _place(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _rank_of_label(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The place of each label among the outputs, from 0; of equal ones the first comes first."""
-    own = np.take_along_axis(rows, labels[:, None], axis=1)
+    scores = np.take_along_axis(rows, labels[:, None], axis=1)
     before = np.arange(rows.shape[1]) < labels[:, None]
-    return ((rows > own) | ((rows == own) & before)).sum(axis=1)
+    return ((rows > scores) | ((rows == scores) & before)).sum(axis=1)
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

@@ -62,10 +62,10 @@ class LRN(Layer):
 @dataclass(frozen=True)
 class BatchNorm(Fusable):
     """y = gamma · (x - mean)/sqrt(variance + eps) + beta, channel by channel. In training mean and variance
-    are those of each ghost batch of ``ghost`` consecutive examples, so the result does not depend on the
+    are of each ghost batch of ``ghost`` consecutive examples, so the result does not depend on the
     size of a rank's batch; in evaluation they are the running averages, which move by ``rate`` an iteration.
     ``gamma`` is the initial scale: 0 in the last one of a residual block (Goyal et al. 2017). If the pass
-    adds over ranks, mean and variance are those of the whole batch instead (:mod:`ringtrain.nn.whole_batch`).
+    adds over ranks, mean and variance are of the whole batch instead (:mod:`ringtrain.nn.whole_batch`).
 
     The running averages are parameters of role statistic: their "gradient" is this rank's share of the
     batch's statistics, so one exchange sums it like any gradient.
@@ -125,10 +125,10 @@ class BatchNorm(Fusable):
             ctx.ops.batch_norm_fixed(*arrays, weights["mean"], weights["variance"], y, self.eps, **end)
             return y, (x, y, weights["mean"], weights["variance"], None) if ctx.training else None
         if ctx.add_over_ranks is not None:
-            found = whole_batch.batch_statistics(ctx, self.name, x, ctx.add_over_ranks)
-            mean_C, var_C = whole_batch.device_moments(ctx, self.name, found)
+            batch = whole_batch.batch_statistics(ctx, self.name, x, ctx.add_over_ranks)
+            mean_C, var_C = whole_batch.device_moments(ctx, self.name, batch)
             ctx.ops.batch_norm_fixed(*arrays, mean_C, var_C, y, self.eps, **end)
-            return y, (x, y, mean_C, var_C, found)
+            return y, (x, y, mean_C, var_C, batch)
         groups = (-(-x.shape[0] // self.ghost), x.shape[-1])
         mean_GC, var_GC = (ctx.space(f"{self.name}.{what}", groups, ctx.ops.dtype) for what in ("mean", "variance"))
         ctx.ops.batch_norm(*arrays, y, mean_GC, var_GC, self.ghost, self.eps, **end)
@@ -161,8 +161,8 @@ class BatchNorm(Fusable):
                 x, statistics, dy, *outputs, dx, ctx.total, positive, relu=self.relu, accumulate=ctx.accumulate
             )
             return dxs
-        _, y, mean_GC, var_GC, found = tape
-        if self.is_fixed or found is not None:
+        _, y, mean_GC, var_GC, batch = tape
+        if self.is_fixed or batch is not None:
             self._backward_by_sums(ctx, weights["gamma"], grads, dy, tape, dx)
             return dxs
         arrays = x, weights["gamma"], y, mean_GC, var_GC, dy, grads["gamma"], grads["beta"], dx
@@ -173,16 +173,16 @@ class BatchNorm(Fusable):
 
     def _backward_by_sums(self, ctx, gamma_C, grads, dy, tape, dx) -> None:
         """Gradients by statistics of all ranks; or by the running averages, which depend on no x, and stay."""
-        x, y, mean_C, var_C, found = tape
+        x, y, mean_C, var_C, batch = tape
         sums_2C = ctx.space(f"{self.name}.sums", (2, x.shape[-1]), "float64")
         ctx.ops.batch_norm_sums(x, y, mean_C, dy, sums_2C, relu=self.relu)  # masks dy
-        if found is not None:
-            whole_batch.parameter_gradients(ctx, found, self.eps, grads, sums_2C, dx is not None)
+        if batch is not None:
+            whole_batch.parameter_gradients(ctx, batch, self.eps, grads, sums_2C, dx is not None)
         else:
             for array in (*grads.values(), sums_2C):
                 ctx.ops.fill(array, 0)
         if dx is not None:
-            ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, found.count if found else 1, dx, self.eps)
+            ctx.ops.batch_norm_dx(x, gamma_C, mean_C, var_C, dy, sums_2C, batch.count if batch else 1, dx, self.eps)
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ class ExampleNorm(Layer):
         dx = ctx.space.shared(f"{self.name}.dx", x.shape) if wanted[0] else None
         (x_NSC, _), (dy_NSC, _) = self._view(x), self._view(dy)
         dx_NSC = None if dx is None else self._view(dx)[0]
-        given = x_NSC, weights["gamma"], mean_NG, inverse_NG, dy_NSC, grads["gamma"], grads["beta"], dx_NSC
-        ctx.ops.group_norm_back(*given, accumulate=ctx.accumulate)
+        arguments = x_NSC, weights["gamma"], mean_NG, inverse_NG, dy_NSC, grads["gamma"], grads["beta"], dx_NSC
+        ctx.ops.group_norm_back(*arguments, accumulate=ctx.accumulate)
         return (dx,)
 
 

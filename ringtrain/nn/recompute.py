@@ -41,7 +41,7 @@ def make_blocks(ctx: Pass, nodes: Sequence[Node], shapes: dict[str, Shape]) -> l
 
 
 def _possible_ends(nodes: Sequence[Node]) -> set[int]:
-    """The places after which later layers read one output alone, that of the layer there."""
+    """The places after which later layers read one output alone, which the layer at this place computes."""
     last = {node.name: i for i, node in enumerate(nodes)}  # the last reader of each output
     for i, node in enumerate(nodes):
         last.update({source: i for source in node.inputs if source in last})

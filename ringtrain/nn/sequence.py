@@ -63,7 +63,7 @@ class Embedding(Layer):
 
 @dataclass(frozen=True)
 class PositionEmbedding(Layer):
-    """y = x + weight, a learnt row for each place of the sequence. The weights start as those of :class:`Embedding`.
+    """y = x + weight, a learnt row for each place of the sequence. The weights start as in :class:`Embedding`.
 
     Shapes: x [N,L,D] → y [N,L,D]; weight [L,D]
     """
@@ -118,12 +118,12 @@ class Attention(Layer):
 
     def parameters(self, inputs):
         D = shapes.sequence(self, inputs)[1]
-        found = []
+        parameters = []
         for name, units in (("qkv", 3 * D), ("out", D)):
-            found.append(Parameter(f"{name}_weight", (D, units), Fill("xavier", 0.0, D, units)))
+            parameters.append(Parameter(f"{name}_weight", (D, units), Fill("xavier", 0.0, D, units)))
             if self.bias:
-                found.append(Parameter(f"{name}_bias", (units,), Fill("constant", 0.0), "bias"))
-        return tuple(found)
+                parameters.append(Parameter(f"{name}_bias", (units,), Fill("constant", 0.0), "bias"))
+        return tuple(parameters)
 
     def flops(self, inputs):
         L, D = inputs[0]
@@ -154,5 +154,5 @@ class Attention(Layer):
     @staticmethod
     def _linear_back(ctx, name, weights, grads, x, dy, dx) -> None:
         rows, slopes = as_rows(x), as_rows(dy)
-        given = rows, weights[f"{name}_weight"], slopes, slopes, grads[f"{name}_weight"], grads.get(f"{name}_bias")
-        ctx.ops.linear_back(*given, None if dx is None else as_rows(dx), accumulate=ctx.accumulate)
+        arrays = rows, weights[f"{name}_weight"], slopes, slopes, grads[f"{name}_weight"], grads.get(f"{name}_bias")
+        ctx.ops.linear_back(*arrays, None if dx is None else as_rows(dx), accumulate=ctx.accumulate)

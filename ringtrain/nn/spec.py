@@ -30,7 +30,7 @@ class InputSpec:
     """The input of a network: (image - mean) · scale / std, of images with values from 0 to 255.
 
     shape: [H, W, C] after cropping; or as stored: [L], [L, C] or [D, H, W, C]
-    mean:  "none", "channel" or "image": that of the data set's training examples
+    mean:  "none", "channel" or "image": the mean of the data set's training examples
     std:   "none" or "channel"
     scale: multiplies after the mean is subtracted
     pad:   zeros a side (after the mean is subtracted), of which a random crop is taken in training; of [H, W, C] alone
@@ -82,8 +82,8 @@ def folders() -> tuple[Path, ...]:
 
 def available() -> dict[str, Path]:
     """Return the models that can be loaded by name; the first folder wins."""
-    found = [path for folder in folders() for path in sorted(folder.glob("*.toml"))]
-    return {path.stem: path for path in reversed(found)}
+    paths = [path for folder in folders() for path in sorted(folder.glob("*.toml"))]
+    return {path.stem: path for path in reversed(paths)}
 
 
 def load_model(name_or_path) -> ModelSpec:

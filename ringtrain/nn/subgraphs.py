@@ -11,10 +11,10 @@ from ringtrain.nn.graph_checks import INPUT
 from ringtrain.nn.layers import Linear
 
 
-def crossing_output(graph: Graph, place: int) -> str | None:
+def crossing_output(graph: Graph, index: int) -> str | None:
     """Return the one output before ``place`` of the plan that later layers read; None if there are several."""
-    before = {INPUT, *(node.name for node in graph.plan[:place])}
-    read = {source for node in graph.plan[place:] for source in node.inputs} & before
+    before = {INPUT, *(node.name for node in graph.plan[:index])}
+    read = {source for node in graph.plan[index:] for source in node.inputs} & before
     return read.pop() if len(read) == 1 else None
 
 
@@ -22,14 +22,14 @@ def fc_starts(graph: Graph) -> list[int]:
     """Return the places of the plan at which a part of fully connected layers may begin: Linear layers with no image
     after them.
     """
-    found: list[int] = []
-    for place in reversed(range(len(graph.plan))):
-        node = graph.plan[place]
+    starts: list[int] = []
+    for index in reversed(range(len(graph.plan))):
+        node = graph.plan[index]
         if len(graph.shapes[node.name]) != 1:
             break
-        if isinstance(node.layer, Linear) and crossing_output(graph, place) is not None:
-            found.insert(0, place)
-    return found
+        if isinstance(node.layer, Linear) and crossing_output(graph, index) is not None:
+            starts.insert(0, index)
+    return starts
 
 
 def subgraph(graph: Graph, start: int, stop: int) -> Graph:

@@ -6,7 +6,7 @@
 
 Sums are float64, two for each channel of a layer, so they cost latency and no bandwidth. A rank without
 examples adds zeros: it has to take part, or the others wait. Gradients of gamma and beta are this rank's own sums; the
-exchange adds those of all, as it adds every gradient.
+exchange adds the sums of all ranks, as it adds every gradient.
 
 Source: Peng et al., MegDet, CVPR 2018, section 4.2
 """
@@ -39,31 +39,31 @@ overflowing = np.errstate(over="ignore", invalid="ignore")
 def batch_statistics(ctx: Pass, name: str, x: Array, add_over_ranks: AddOverRanks) -> BatchStatistics:
     """Compute the statistics of the whole batch; collective."""
     C = x.shape[-1]
-    here = x.size // C
+    local_count = x.size // C
     moments_2C = ctx.space(f"{name}.moments", (2, C), "float64")
     ctx.ops.batch_moments(x, moments_2C)
     mean_C, var_C = ctx.ops.to_host(moments_2C)
-    sums = np.concatenate([here * mean_C, here * (var_C + mean_C**2), [here]])
+    sums = np.concatenate([local_count * mean_C, local_count * (var_C + mean_C**2), [local_count]])
     add_over_ranks(sums)
     count = int(sums[-1])
     mean_C = sums[:C] / count
     var_C = np.maximum(sums[C:-1] / count - mean_C**2, 0)  # rounding must not make it negative; a NaN stays one
-    return BatchStatistics(count, here / count, mean_C, var_C)
+    return BatchStatistics(count, local_count / count, mean_C, var_C)
 
 
 @overflowing
-def device_moments(ctx: Pass, name: str, found: BatchStatistics) -> tuple[Array, Array]:
+def device_moments(ctx: Pass, name: str, statistics: BatchStatistics) -> tuple[Array, Array]:
     """Return (mean, variance) as arrays on the device."""
-    shape, dtype = found.mean_C.shape, ctx.ops.dtype
+    shape, dtype = statistics.mean_C.shape, ctx.ops.dtype
     mean_C, var_C = (ctx.space(f"{name}.{what}", shape, dtype) for what in ("mean", "variance"))
-    ctx.ops.upload(found.mean_C, mean_C)
-    ctx.ops.upload(found.var_C, var_C)
+    ctx.ops.upload(statistics.mean_C, mean_C)
+    ctx.ops.upload(statistics.var_C, var_C)
     return mean_C, var_C
 
 
 @overflowing
 def parameter_gradients(
-    ctx: Pass, found: BatchStatistics, eps: float, grads: Views, sums_2C: Array, wanted: bool
+    ctx: Pass, statistics: BatchStatistics, eps: float, grads: Views, sums_2C: Array, wanted: bool
 ) -> None:
     """Compute the gradients of gamma and beta, and this rank's share of the running statistics' targets, from its own
     sums of :meth:`Ops.batch_norm_sums`. If the input's gradient is ``wanted``, the sums of all ranks replace its
@@ -71,9 +71,11 @@ def parameter_gradients(
     """
     ops, sums = ctx.ops, ctx.ops.to_host(sums_2C)
     ops.upload(sums[0], grads["beta"])
-    ops.upload(sums[1] / np.sqrt(found.var_C + eps), grads["gamma"])
-    ops.upload(found.share * found.mean_C, grads["mean"])
-    ops.upload(found.share * found.var_C * (found.count / max(found.count - 1, 1)), grads["variance"])
+    ops.upload(sums[1] / np.sqrt(statistics.var_C + eps), grads["gamma"])
+    ops.upload(statistics.share * statistics.mean_C, grads["mean"])
+    ops.upload(
+        statistics.share * statistics.var_C * (statistics.count / max(statistics.count - 1, 1)), grads["variance"]
+    )
     if wanted:
         assert ctx.add_over_ranks is not None, "statistics of the whole batch come from a pass of all ranks"
         ctx.add_over_ranks(sums.reshape(-1))

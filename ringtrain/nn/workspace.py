@@ -1,4 +1,4 @@
-"""The memory of a pass: arrays by name, of which those that are not needed at the same time share memory."""
+"""The memory of a pass: arrays by name; arrays that are not needed at the same time share memory."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 class Workspace:
     """Named arrays, made once and reused: a steady iteration allocates nothing.
 
-    Their type is that of activations (``ops.active``) by default. The leading axis of an array may shrink from call
+    Their type is the type of activations (``ops.active``) by default. The leading axis of an array may shrink from call
     to call (a tail): the call then returns a slice of the same memory. ``replaced``: how often a larger array has
     replaced one; as long as that stays, one name and shape is always the same memory.
 
@@ -26,7 +26,7 @@ class Workspace:
         self._ops = ops
         self._arrays: dict[str, Array] = {}
         self._slots: list[Array] = []  # flat
-        self._places: dict[tuple[str, str], int] = {}  # (kind of pass, name) → slot
+        self._slot_indices: dict[tuple[str, str], int] = {}  # (kind of pass, name) → slot
         self._used: set[int] = set()  # slots, as far as the first pass of this kind has come
         self._planned: set[str] = set()  # kinds of passes
         self._kind, self._complete = "", True  # complete: without an empty array so far
@@ -34,22 +34,22 @@ class Workspace:
 
     def __call__(self, name: str, shape: Shape, dtype: DTypeLike | None = None) -> Array:
         """Return the array of this name, whose memory is its own."""
-        held = self._arrays.get(name)
-        if held is not None and dtype is not None and held.dtype != dtype:  # another source of examples
-            held, self.replaced = None, self.replaced + 1
-        if held is None or held.shape[1:] != tuple(shape[1:]) or held.shape[0] < shape[0]:
-            self.replaced += held is not None
-            held = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)
-        return held if held.shape[0] == shape[0] else held[: shape[0]]
+        array = self._arrays.get(name)
+        if array is not None and dtype is not None and array.dtype != dtype:  # another source of examples
+            array, self.replaced = None, self.replaced + 1
+        if array is None or array.shape[1:] != tuple(shape[1:]) or array.shape[0] < shape[0]:
+            self.replaced += array is not None
+            array = self._arrays[name] = self._ops.empty(shape, self._ops.active if dtype is None else dtype)
+        return array if array.shape[0] == shape[0] else array[: shape[0]]
 
     # ── memory that is shared ─────────────────────────────────────────────────────────────────────────────
     def begin(self, kind: str) -> None:
         """Begin a pass of this kind: no array of :meth:`shared` is needed any more. A plan that has not come to its
         end is forgotten: what it takes for free might be needed later in the pass."""
-        unplanned = [key for key in self._places if key[0] not in self._planned]
+        unplanned = [key for key in self._slot_indices if key[0] not in self._planned]
         self.replaced += bool(unplanned)
         for key in unplanned:
-            del self._places[key]
+            del self._slot_indices[key]
         self._kind, self._complete = kind, True
         self._used.clear()
 
@@ -76,29 +76,29 @@ class Workspace:
         if not count:
             self._complete = False
             return self(name, shape)
-        place = self._places.get((self._kind, name))
-        if place is None:
-            place = self._places[self._kind, name] = self._place(count)
-        elif self._slots[place].size < count:
+        index = self._slot_indices.get((self._kind, name))
+        if index is None:
+            index = self._slot_indices[self._kind, name] = self._free_slot(count)
+        elif self._slots[index].size < count:
             self.replaced += 1
-            self._slots[place] = self._ops.empty((count,), self._ops.active)
-        self._used.add(place)
-        return self._slots[place][:count].reshape(shape)
+            self._slots[index] = self._ops.empty((count,), self._ops.active)
+        self._used.add(index)
+        return self._slots[index][:count].reshape(shape)
 
     def keep(self, arrays: Iterable[Array]) -> None:
         """Of all arrays of :meth:`shared` only these, or what they are views of, are still needed."""
         if not self.planning:
             return
         addresses = [self._ops.address(array) for array in arrays]
-        self._used = {place for place, slot in enumerate(self._slots) if self._holds(slot, addresses)}
+        self._used = {index for index, slot in enumerate(self._slots) if self._holds(slot, addresses)}
 
-    def _place(self, count: int) -> int:
+    def _free_slot(self, count: int) -> int:
         """Return a slot for a new name: the smallest free one that is large enough, or a new one. Where the kind is
         planned nobody knows what is free."""
-        free = [place for place in range(len(self._slots)) if place not in self._used] if self.planning else []
-        fitting = [place for place in free if self._slots[place].size >= count]
+        free = [index for index in range(len(self._slots)) if index not in self._used] if self.planning else []
+        fitting = [index for index in free if self._slots[index].size >= count]
         if fitting:
-            return min(fitting, key=lambda place: self._slots[place].size)
+            return min(fitting, key=lambda index: self._slots[index].size)
         self._slots.append(self._ops.empty((count,), self._ops.active))
         return len(self._slots) - 1
 
@@ -114,5 +114,5 @@ class Workspace:
     def clear(self) -> None:
         """Free all memory."""
         self.replaced += len(self._arrays) + len(self._slots)
-        for held in (self._arrays, self._slots, self._places, self._used, self._planned):
-            held.clear()
+        for container in (self._arrays, self._slots, self._slot_indices, self._used, self._planned):
+            container.clear()

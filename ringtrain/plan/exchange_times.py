@@ -156,7 +156,7 @@ def _kind(measured: SweepRow | Fits) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def work_on(algorithm: str, topology: Topology, goal: str = ALL_REDUCE) -> AlgorithmWork:
-    """Return the work of a schedule on these ranks, on many nodes those of some; the least where there is none."""
+    """Return the work of a schedule on these ranks, on many nodes the work of some; the least where there is none."""
     if not _is_schedule(algorithm):
         return least_work(topology)
     last = len(topology.nodes) - 1

@@ -8,7 +8,7 @@
 A bucket's exchange begins when backward has finished its first layer. What an exchange costs the core (messages within
 a node, additions) adds up with the layers. Rounds between nodes travel meanwhile, one bucket's behind another's on the
 node's link; a round follows when the core looks, after each layer, and at once where a device has streams of its own
-or the core waits. Messages and layers slow each other: the clock here is that of the layers, beside which messages
+or the core waits. Messages and layers slow each other: the clock is the layers', beside which messages
 travel at another rate than alone, and what messages cost the core comes on top. Where an owner updates a bucket, its
 weights leave when its sum is there, after backward.
 """
@@ -81,10 +81,10 @@ def there_and_back_s(
     """As :func:`exposed_s`, of the buckets' sums to their owners, and of the weights that these send back.
     directions: those that sums and weights take"""
     begins = backward.ready if overlaps else [backward.end] * len(sums)
-    there, back = directions
+    sum_direction, weight_direction = directions
     buckets = [
-        [Leg(begin, own, there), Leg(backward.end, returned, back)]
-        for begin, own, returned in zip(begins, sums, weights, strict=True)
+        [Leg(begin, reduced, sum_direction), Leg(backward.end, returned, weight_direction)]
+        for begin, reduced, returned in zip(begins, sums, weights, strict=True)
     ]
     return _exposed_s(backward, buckets, streams)
 
@@ -107,22 +107,22 @@ def _all_between(leg: Leg) -> Leg:
 def _ended_s(buckets: Sequence[Sequence[Leg]], backward_end: float, looks: Sequence[float]) -> tuple[float, float]:
     """Return when the last round between nodes has ended, and the seconds that rounds beside backward cost the core."""
     free, last, core = dict[str, float](), 0.0, 0.0  # free: when each direction of the link is
-    waiting = [(legs[0].earliest, place, 0, legs[0].rounds) for place, legs in enumerate(buckets)]
+    waiting = [(legs[0].earliest, bucket_index, 0, legs[0].rounds) for bucket_index, legs in enumerate(buckets)]
     while waiting:
         at = min(waiting)
         waiting.remove(at)
-        moment, place, number, left = at
-        leg = buckets[place][number]
+        moment, bucket_index, number, left = at
+        leg = buckets[bucket_index][number]
         if left:
             began = max(moment, free.get(leg.direction, 0.0))
             free[leg.direction], hidden = _round(leg, began, backward_end)
             core += hidden * leg.exchange.core_s / leg.rounds
             # The core sees what has ended after the layer of that moment; at once after backward.
             seen = next((look for look in looks if look >= free[leg.direction]), free[leg.direction])
-            waiting.append((seen, place, number, left - 1))
-        elif number + 1 < len(buckets[place]):
-            following = buckets[place][number + 1]
-            waiting.append((max(moment, following.earliest), place, number + 1, following.rounds))
+            waiting.append((seen, bucket_index, number, left - 1))
+        elif number + 1 < len(buckets[bucket_index]):
+            following = buckets[bucket_index][number + 1]
+            waiting.append((max(moment, following.earliest), bucket_index, number + 1, following.rounds))
         else:
             last = max(last, moment)
     return last, core

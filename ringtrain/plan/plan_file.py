@@ -12,7 +12,6 @@ from ringtrain.errors import plain
 from ringtrain.plan.prediction import PlanRow, PlanSettings
 from ringtrain.plan.strategies import STRATEGIES
 from ringtrain.records import SOME, Rules, load
-from ringtrain.template import Template
 
 AUTO = "auto"  # of --algorithm
 DEFAULTS = TrainConfig().values()
@@ -58,8 +57,8 @@ def find_row(plans: Sequence[PlanFile], run: SoughtRun) -> PlanRow | None:
 def find_rates(
     plans: Sequence[PlanFile], runs: Mapping[tuple[str, int], SoughtRun]
 ) -> tuple[dict[tuple[str, int], float], list[str]]:
-    """Return the predicted images/s of runs by kind of scaling and number of ranks; and a note for each kind of which a
-    run has no row."""
+    """Return the predicted images/s of runs by kind of scaling and number of ranks; and a note for each kind with a
+    run that has no row."""
     rows = {key: find_row(plans, run) for key, run in runs.items()}
     notes = []
     for scaling in dict.fromkeys(scaling for scaling, _ in runs):
@@ -75,12 +74,8 @@ def missing_note(plans: Sequence[PlanFile], run: SoughtRun, what: str, counts: S
     """Say why there is no row of a run, and which command makes the rows of these numbers of ranks. ``what``: in words,
     what has no prediction"""
     _, reason = _fitting(plans, run)
-    found = {"paths": ", ".join(plan.path for plan in plans), "what": what, "reason": reason}
-    if _unplanned(run.config):
-        return Template("{paths} has no prediction of {what}: {reason}")(**found)
-    return Template("{paths} has no prediction of {what}: {reason}; `{command}` makes one")(
-        **found, command=_command(run, counts, weak)
-    )
+    text = f"{', '.join(plan.path for plan in plans)} has no prediction of {what}: {reason}"
+    return text if _unplanned(run.config) else f"{text}; `{_command(run, counts, weak)}` makes one"
 
 
 def _fitting(plans: Sequence[PlanFile], run: SoughtRun) -> tuple[list[PlanRow], str]:
@@ -112,7 +107,7 @@ def _facts(plan: PlanFile, row: PlanRow) -> dict:
 
 
 def _wanted(run: SoughtRun) -> dict:
-    """Return those of the facts that decide about the speed of a run: one rank exchanges nothing."""
+    """Return the facts that decide about the speed of a run: one rank exchanges nothing."""
     config = run.config.exchange
     wanted = {"model": run.model, "ranks": run.ranks, "nodes": run.nodes, "--sync": config.sync, "--batch": run.batch}
     if run.ranks > 1:
@@ -122,7 +117,7 @@ def _wanted(run: SoughtRun) -> dict:
 
 
 def _unplanned(config: TrainConfig) -> str:
-    """Return the options of which there is no plan, as typed."""
+    """Return the options that no plan covers, as typed."""
     values, fields = config.values(), config_fields()
     names = [name for name in fields if not fields[name].metadata["planned"] and values[name] != DEFAULTS[name]]
     names += [name for name, known in PLANNED.items() if values[name] not in known]

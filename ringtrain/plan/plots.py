@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ringtrain.plan import texts
 from ringtrain.plan.prediction import PlanRow, PlanSettings
 from ringtrain.show.figures import COLOURS, GREY, doubling_x, entitle, new_figure
 
@@ -34,15 +33,15 @@ def plan_figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> 
         turned = 45 if len(counts) > MANY else 0
         doubling_x(axes, {count: f"{count:,}" for count in counts}, "ranks", rotation=turned)
     rate.legend(fontsize="small")
-    batch = (texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL)(images=settings.batch)
-    entitle(figure, f"{model}, {batch}, {settings.per_node} ranks a node: predicted")
+    entitle(figure, f"{model}, {settings.batch_text}, {settings.per_node} ranks a node: predicted")
     return figure
 
 
 def _curves(rows: Sequence[PlanRow]) -> list[tuple[str, list[PlanRow]]]:
     """Return a curve for each strategy, and with several rows at one number of ranks for each algorithm too."""
     one_each = len({(row.ranks, row.strategy) for row in rows}) == len(rows)
-    found: dict[str, list[PlanRow]] = {}
+    curves: dict[str, list[PlanRow]] = {}
     for row in rows:
-        found.setdefault(row.strategy if one_each else f"{row.strategy} {row.algorithm}".strip(), []).append(row)
-    return list(found.items())
+        label = row.strategy if one_each else f"{row.strategy} {row.algorithm}".strip()
+        curves.setdefault(label, []).append(row)
+    return list(curves.items())

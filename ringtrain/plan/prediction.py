@@ -12,7 +12,6 @@ from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of
 from ringtrain.records import Count, Positive
-from ringtrain.template import Template
 
 DEFAULTS = ExchangeConfig()
 ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
@@ -29,10 +28,14 @@ class PlanSettings:
     average_every: int = DEFAULTS.average_every
     bucket_bytes: int = DEFAULTS.bucket_bytes
 
+    @property
+    def batch_text(self) -> str:
+        return f"batch {self.batch:,} {'of each rank' if self.weak else 'over all ranks'}"
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One prediction. ``…_s``: seconds of an iteration; efficiency: images/s of a rank, over those of one rank alone;
+    """One prediction. ``…_s``: seconds of an iteration; efficiency: images/s of a rank, over the images/s of one rank alone;
     memory_bytes: of a rank"""
 
     ranks: Count
@@ -66,8 +69,8 @@ def predict(
     rows = []
     for ranks in counts:
         for strategy in able or strategies:
-            found = _rows(layers, exchanges, ranks, [strategy], algorithms, settings, alone)
-            rows += found if algorithms else [min(found, key=lambda row: row.step_s)]
+            predicted = _rows(layers, exchanges, ranks, [strategy], algorithms, settings, alone)
+            rows += predicted if algorithms else [min(predicted, key=lambda row: row.step_s)]
     return rows
 
 
@@ -101,11 +104,9 @@ def _algorithms(strategy: str, exchanges: ExchangeTimes, topology: Topology, ask
     suiting = algorithms_of(strategy, exchanges.suiting(topology))
     names = [name for name in asked if name in suiting] if asked else suiting
     if not names:
-        sizes = {"ranks": topology.size, "nodes": len(topology.nodes)}
         raise UsageError(
-            Template(
-                "no algorithm of the sweep is one of {strategy} on {ranks} ranks and {nodes} nodes: it has {known}"
-            )(strategy=strategy, known=", ".join(exchanges.algorithms), **sizes)
+            f"no algorithm of the sweep is one of {strategy} on {topology.size} ranks and {len(topology.nodes)} nodes: "
+            f"it has {', '.join(exchanges.algorithms)}"
         )
     return names
 

@@ -55,14 +55,14 @@ class PlannedRank:
     def exposed_s(self, overlaps: bool) -> float:
         return exposed_s(self.backward, self.times_of(), overlaps, self.streams)
 
-    def there_and_back_s(self, there: str, back: str, most_rounds: int = MOST_ROUNDS) -> float:
+    def there_and_back_s(self, inward: str, outward: str, most_rounds: int = MOST_ROUNDS) -> float:
         """Seconds by which sums at owners and the weights that these send back lengthen an iteration, each in a
         direction of the link."""
         sums, weights = (
             [replace(each, rounds=min(each.rounds, most_rounds)) for each in self.times_of(goal)]
             for goal in (REDUCE_SCATTER, ALL_GATHER)
         )
-        return there_and_back_s(self.backward, sums, weights, (there, back), self.overlaps, self.streams)
+        return there_and_back_s(self.backward, sums, weights, (inward, outward), self.overlaps, self.streams)
 
     def share(self, update_s: float, exposed: float, state_share: float = 1.0) -> IterationShare:
         return IterationShare(self.times.compute_s, update_s, exposed, state_share)
@@ -103,7 +103,7 @@ ALGORITHM = {"server": "star"}  # of a strategy that has one alone
 
 
 def algorithms_of(strategy: str, suiting: Sequence[str]) -> list[str]:
-    """Return those of the algorithms with which the strategy works."""
+    """Return the algorithms with which the strategy works."""
     if strategy in ALGORITHM:
         return [name for name in suiting if name == ALGORITHM[strategy]]
     return [name for name in suiting if name in HALVES] if strategy in IN_HALVES else list(suiting)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ringtrain.humanize import format_bytes
-from ringtrain.plan import texts
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, last_that_pays, winner
 from ringtrain.show import tables
@@ -26,9 +25,8 @@ COLUMNS = (
 def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow], price: float | None) -> list[str]:
     """Return a head, a row for each prediction with a star at the fastest of its ranks, notes, and what wins. The last
     column is of a million images: hours of a node, or their price."""
-    which = texts.BATCH_OF_A_RANK if settings.weak else texts.BATCH_OF_ALL
     head = (
-        f"# {layers.model}, {which(images=settings.batch)}, {settings.per_node} a node, overlap {settings.overlap}; "
+        f"# {layers.model}, {settings.batch_text}, {settings.per_node} a node, overlap {settings.overlap}; "
         "predicted from measured layers and all-reduces"
     )
     last = last_that_pays(rows)
@@ -50,9 +48,9 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
 
 def _winners(best: dict[int, PlanRow]) -> list[str]:
     """Say which strategy is the fastest, and from where on another one is."""
-    found = [(count, row.strategy, row.algorithm) for count, row in best.items() if count > 1]
+    winners = [(count, row.strategy, row.algorithm) for count, row in best.items() if count > 1]
     changes = [
-        each for before, each in zip([None, *found], found, strict=False) if not before or before[1:] != each[1:]
+        each for before, each in zip([None, *winners], winners, strict=False) if not before or before[1:] != each[1:]
     ]
     return [
         f"from {ranks:,} ranks on the fastest is {strategy} ({algorithm})" for ranks, strategy, algorithm in changes
@@ -60,11 +58,11 @@ def _winners(best: dict[int, PlanRow]) -> list[str]:
 
 
 def json_text(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow]) -> str:
-    found = {
+    content = {
         "model": layers.model,
         "settings": asdict(settings),
         "notes": list(layers.notes),
         "last_that_pays": last_that_pays(rows),
         "rows": [asdict(row) for row in rows],
     }
-    return tables.json_text(found)
+    return tables.json_text(content)

@@ -55,13 +55,13 @@ def as_text(value):
 
 def parse_condition(text: str) -> Condition:
     """Parse a condition. Raises UsageError."""
-    found = FORM.fullmatch(text)
-    if found is None:
+    match = FORM.fullmatch(text)
+    if match is None:
         raise UsageError(
             f"--where {text!r} is not NAME OPERATOR VALUE, such as 'lr>=0.1'; operators: =, !=, <, <=, >, >="
         )
-    name = known_name("--where", text, found[1])
-    return Condition(name, found[2], _wanted(text, name, found[2], found[3]))
+    name = known_name("--where", text, match[1])
+    return Condition(name, match[2], _wanted(text, name, match[2], match[3]))
 
 
 def known_name(flag: str, text: str, name: str) -> str:
@@ -81,19 +81,19 @@ def _wanted(text: str, name: str, operator: str, value: str) -> float | bool | s
     in_epochs = spec is not None and spec.metadata["epochs"] and epochs(value) is not None
     if kind is str or value == NONE or in_epochs:
         return value
-    found = TRUTH.get(value.lower()) if kind is bool else _number(value, most=1.0 if name in FRACTIONS else None)
-    if found is None:
+    parsed = TRUTH.get(value.lower()) if kind is bool else _number(value, most=1.0 if name in FRACTIONS else None)
+    if parsed is None:
         number = "a fraction such as 0.95 or 95%" if name in FRACTIONS else "a number"
         raise UsageError(f"--where {text!r}: {name} wants {'true or false' if kind is bool else number}, or none")
-    return found
+    return parsed
 
 
 def _number(value: str, most: float | None) -> float | None:
     try:
-        found = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
     except ValueError:
         return None
-    return None if most is not None and abs(found) > most else found
+    return None if most is not None and abs(number) > most else number
 
 
 def sort_runs(runs: Iterable[RunSummary], key: str | None) -> list[RunSummary]:
@@ -112,8 +112,8 @@ def sort_runs(runs: Iterable[RunSummary], key: str | None) -> list[RunSummary]:
 
 def _rank(value) -> tuple:
     """Return a key for the order of values of several kinds: numbers before texts."""
-    found = comparable(value)
-    return (1, found) if isinstance(found, str) else (0, float(found))
+    key = comparable(value)
+    return (1, key) if isinstance(key, str) else (0, float(key))
 
 
 def differing(runs: Sequence[RunSummary]) -> list[str]:

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from ringtrain.errors import UsageError, plain
-from ringtrain.runs import texts
 from ringtrain.storage.run_folder import lock, outcome
 
 LOG, CONFIG, CHECKPOINTS = "log.jsonl", "config.toml", "checkpoints"
@@ -20,14 +19,14 @@ def find_runs(top: Path) -> tuple[list[Path], list[str]]:
         raise UsageError(
             f"{top} is {what}: name a run folder, or a folder with run folders; `ringtrain train` makes runs/"
         )
-    found, problems = [], []
+    run_folders, problems = [], []
 
-    def told(error: OSError) -> None:
-        problems.append(texts.UNREADABLE(path=plain(str(error.filename)), problem=error.strerror))
+    def note(error: OSError) -> None:
+        problems.append(f"{plain(str(error.filename))} cannot be read: {error.strerror}")
 
-    for path, folders, names in os.walk(top, onerror=told):
+    for path, folders, names in os.walk(top, onerror=note):
         begun = lock.NAME in names and CHECKPOINTS in folders  # maybe of a run that was killed before its first record
         if begun or LOG in names or outcome.NAME in names:
-            found.append(Path(path))
+            run_folders.append(Path(path))
         folders[:] = [name for name in folders if not name.startswith(".") and name != CHECKPOINTS]
-    return sorted(found), problems
+    return sorted(run_folders), problems

@@ -23,7 +23,6 @@ from ringtrain.report.comparison.logs import CUT_SHORT, outcome_of
 from ringtrain.report.comparison.rows import METRICS
 from ringtrain.report.events import OF_THE_END
 from ringtrain.report.records import LINE_BYTES, lines_of, read_record
-from ringtrain.runs import texts
 from ringtrain.runs.search import CONFIG, LOG, find_runs
 from ringtrain.storage import files
 from ringtrain.storage.run_folder import lock
@@ -66,13 +65,13 @@ def list_runs(top: Path) -> tuple[list[RunSummary], list[str]]:
     Raises UsageError if there is no folder ``top``.
     """
     folders, notes = find_runs(top)
-    found = []
+    runs = []
     for folder in folders:
         name = plain(str(folder.relative_to(top)) if folder != top else folder.resolve().name)
         run, problem = summarise(folder, name)
-        found += [run] if run else []
+        runs += [run] if run else []
         notes += [problem] if problem else []
-    return found, notes
+    return runs, notes
 
 
 def summarise(folder: Path, name: str) -> tuple[RunSummary | None, str | None]:
@@ -89,16 +88,16 @@ def summarise(folder: Path, name: str) -> tuple[RunSummary | None, str | None]:
     options, lacking = _options_of(folder / CONFIG)
     word, problem = _ended(folder, last, became)
     results = _results(start, last, became) | {"name": name, "outcome": word}
-    found = RunSummary(plain(str(folder)), {each: results.get(each) for each in RESULTS}, options, problem)
-    return found, f"{name} is listed without its options: {lacking}" if lacking else None
+    summary = RunSummary(plain(str(folder)), {each: results.get(each) for each in RESULTS}, options, problem)
+    return summary, f"{name} is listed without its options: {lacking}" if lacking else None
 
 
 def _with_end(why: str, became: RunOutcome | None) -> str:
     """Return why a folder is not listed, and how its run ended if it tells."""
     if became is None or became.outcome == RUNNING:
         return why
-    text = texts.ENDED_WITH(text=plain(became.text.split("\n")[0])) if became.text else ""
-    return f"{why} ({became.outcome}{text})"
+    first_line, *_ = plain(became.text, "\n").split("\n")
+    return f"{why} ({became.outcome}{': ' + first_line if first_line else ''})"
 
 
 def _ended(folder: Path, last: Mapping, became: RunOutcome | None) -> tuple[str, str | None]:
@@ -146,20 +145,23 @@ def _read_log(path: Path) -> tuple[dict, dict, str]:
             if not start:
                 return {}, {}, f"its {LOG} does not begin with the start of a run"
             return start, _last(log, tested=bool(start.get("test_examples"))), ""
-    except FileNotFoundError:
-        return {}, {}, texts.NO_FILE(name=LOG)
     except OSError as error:
-        return {}, {}, texts.UNREADABLE(path=LOG, problem=error.strerror)
+        return {}, {}, _unreadable(LOG, error)
+
+
+def _unreadable(name: str, error: OSError) -> str:
+    missing = isinstance(error, FileNotFoundError)
+    return f"it has no {name}" if missing else f"{name} cannot be read: {error.strerror}"
 
 
 def _start(log: BinaryIO) -> dict:
     lines = takewhile(lambda line: line.endswith(b"\n"), islice(lines_of(log), FIRST_LINES))
     records = (read_record(line) for line in lines if b'"start"' in line)
-    return next((found for found in records if found is not None and found["event"] == "start"), {})
+    return next((record for record in records if record is not None and record["event"] == "start"), {})
 
 
 def _last(log: BinaryIO, tested: bool) -> dict[str, dict]:
-    """Return the last record of each kind of ``KEPT``, and as "test" that of an evaluation.
+    """Return the last record of each kind of ``KEPT``, and as "test" the last evaluation.
 
     ``tested``: whether there is one to look for
     """
@@ -167,14 +169,14 @@ def _last(log: BinaryIO, tested: bool) -> dict[str, dict]:
     for line in lines_backwards(log):
         if ITERATION in line and "iteration" in last:
             continue
-        found = read_record(line)
-        kind = "" if found is None else found["event"]
-        if found is None or (kind in OF_THE_END and "start" in last):
+        record = read_record(line)
+        kind = "" if record is None else record["event"]
+        if record is None or (kind in OF_THE_END and "start" in last):
             continue  # the end of a process before the last one
-        if kind in ("epoch", "evaluation") and found["test_loss"] is not None:
-            last.setdefault("test", found)
+        if kind in ("epoch", "evaluation") and record["test_loss"] is not None:
+            last.setdefault("test", record)
         elif kind in KEPT:
-            last.setdefault(kind, found)
+            last.setdefault(kind, record)
         if _is_enough(last, tested):
             break
     return last
@@ -187,15 +189,15 @@ def _is_enough(last: Mapping, tested: bool) -> bool:
 
 def lines_backwards(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file, the last one first, each with its newline; up to a line longer than ``LINE_BYTES``."""
-    place, size, rest = file.seek(0, os.SEEK_END), BLOCK_BYTES, b""
-    while place and len(rest) <= LINE_BYTES:
-        begin = max(0, place - size)
+    position, size, rest = file.seek(0, os.SEEK_END), BLOCK_BYTES, b""
+    while position and len(rest) <= LINE_BYTES:
+        begin = max(0, position - size)
         file.seek(begin)
-        lines = (file.read(place - begin) + rest).splitlines(keepends=True)
+        lines = (file.read(position - begin) + rest).splitlines(keepends=True)
         yield from reversed(lines[1:])
         rest = lines[0] if lines else b""  # its beginning may lie before
-        place, size = begin, min(2 * size, LINE_BYTES)
-    if place == 0:
+        position, size = begin, min(2 * size, LINE_BYTES)
+    if position == 0:
         yield rest
 
 
@@ -206,23 +208,23 @@ def _options_of(path: Path) -> tuple[dict, str | None]:
     The file has no options that are None. Others that it lacks are of later versions of ringtrain: their defaults.
     """
     try:
-        held = parse_run_file(parsing.read_text(path, opener=files.open_nofollow), path.name)
-    except FileNotFoundError:
-        return {}, texts.NO_FILE(name=path.name)
+        values = parse_run_file(parsing.read_text(path, opener=files.open_nofollow), path.name)
     except OSError as error:
-        return {}, texts.UNREADABLE(path=path.name, problem=error.strerror)
+        return {}, _unreadable(path.name, error)
     except (ConfigError, ValueError) as error:
         return {}, f"its {path.name} is damaged: {error}"
-    return {name: _value(held[name]) if name in held else _absent(spec) for name, spec in config_fields().items()}, None
+    return {
+        name: _value(values[name]) if name in values else _absent(spec) for name, spec in config_fields().items()
+    }, None
 
 
 def _absent(spec):
     return None if isinstance(spec.type, UnionType) else _value(spec.default)
 
 
-def _value(held):
+def _value(value):
     """Return a value as JSON can hold it: a file may have been changed by hand."""
-    if isinstance(held, list | tuple):
-        return list(map(_value, held))
-    known = isinstance(held, bool | int | str) or (isinstance(held, float) and math.isfinite(held))
-    return held if known else str(held)
+    if isinstance(value, list | tuple):
+        return list(map(_value, value))
+    known = isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    return value if known else str(value)

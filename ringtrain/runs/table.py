@@ -54,8 +54,8 @@ def _words(value) -> str:
 def json_text(runs: Sequence[RunSummary], notes: Sequence[str]) -> str:
     """Return all results and options, the names of those that differ, and the notes."""
     rows = [{**run.results, "folder": run.folder, "problem": run.problem, "options": run.options} for run in runs]
-    found = {"ringtrain": __version__, "rows": rows, "differing": differing(runs), "notes": list(notes)}
-    return tables.json_text(found)
+    content = {"ringtrain": __version__, "rows": rows, "differing": differing(runs), "notes": list(notes)}
+    return tables.json_text(content)
 
 
 def csv_text(runs: Sequence[RunSummary]) -> str:

@@ -22,9 +22,9 @@ from ringtrain.data.predictions import (
     open_predictions,
 )
 from ringtrain.data.split import Split
-from ringtrain.errors import DataError, ModelError, everywhere, nearest
-from ringtrain.nn import texts as nn_texts
+from ringtrain.errors import DataError, everywhere
 from ringtrain.nn.base import Pass
+from ringtrain.nn.graph_checks import unknown_layer
 from ringtrain.nn.losses import check_output
 from ringtrain.nn.shapes import format_shape
 from ringtrain.train.agree import agree, keep_on_root, on_root, together
@@ -175,7 +175,7 @@ def shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
     every rank."""
     names = [node.name for node in trained.graph.nodes]
     if layer is not None and layer not in names:
-        raise everywhere(ModelError(nn_texts.UNKNOWN_LAYER(layer=layer, hint=nearest(layer, names))))
+        raise everywhere(unknown_layer(layer, names))
     return trained.graph.shapes[layer or trained.graph.output]
 
 

@@ -41,8 +41,8 @@ def read_small_file(file: Path) -> str:
 
 def read_limits(root: Path) -> Limits:
     cores = [share for folder in _folders(root, "cpu") if (share := _cores(folder))]
-    held = [found for folder in _folders(root, "memory") if (found := _held(folder))]
-    limits, free = zip(*held, strict=True) if held else ((), ())
+    limits_and_free = [pair for folder in _folders(root, "memory") if (pair := _memory_limit(folder))]
+    limits, free = zip(*limits_and_free, strict=True) if limits_and_free else ((), ())
     return Limits(min(cores, default=None), min(limits, default=None), min(free, default=None))
 
 
@@ -63,7 +63,7 @@ def _cores(folder: Path) -> float | None:
     return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None
 
 
-def _held(folder: Path) -> tuple[int, int] | None:
+def _memory_limit(folder: Path) -> tuple[int, int] | None:
     """Return (limit, free bytes). Cached pages of files count as used, but the kernel reclaims them on demand."""
     for limit, used, cached in MEMORY:
         text = read_small_file(folder / limit)

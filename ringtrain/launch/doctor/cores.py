@@ -13,7 +13,7 @@ MOST_LISTED = 8  # ranks whose cores are listed one by one
 
 
 def cores(context: DoctorContext) -> list[Line]:
-    """Check that there are enough cores for the ranks, and list those of each rank; collective."""
+    """Check that there are enough cores for the ranks, and list each rank's; collective."""
     cpus = sorted(os.sched_getaffinity(0))
     placement = {"host": context.host, "cores": cpus, "whole": whole_cores(context.root, cpus)}
     placements = context.transport.gather_json(placement)

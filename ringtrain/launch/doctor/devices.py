@@ -25,15 +25,15 @@ def driver_version(root: Path) -> str | None:
     file = root / "proc/driver/nvidia/version"
     if not file.is_file():
         return None
-    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)", file.read_text())
-    return found[1] if found else "of unknown version"
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)", file.read_text())
+    return match[1] if match else "of unknown version"
 
 
 def gpu_models(root: Path) -> list[str]:
     """Return the models of this machine's GPUs, visible to this process or not."""
     files = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-    found = (re.search(r"Model:\s*(.+)", file.read_text()) for file in files)
-    return [match[1].strip() if match else "unknown" for match in found]
+    matches = (re.search(r"Model:\s*(.+)", file.read_text()) for file in files)
+    return [match[1].strip() if match else "unknown" for match in matches]
 
 
 def number_of(context: DoctorContext) -> int:
@@ -43,9 +43,9 @@ def number_of(context: DoctorContext) -> int:
 
 def packages(context: DoctorContext) -> list[Line]:
     """Show the wheels of CUDA, by their metadata alone."""
-    found = {each.name.lower(): each.version for each in distributions() if each.name}
-    names = [f"{name} {found[name]}" for name in sorted(found) if name.startswith(CUDA_PACKAGES)]
-    cupys = [name for name in found if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
+    versions = {each.name.lower(): each.version for each in distributions() if each.name}
+    names = [f"{name} {versions[name]}" for name in sorted(versions) if name.startswith(CUDA_PACKAGES)]
+    cupys = [name for name in versions if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
     twice = (
         f"they overwrite one another: pip uninstall {' '.join(sorted(cupys))}, then install the one that fits"
         if len(cupys) > 1
@@ -71,8 +71,10 @@ def driver(context: DoctorContext) -> list[Line]:
 
 
 def _counted(context: DoctorContext) -> str:
-    found = gpu_models(context.root)
-    names = ", ".join(f"{found.count(model)} × {model}" for model in dict.fromkeys(found)) or "not listed by the driver"
+    models = gpu_models(context.root)
+    names = (
+        ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models)) or "not listed by the driver"
+    )
     mask = context.environ.get("CUDA_VISIBLE_DEVICES")
     return names if mask is None else f"{names}; CUDA_VISIBLE_DEVICES={mask}"
 

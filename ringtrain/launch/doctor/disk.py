@@ -28,56 +28,56 @@ def existing(path: Path) -> Path:
 
 
 @contextmanager
-def folder_in(place: Path) -> Iterator[Path]:
+def folder_in(path: Path) -> Iterator[Path]:
     """Make a temporary folder, and remove it afterwards."""
-    own = place / f".ringtrain-doctor-{os.getpid()}"
-    own.mkdir()
+    folder = path / f".ringtrain-doctor-{os.getpid()}"
+    folder.mkdir()
     try:
-        yield own
+        yield folder
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_folder(context: DoctorContext) -> list[Line]:
     """Check that rank 0 can write there, and that all nodes see it; collective."""
-    place, first = existing(context.path), context.transport.rank == 0
+    path, first = existing(context.path), context.transport.rank == 0
     with ExitStack() as stack:
-        refused, own = _trial(place, stack) if first else ("", None)
-        blind = _blind(context, own)
-    return from_first(context, _lines(place, refused, blind) if first else [])
+        refused, folder = _trial(path, stack) if first else ("", None)
+        blind = _blind(context, folder)
+    return from_first(context, _lines(path, refused, blind) if first else [])
 
 
-def _trial(place: Path, stack: ExitStack) -> tuple[str, Path | None]:
+def _trial(path: Path, stack: ExitStack) -> tuple[str, Path | None]:
     """Try to write there. Return the reason of a failure, or empty, and a temporary folder that lasts until the stack
     closes."""
     try:
-        own = stack.enter_context(folder_in(place))
-        files.write(own / "mark", MARK)
-        return "", own
+        folder = stack.enter_context(folder_in(path))
+        files.write(folder / "mark", MARK)
+        return "", folder
     except FileNotFoundError:  # /proc and its like answer so
-        return f"{place}: its file system makes no folders", None
+        return f"{path}: its file system makes no folders", None
     except OSError as error:
-        return f"{place}: {error.strerror}", None
+        return f"{path}: {error.strerror}", None
     except RingtrainError as error:
         return str(error), None
 
 
-def _blind(context: DoctorContext, own: Path | None) -> list[str]:
+def _blind(context: DoctorContext, folder: Path | None) -> list[str]:
     """Return the hosts that do not see rank 0's folder; collective."""
-    named = context.transport.gather_json(own and str(own))[0]
+    named = context.transport.gather_json(folder and str(folder))[0]
     seen = named is None or os.path.isfile(os.path.join(named, "mark"))
     every = context.transport.gather_json([context.host, seen])
     return list(dict.fromkeys(host for host, sees in every if not sees))
 
 
-def _lines(place: Path, refused: str, blind: list[str]) -> list[Line]:
+def _lines(path: Path, refused: str, blind: list[str]) -> list[Line]:
     if refused:
         return [line("run folder", refused, "run where you may write, or name a place by --out", FAIL)]
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(path).free
     lines = [
         line(
             "run folder",
-            f"{place}: {free / GIB:,.1f} GiB free",
+            f"{path}: {free / GIB:,.1f} GiB free",
             "a checkpoint may not fit: make room, or name a place by --out" if free < GIB else None,
         )
     ]
@@ -99,13 +99,13 @@ def disk(context: DoctorContext) -> list[Line]:
     return from_first(context, [] if context.transport.rank else _measured(existing(context.path)))
 
 
-def _measured(place: Path) -> list[Line]:
+def _measured(path: Path) -> list[Line]:
     try:
-        with folder_in(place) as own:
+        with folder_in(path) as folder:
             began = time.perf_counter()
-            files.write(own / "small", MARK)
+            files.write(folder / "small", MARK)
             small_s = time.perf_counter() - began
-            written, nbytes = _write_rate(own / "large")
+            written, nbytes = _write_rate(folder / "large")
     except (OSError, RingtrainError):
         return []  # the run folder's line gives the reason
     text = f"{format_rate(written)} written ({nbytes >> 20} MiB); a small file in {format_seconds(small_s)}"

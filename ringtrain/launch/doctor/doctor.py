@@ -89,8 +89,8 @@ def examine(context: DoctorContext, checks: Sequence[Check], limit_s: float = LI
 
 def from_first(context: DoctorContext, lines: Sequence[Line]) -> list[Line]:
     """Return rank 0's lines, on every rank; collective."""
-    found = context.transport.gather_json([asdict(line) for line in lines])[0]
-    return [Line(**{**line, "ranks": ()}) for line in found]
+    first_lines = context.transport.gather_json([asdict(line) for line in lines])[0]
+    return [Line(**{**line, "ranks": ()}) for line in first_lines]
 
 
 def merge_lines(every: Sequence[Sequence[Line]]) -> list[Line]:

@@ -46,7 +46,7 @@ def mpi(context: DoctorContext) -> list[Line]:
 
 
 def cpu_kernels(context: DoctorContext) -> list[Line]:
-    """Show the family and the compiler of the kernels in use; check that they are those of the best family."""
+    """Show the family and the compiler of the kernels in use; check that they are of the best family."""
     from ringtrain.ops.cpu import compile, library
 
     _, family = library.open_library()

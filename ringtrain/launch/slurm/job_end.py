@@ -31,12 +31,12 @@ def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
 
     Raises: UsageError for a ``RINGTRAIN_JOB_END`` that is no time
     """
-    own = environ.get(OWN)
-    if own:
-        return _said(own, now)
-    told = whole_number(environ.get(SLURM, ""))
-    if told is not None:
-        return _near(float(told), now)
+    setting = environ.get(OWN)
+    if setting:
+        return _said(setting, now)
+    slurm_end = whole_number(environ.get(SLURM, ""))
+    if slurm_end is not None:
+        return _near(float(slurm_end), now)
     return _near(_moment(ask(environ[JOB])), now) if environ.get(JOB, "").isdigit() else None
 
 

@@ -120,7 +120,7 @@ def _about(job: BatchJob) -> list[str]:
 
 
 def _directives(job: BatchJob) -> list[str]:
-    given = {
+    options = {
         "job-name": job.name or NAMES[job.kind],
         "nodes": job.nodes,
         "ntasks-per-node": job.ranks_per_node or job.gpus,
@@ -133,7 +133,7 @@ def _directives(job: BatchJob) -> list[str]:
         "qos": job.site.qos,
         "output": "%x-%j.log",
     }
-    lines = [f"#SBATCH --{key}={value}" for key, value in given.items() if value is not None]
+    lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
     if job.kind in GOES_ON:
         lines += [
             "#SBATCH --open-mode=append   # one log for all starts",
@@ -173,9 +173,9 @@ def _settings(job: BatchJob) -> list[str]:
         ("results", "bench", "results are in RESULTS/NAME-JOB"),
         ("tune", "yes", "whether to write tuning.json too"),
     ]
-    own = {"train": train + goes_on, "run": goes_on + run, "bench": bench}
+    settings_by_kind = {"train": train + goes_on, "run": goes_on + run, "bench": bench}
     lines = ["# ── settings of the site: edit them, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 41]
-    for name, value, comment in common + own[job.kind]:
+    for name, value, comment in common + settings_by_kind[job.kind]:
         line = f'{name}="${{RINGTRAIN_{name.upper()}:-{value}}}"'
         lines.append(f"{line:<{WIDTH}}  # {comment}")
     return lines
