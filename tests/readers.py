@@ -188,8 +188,8 @@ def traces() -> list[bytes]:
 def written_metrics() -> list[bytes]:
     values = {"labelled": 3, "predicted": 2, "precision": 0.5, "recall": None, "f1": 0.5, "iou": 1.0}
     classes = [{"class": name} | values for name in "ab"]
-    held = {"checkpoint": "c.h5", "split": "test", "iteration": 7, "classes": classes, "confusion": [[2, 1], [0, 3]]}
-    return [json.dumps(held).encode()]
+    content = {"checkpoint": "c.h5", "split": "test", "iteration": 7, "classes": classes, "confusion": [[2, 1], [0, 3]]}
+    return [json.dumps(content).encode()]
 
 
 def outcomes() -> list[bytes]:

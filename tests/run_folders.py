@@ -28,6 +28,6 @@ def make_run(folder, events=None, outcome="done", **options):
         log.handle(event)
     log.close()
     (folder / "config.toml").write_text(tomli_w.dumps({"model": "digits", "lr": 0.05, **options}))
-    found = {"outcome": outcome, "exit_code": None, "iteration": 2, "iterations": 2, "ranks": 3, "lost": []}
-    (folder / "outcome.json").write_text(json.dumps(found | {"text": "it is late"}))
+    content = {"outcome": outcome, "exit_code": None, "iteration": 2, "iterations": 2, "ranks": 3, "lost": []}
+    (folder / "outcome.json").write_text(json.dumps(content | {"text": "it is late"}))
     return folder

@@ -8,7 +8,7 @@ from tests.allocations import LEAST_BYTES, counted
 def test_arrays_of_numpy_are_counted():
     with counted() as count:
         np.empty(LEAST_BYTES - 1, np.uint8)
-        held = [np.zeros(1000), np.empty(LEAST_BYTES, np.uint8)]
+        arrays = [np.zeros(1000), np.empty(LEAST_BYTES, np.uint8)]
     assert count.sizes == [8000, LEAST_BYTES]
-    held.append(np.zeros(1000))
+    arrays.append(np.zeros(1000))
     assert len(count.sizes) == 2

@@ -102,17 +102,17 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imports(path: Path) -> set[str]:
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             if node.module.count(".") < 2 and node.module.startswith("ringtrain"):  # names of rooms, or of a room
-                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+                names.update(f"{node.module}.{alias.name}" for alias in node.names)
             else:
-                found.add(node.module)
-    return found
+                names.add(node.module)
+    return names
 
 
 def room(path: Path) -> str:
@@ -121,12 +121,12 @@ def room(path: Path) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_follow_the_arrows(path):
-    own, allowed = room(path), ARROWS[room(path)]
+    importer, allowed = room(path), ARROWS[room(path)]
     for name in imports(path):
         parts = name.split(".")
         if parts[0] != "ringtrain" or len(parts) == 1 or parts[1] == "__version__":
             continue
-        assert parts[1] == own or "*" in allowed or parts[1] in allowed, f"{path} imports {name}"
+        assert parts[1] == importer or "*" in allowed or parts[1] in allowed, f"{path} imports {name}"
 
 
 def sub_room(dotted: str) -> str | None:
@@ -138,10 +138,10 @@ def sub_room(dotted: str) -> str | None:
     return parts[2] if place.is_dir() or place.with_suffix(".py").exists() else None
 
 
-def below(own: str, name: str, order: list[str]) -> bool:
+def below(importer: str, name: str, order: list[str]) -> bool:
     """Whether a module of the sub-room ``own`` may import ``name`` of its room."""
     other = sub_room(name)
-    return other in (None, own) or order.index(other) < order.index(own)
+    return other in (None, importer) or order.index(other) < order.index(importer)
 
 
 def test_an_exchange_is_made_from_its_own_options():
@@ -159,16 +159,16 @@ def within_rooms(path: Path) -> bool:
 )
 def test_no_import_within_a_room_runs_back(path):
     parts = path.relative_to(PACKAGE).parts
-    own, order = parts[1].removesuffix(".py"), ORDER[parts[0]].split()
+    importer, order = parts[1].removesuffix(".py"), ORDER[parts[0]].split()
     for name in imports(path):
         if name.startswith(f"ringtrain.{parts[0]}."):
-            assert below(own, name, order), f"{path} imports {name}"
+            assert below(importer, name, order), f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("name", ORDER)
 def test_every_sub_room_has_its_place_in_the_order(name):
-    found = {path.relative_to(PACKAGE).parts[1].removesuffix(".py") for path in (PACKAGE / name).rglob("*.py")}
-    assert found - {"__init__"} == set(ORDER[name].split())
+    parts = {path.relative_to(PACKAGE).parts[1].removesuffix(".py") for path in (PACKAGE / name).rglob("*.py")}
+    assert parts - {"__init__"} == set(ORDER[name].split())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -260,22 +260,22 @@ def families(seams: dict[str, set[str]]) -> dict[str, set[str]]:
     trees = [ast.parse(path.read_text()) for path in FILES]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     bases = {node.name: {ast.unparse(base) for base in node.bases} for node in classes}
-    found = {seam: set(names) for seam, names in seams.items()}
-    for names in found.values():
+    classes = {seam: set(names) for seam, names in seams.items()}
+    for names in classes.values():
         while more := {name for name, parents in bases.items() if parents & names} - names:
             names |= more
-    return found
+    return classes
 
 
 def untyped(path: Path, allowed: dict[str, set[str]]) -> set[str]:
     """The parameters named as seams that a file does not type by their interfaces."""
-    found = set()
+    parameters = set()
     for node in ast.walk(ast.parse(path.read_text())):
         for each in node.args.args + node.args.kwonlyargs if isinstance(node, ast.FunctionDef) else ():
-            given = ast.unparse(each.annotation).strip("'").split(" | ") if each.annotation else [""]
-            if each.arg in allowed and not set(given) <= allowed[each.arg] | {"None"}:
-                found.add(f"{path.relative_to(PACKAGE)}: {node.name}({each.arg})")
-    return found
+            annotation = ast.unparse(each.annotation).strip("'").split(" | ") if each.annotation else [""]
+            if each.arg in allowed and not set(annotation) <= allowed[each.arg] | {"None"}:
+                parameters.add(f"{path.relative_to(PACKAGE)}: {node.name}({each.arg})")
+    return parameters
 
 
 def test_parameters_of_the_seams_are_typed_by_their_interfaces():

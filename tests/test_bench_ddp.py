@@ -43,15 +43,15 @@ def test_sizes_are_from_4_bytes_to_64_mebibytes(ddp):
 
 def test_each_side_starts_the_same_program_on_as_many_ranks(ddp):
     options = SimpleNamespace(torch="python", ranks=3)
-    gloo, (own,) = ddp.commands(options, "gloo"), ddp.commands(options, "ringtrain")
+    gloo, (command,) = ddp.commands(options, "gloo"), ddp.commands(options, "ringtrain")
     assert len(gloo) == 3 and len({tuple(words) for words in gloo}) == 1
-    assert own[:3] == ["mpirun", "-np", "3"] and own[-3:] == ["-m", "ringtrain.torch", gloo[0][-1]]
+    assert command[:3] == ["mpirun", "-np", "3"] and command[-3:] == ["-m", "ringtrain.torch", gloo[0][-1]]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [(["alexnet"], "there is no net alexnet"), (["--ranks", "two"], "--ranks two: give numbers")]
+    ("words", "message"), [(["alexnet"], "there is no net alexnet"), (["--ranks", "two"], "--ranks two: give numbers")]
 )
-def test_mistakes_are_told_at_once(ddp, capsys, words, told):
+def test_mistakes_are_told_at_once(ddp, capsys, words, message):
     with pytest.raises(SystemExit):
         ddp.parse(words)
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

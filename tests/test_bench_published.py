@@ -23,17 +23,19 @@ def with_tables(page: str, tables: dict[str, list[str]]) -> str:
     for title, lines in tables.items():
         section = re.compile(rf"(?ms)^## {re.escape(title)}$.*?(?=^## |\Z)")
         assert len(section.findall(page)) == 1, title
-        made = "".join(f"{line}\n" for line in lines)
-        page = section.sub(lambda found, made=made: re.sub(r"(^\|.*\n)+", made, found[0], count=1, flags=re.M), page)
-        assert made in page, title
+        rewritten = "".join(f"{line}\n" for line in lines)
+        page = section.sub(
+            lambda match, table=rewritten: re.sub(r"(^\|.*\n)+", table, match[0], count=1, flags=re.M), page
+        )
+        assert rewritten in page, title
     return page
 
 
 def test_the_page_shows_what_the_script_prints(published):
-    made = with_tables(PAGE.read_text(), published.tables())
+    rewritten = with_tables(PAGE.read_text(), published.tables())
     if REWRITE:
-        PAGE.write_text(made)
-    assert PAGE.read_text() == made, "RINGTRAIN_REWRITE_DOCS=1 writes the tables anew"
+        PAGE.write_text(rewritten)
+    assert PAGE.read_text() == rewritten, "RINGTRAIN_REWRITE_DOCS=1 writes the tables anew"
 
 
 def test_one_gpu_alone_has_the_published_rate(published):

@@ -83,5 +83,5 @@ def test_a_page_keeps_what_stands_before_its_figures(side, tmp_path):
     page.write_text("# Title\n\n## Figures\n\nold\n")
     program.write_page(str(page), "new\n")
     assert page.read_text() == "# Title\n\n## Figures\n\nnew\n"
-    given = ["--ranks", "1,2", "--torch", "/a/python", "--page", "p.md", "mlp"]
-    assert program.command_line(given) == "scripts/bench pytorch --ranks 1,2 mlp"
+    arguments = ["--ranks", "1,2", "--torch", "/a/python", "--page", "p.md", "mlp"]
+    assert program.command_line(arguments) == "scripts/bench pytorch --ranks 1,2 mlp"

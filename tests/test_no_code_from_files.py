@@ -41,15 +41,15 @@ PICKLED = {
 
 
 def sins(source: str, over_mpi: bool) -> list[str]:
-    tree, found = ast.parse(source), []
+    tree, calls = ast.parse(source), []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if alias.name.split(".")[0] in MODULES]
+            calls += [alias.name for alias in node.names if alias.name.split(".")[0] in MODULES]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in MODULES:
-            found.append(node.module)
+            calls.append(node.module)
         elif isinstance(node, ast.Call):
-            found += _of_call(node, over_mpi)
-    return found
+            calls += _of_call(node, over_mpi)
+    return calls
 
 
 def _of_call(node: ast.Call, over_mpi: bool) -> list[str]:
@@ -57,16 +57,16 @@ def _of_call(node: ast.Call, over_mpi: bool) -> list[str]:
         return [node.func.id] if node.func.id in BUILT_IN else []
     if not isinstance(node.func, ast.Attribute):
         return []
-    name, given = node.func.attr, {keyword.arg: keyword.value for keyword in node.keywords}
+    name, arguments = node.func.attr, {keyword.arg: keyword.value for keyword in node.keywords}
     said = ast.unparse(node.func)
     if name == "load" and said in ("np.load", "numpy.load"):
-        allow = given.get("allow_pickle")
+        allow = arguments.get("allow_pickle")
         return (
             [] if isinstance(allow, ast.Constant) and allow.value is False else ["np.load without allow_pickle=False"]
         )
-    if isinstance(given.get("allow_pickle"), ast.Constant) and given["allow_pickle"].value:
+    if isinstance(arguments.get("allow_pickle"), ast.Constant) and arguments["allow_pickle"].value:
         return ["allow_pickle"]
-    shell = given.get("shell")
+    shell = arguments.get("shell")
     if isinstance(shell, ast.Constant) and shell.value:
         return ["shell=True"]
     if said in ("os.system", "os.popen", "torch.load", "np.save", "numpy.save") or name == "extractall":

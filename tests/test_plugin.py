@@ -66,7 +66,7 @@ def files(tmp_path, monkeypatch, forget):
 
 
 @pytest.fixture
-def own(files):
+def example(files):
     plugin.load_plugins(["own.py"])
 
 
@@ -89,7 +89,7 @@ def trained(transport, **flags):
 
 def numeric(function, array, step=1e-6):
     """The gradient of a number by an array, by differences."""
-    found = np.zeros_like(array)
+    gradient = np.zeros_like(array)
     for at in np.ndindex(array.shape):
         kept = array[at]
         values = []
@@ -97,11 +97,11 @@ def numeric(function, array, step=1e-6):
             array[at] = moved
             values.append(function())
         array[at] = kept
-        found[at] = (values[0] - values[1]) / (2 * step)
-    return found
+        gradient[at] = (values[0] - values[1]) / (2 * step)
+    return gradient
 
 
-def test_the_gradients_of_its_layer_are_right(own):
+def test_the_gradients_of_its_layer_are_right(example):
     random, ops = np.random.default_rng(0), make_ops("reference", "float64")
     layer, ctx = LAYERS["LayerScale"]("scale"), Pass(ops, Workspace(ops))
     x, gamma, weight = random.standard_normal((3, 2, 4)), random.standard_normal(4), random.standard_normal((3, 2, 4))
@@ -120,7 +120,7 @@ def test_the_gradients_of_its_layer_are_right(own):
     np.testing.assert_allclose(grads["gamma"], 2 * once, rtol=1e-12)
 
 
-def test_the_gradient_of_its_loss_is_right(own):
+def test_the_gradient_of_its_loss_is_right(example):
     random, ops = np.random.default_rng(1), make_ops("reference", "float64")
     loss, ctx = LOSSES["brier"](), Pass(ops, Workspace(ops))
     outputs, labels = random.standard_normal((5, 3)), np.array([0, 2, -1, 1, 1], np.int32)
@@ -136,7 +136,7 @@ def test_the_gradient_of_its_loss_is_right(own):
     np.testing.assert_allclose(dx, numeric(mean, outputs), rtol=1e-6, atol=1e-9)
 
 
-def test_its_schedule_is_proved_and_its_strategy_is_exact(own, files):
+def test_its_schedule_is_proved_and_its_strategy_is_exact(example, files):
     """Layer, loss, schedule and strategy together: the losses of one rank."""
     for size in range(1, 9):
         verify_schedule(make_schedule("chain", size))
@@ -151,8 +151,8 @@ def test_its_schedule_is_proved_and_its_strategy_is_exact(own, files):
 
 
 def test_a_wrong_schedule_does_not_run(files):
-    own = files / "own.py"
-    own.write_text(own.read_text().replace("add=True", "add=False"))
+    path = files / "own.py"
+    path.write_text(path.read_text().replace("add=True", "add=False"))
     plugin.load_plugins(["own.py"])
     with pytest.raises(UsageError, match=r"schedule 'chain' for 3 ranks is wrong: .* contribution 0 times"):
         make_schedule("chain", 3)
@@ -185,7 +185,7 @@ def test_halves_are_proved_too(written):
 
 
 # ── in runs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_run_records_it_and_wants_it_again(own, files, forget):
+def test_a_run_records_it_and_wants_it_again(example, files, forget):
     alone = Loopback()
     trained(alone, out="run")
     (sha256,) = plugin.facts().values()
@@ -196,7 +196,7 @@ def test_a_run_records_it_and_wants_it_again(own, files, forget):
         trained(alone, out="run", resume="auto", iterations=7)
 
 
-def test_ranks_with_other_files_do_not_begin(own, monkeypatch):
+def test_ranks_with_other_files_do_not_begin(example, monkeypatch):
     count = itertools.count()
     monkeypatch.setattr(plugin, "facts", lambda: {"own.py": f"sha of {next(count) % 2}"})
     with pytest.raises(UsageError, match=r"plug-ins.*sha of"):
@@ -209,8 +209,8 @@ def test_an_error_of_its_code_is_named_by_file_and_line(files, capfd):
     line = text[: text.index("x.missing")].count("\n") + 1
     flags = ["--model", "net.toml", "--data", "digits", "--iterations", "2", "--out", "run"]
     assert command(["train", "--plugin", "own.py", *flags]) == 2
-    told = capfd.readouterr().err
-    assert f"plug-in own.py:{line}: AttributeError" in told and "Traceback" not in told
+    message = capfd.readouterr().err
+    assert f"plug-in own.py:{line}: AttributeError" in message and "Traceback" not in message
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,7 +218,7 @@ HEAD = "from ringtrain.plugin import *\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("\nraise ValueError('no luck')\n", "my.py:2: ValueError: no luck"),
         ("x = 1\ndef f(:\n", "my.py:2: SyntaxError"),
@@ -251,8 +251,8 @@ HEAD = "from ringtrain.plugin import *\n"
         (HEAD + "register_optimizer('sgd', print)\n", "my.py:2: register_optimizer wants"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line(written, text, told):
-    with pytest.raises(UsageError, match=f"^plug-in .*{told}") as caught:
+def test_a_wrong_file_is_refused_with_its_line(written, text, message):
+    with pytest.raises(UsageError, match=f"^plug-in .*{message}") as caught:
         written(text)
     assert caught.value.exit_code == 2 and not plugin.LOADED
 
@@ -263,7 +263,7 @@ def test_a_missing_file_is_refused_before_other_options(files, path, capfd):
     assert capfd.readouterr().err.startswith(f"ringtrain: plug-in {path}: ")
 
 
-def test_a_file_is_read_once(own):
+def test_a_file_is_read_once(example):
     plugin.load_plugins(["own.py"])
     assert len(plugin.LOADED) == 1
 
@@ -274,7 +274,7 @@ def test_a_schedule_that_makes_none_is_refused(written):
         make_schedule("mine", 2)
 
 
-def test_names_of_plugins_are_known_to_options(own, written):
+def test_names_of_plugins_are_known_to_options(example, written):
     written(
         HEAD + "from ringtrain.optim.optimizers import SGD\nclass Mine(SGD): pass\nregister_optimizer('mine', Mine)\n"
     )

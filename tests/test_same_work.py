@@ -31,9 +31,9 @@ def random(*shape, seed=0):
 def work(same_work, outputs=(), loss=2.0, gradients=()):
     """Of a net of two convolutions and a fully connected layer; what is given replaces what it computes."""
     names = ("conv1", "conv2", "fc")
-    made = {name: random(2, 4, 4, 8, seed=i) for i, name in enumerate(names)} | dict(outputs)
+    arrays = {name: random(2, 4, 4, 8, seed=i) for i, name in enumerate(names)} | dict(outputs)
     grads = {f"{name}.weight": random(3, 3, 8, 8, seed=9 + i) for i, name in enumerate(names)} | dict(gradients)
-    return same_work.Work(made, loss, grads)
+    return same_work.Work(arrays, loss, grads)
 
 
 def test_a_difference_is_relative_to_the_peer(same_work):
@@ -51,55 +51,55 @@ def test_what_is_not_finite_is_no_result_on_either_side(same_work, value):
 
 
 def test_equal_work_is_accepted_and_told(same_work):
-    own, peer = work(same_work), work(same_work)
-    assert same_work.refusal(own, peer, "float64") == ""
-    found = same_work.summary(own, peer)
-    assert (found["gradient_apart"], found["loss"], found["loss_of_torch"]) == (0, 2.0, 2.0)
-    assert same_work.told(found).startswith("same: loss 2 and 2, outputs at most 0.0e+00 apart")
+    ours, peer = work(same_work), work(same_work)
+    assert same_work.refusal(ours, peer, "float64") == ""
+    summary = same_work.summary(ours, peer)
+    assert (summary["gradient_apart"], summary["loss"], summary["loss_of_torch"]) == (0, 2.0, 2.0)
+    assert same_work.told(summary).startswith("same: loss 2 and 2, outputs at most 0.0e+00 apart")
 
 
 def test_rounding_is_allowed_by_precision(same_work):
-    own = work(same_work, {"conv2": (1 + 1e-3) * random(2, 4, 4, 8, seed=1)})
-    assert same_work.refusal(own, work(same_work), "bfloat16") == ""
-    assert "the output of layer 'conv2' is 0.001 apart" in same_work.refusal(own, work(same_work), "float32")
+    ours = work(same_work, {"conv2": (1 + 1e-3) * random(2, 4, 4, 8, seed=1)})
+    assert same_work.refusal(ours, work(same_work), "bfloat16") == ""
+    assert "the output of layer 'conv2' is 0.001 apart" in same_work.refusal(ours, work(same_work), "float32")
 
 
 def test_the_first_wrong_output_is_named(same_work):
     wrong = {name: random(2, 4, 4, 8, seed=7) for name in ("conv2", "fc")}
-    told = same_work.refusal(work(same_work, wrong), work(same_work), "bfloat16")
-    assert told.startswith("the output of layer 'conv2' is ")
+    refusal = same_work.refusal(work(same_work, wrong), work(same_work), "bfloat16")
+    assert refusal.startswith("the output of layer 'conv2' is ")
 
 
 def test_a_wrong_loss_alone_is_refused(same_work):
-    told = same_work.refusal(work(same_work, loss=2.001), work(same_work), "float32")
-    assert told == "the loss is 2.001, PyTorch's is 2 (float32: at most 0.0001 apart)"
+    refusal = same_work.refusal(work(same_work, loss=2.001), work(same_work), "float32")
+    assert refusal == "the loss is 2.001, PyTorch's is 2 (float32: at most 0.0001 apart)"
     assert same_work.refusal(work(same_work, loss=math.nan), work(same_work), "bfloat16")
 
 
 def test_the_last_wrong_gradient_is_named_as_backward_comes_to_it_first(same_work):
     wrong = {f"{name}.weight": random(3, 3, 8, 8, seed=5) for name in ("conv1", "conv2")}
-    told = same_work.refusal(work(same_work, gradients=wrong), work(same_work), "bfloat16")
-    assert told.startswith("the gradient of 'conv2.weight' is ")
+    refusal = same_work.refusal(work(same_work, gradients=wrong), work(same_work), "bfloat16")
+    assert refusal.startswith("the gradient of 'conv2.weight' is ")
 
 
 def test_gradients_that_are_all_a_little_off_are_refused_as_a_whole(same_work):
     """Each of them is within what one may be off by."""
     scaled = {name: 1.2 * value for name, value in work(same_work).gradients.items()}
-    told = same_work.refusal(work(same_work, gradients=scaled), work(same_work), "bfloat16")
-    assert told.startswith("the gradient is 0.2 apart (bfloat16: 0.1)")
+    refusal = same_work.refusal(work(same_work, gradients=scaled), work(same_work), "bfloat16")
+    assert refusal.startswith("the gradient is 0.2 apart (bfloat16: 0.1)")
 
 
 def test_a_gradient_that_is_rounding_alone_is_held_against_the_others(same_work):
     noise = {"bias": 1e-7 * random(8)}
-    own = work(same_work, gradients=noise)
+    ours = work(same_work, gradients=noise)
     peer = work(same_work, gradients={"bias": 1e-7 * random(8, seed=1)})
-    assert same_work.refusal(own, peer, "float32") == ""
+    assert same_work.refusal(ours, peer, "float32") == ""
     assert "'bias'" in same_work.refusal(work(same_work, gradients={"bias": random(8)}), peer, "float32")
 
 
 def test_a_parameter_that_one_lacks_is_named(same_work):
-    own = work(same_work, gradients={"extra.weight": random(2)})
-    assert same_work.refusal(own, work(same_work), "float32") == "one of them alone has extra.weight"
+    ours = work(same_work, gradients={"extra.weight": random(2)})
+    assert same_work.refusal(ours, work(same_work), "float32") == "one of them alone has extra.weight"
 
 
 def test_where_rounding_alone_is_more_than_allowed_the_peers_own_is_the_measure(same_work):
@@ -111,9 +111,9 @@ def test_where_rounding_alone_is_more_than_allowed_the_peers_own_is_the_measure(
         noise = {n: share * random(*v.shape, seed=seed) for n, v in exact.gradients.items()}
         return work(same_work, gradients={n: v + noise[n] for n, v in exact.gradients.items()})
 
-    own, peer = rounded(0.12, 5), rounded(0.1, 6)
-    assert same_work.refusal(own, peer, "float32").startswith("the gradient of 'fc.weight' is 0.1")
-    assert same_work.refusal(own, peer, "float32", exact) == ""
+    ours, peer = rounded(0.12, 5), rounded(0.1, 6)
+    assert same_work.refusal(ours, peer, "float32").startswith("the gradient of 'fc.weight' is 0.1")
+    assert same_work.refusal(ours, peer, "float32", exact) == ""
     assert "'fc.weight' is 0.5" in same_work.refusal(rounded(0.5, 5), peer, "float32", exact)
     zero = work(same_work, gradients={"conv2.weight": np.zeros((3, 3, 8, 8))})
     far = rounded(0.8, 6)
@@ -139,16 +139,16 @@ def test_a_gradient_that_is_scaled_is_refused_where_rounding_is_as_large(same_wo
     assert same_work.gradients_apart(wrong, peer)["conv2.weight"] < most.parameter
     assert same_work.whole_apart(wrong, peer) < most.gradient
     assert same_work.refusal(scaled(same_work, 1, noise), peer, precision) == ""
-    told = same_work.refusal(wrong, peer, precision)
-    assert told.startswith("the gradient of 'conv2.weight' is ") and " times PyTorch's" in told
-    assert float(told.split()[5]) == pytest.approx(times, rel=0.02)
+    refusal = same_work.refusal(wrong, peer, precision)
+    assert refusal.startswith("the gradient of 'conv2.weight' is ") and " times PyTorch's" in refusal
+    assert float(refusal.split()[5]) == pytest.approx(times, rel=0.02)
 
 
 def test_a_share_may_be_as_far_off_as_the_peers_own_and_half_of_it_at_most(same_work):
     exact = work(same_work, gradients=LARGE)
 
-    def refused(own, peer, precision):
-        return same_work.refusal(scaled(same_work, own), scaled(same_work, peer), precision, exact)
+    def refused(ours, peer, precision):
+        return same_work.refusal(scaled(same_work, ours), scaled(same_work, peer), precision, exact)
 
     assert refused(0.985, 1.006, "float32") == ""
     assert "1 ± 0.012 (float32)" in refused(0.985, 1.004, "float32")
@@ -162,8 +162,8 @@ def test_small_gradients_are_judged_with_others_of_their_kind(same_work):
     one = scaled(same_work, 1, gradients={**gammas, "norm3.gamma": 0.5 * gammas["norm3.gamma"]})
     assert same_work.refusal(one, peer, "bfloat16") == ""
     wrong = scaled(same_work, 1, gradients={name: 0.5 * each for name, each in gammas.items()})
-    told = same_work.refusal(wrong, peer, "bfloat16")
-    assert told.startswith("the gradient of each small gamma is 0.5 times PyTorch's")
+    refusal = same_work.refusal(wrong, peer, "bfloat16")
+    assert refusal.startswith("the gradient of each small gamma is 0.5 times PyTorch's")
 
 
 # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -45,8 +45,8 @@ def bench(monkeypatch, sides):
     program, (own_side, peer_side) = importlib.import_module("pytorch"), sides
 
     def open_peer(options, variant):
-        given = SimpleNamespace(**{**vars(options), "variant": variant})
-        return InThisProcess(peer_side.handlers(given, 0))
+        peer_options = SimpleNamespace(**{**vars(options), "variant": variant})
+        return InThisProcess(peer_side.handlers(peer_options, 0))
 
     monkeypatch.setattr(program, "open_own", lambda options: InThisProcess(own_side.handlers(options)))
     monkeypatch.setattr(program, "open_peer", open_peer)
@@ -145,13 +145,13 @@ def test_noise_in_a_branch_that_begins_switched_off_is_seen(bench, sides, monkey
             net.get_submodule(key).weight.mul_(0).add_(1000.0).cos_()
 
     monkeypatch.setattr(peer_side, "take_weights", noisy)
-    told = {"model": "resnet20", "ranks": 1, "batch": 6, "device": "cpu", "precision": "float32", "threads": 1}
-    options = SimpleNamespace(**told, folder=str(tmp_path), variant="channels last, fused SGD")
+    facts = {"model": "resnet20", "ranks": 1, "batch": 6, "device": "cpu", "precision": "float32", "threads": 1}
+    options = SimpleNamespace(**facts, folder=str(tmp_path), variant="channels last, fused SGD")
     with monkeypatch.context() as before:
         before.setattr(own_side, "draw", lambda arena, ops, seed=0: None)
-        own = own_side.handlers(options)
-        own["export"]()
-        own["work"]()
+        handlers = own_side.handlers(options)
+        handlers["export"]()
+        handlers["work"]()
         peer_side.handlers(options, 0)["work"]("float32")
         losses = [
             importlib.import_module("same_work").load(tmp_path / f"{side}-0.npz").loss for side in ("own", "peer")

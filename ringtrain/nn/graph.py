@@ -90,8 +90,8 @@ class Graph:
         )
 
     def bind(self, arena: Arena) -> None:
-        """Use the weights and gradients of an arena that was made from :meth:`parameters`, or from the parameters of a graph
-        that contains this one.
+        """Use the weights and gradients of an arena that was made from :meth:`parameters`, of this graph or of one that
+        contains it.
         """
         self._arena = arena
         self._roundings.clear()

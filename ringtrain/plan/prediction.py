@@ -35,8 +35,8 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One prediction. ``…_s``: seconds of an iteration; efficiency: images/s of a rank, over the images/s of one rank alone;
-    memory_bytes: of a rank"""
+    """One prediction. ``…_s``: seconds of an iteration; efficiency: images/s of a rank, over one
+    rank alone; memory_bytes: of a rank"""
 
     ranks: Count
     nodes: Count

@@ -114,13 +114,13 @@ def test_limits_of_a_call_add_up(acceptance):
 
 
 def test_the_document_names_the_calls(acceptance):
-    told = (MAIN.parents[2] / "docs" / "gpu.md").read_text()
+    text = (MAIN.parents[2] / "docs" / "gpu.md").read_text()
     stages = acceptance("stages")
     limits = {stage.name: stage.seconds for stage in stages.STAGES}
     for number, call in enumerate(stages.CALLS, 1):
-        assert number > stages.FIRST_CALLS or f"--out OUT --call {number}" in told
-        assert f"| {number} | {', '.join(call)} |" in told.replace("`", "")
-        assert f"{sum(limits[name] for name in call):.0f} s |" in told
+        assert number > stages.FIRST_CALLS or f"--out OUT --call {number}" in text
+        assert f"| {number} | {', '.join(call)} |" in text.replace("`", "")
+        assert f"{sum(limits[name] for name in call):.0f} s |" in text
 
 
 # ── what the probe leaves out ─────────────────────────────────────────────────────────────────────────────────────
@@ -167,10 +167,10 @@ def test_the_report(main, readings, tmp_path):
     outcome = run(main, stage(main, "print(7)", readings.Reading(rows, figures={"speed": 2.0})), _made(work))
     main.judge(outcome, {})
     main.write(options_of(tmp_path), work, {"gpu": "Some GPU", "driver": "1.2", "mpi": None}, [outcome])
-    told = (tmp_path / "report.md").read_text()
-    assert told.startswith("# Acceptance on Some GPU\n\n- gpu: Some GPU\n- driver: 1.2\n\n| stage | wanted | outcome |")
-    assert "| kernel | ms | launches |\n| --- | --- | --- |\n| add | 1.25 | – |\n| a\\|b | – | 12,346 |" in told
-    assert "| speed | 2 | no bar yet: measured |" in told
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# Acceptance on Some GPU\n\n- gpu: Some GPU\n- driver: 1.2\n\n| stage | wanted | outcome |")
+    assert "| kernel | ms | launches |\n| --- | --- | --- |\n| add | 1.25 | – |\n| a\\|b | – | 12,346 |" in text
+    assert "| speed | 2 | no bar yet: measured |" in text
     assert json.loads((tmp_path / "report.json").read_text())["stages"][0]["rows"] == rows
     assert json.loads((tmp_path / "bars.json").read_text())["Some GPU"] == {"a": {"speed": 2.0}}
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -211,8 +211,8 @@ def test_a_call_that_is_cut_leaves_what_it_had(tmp_path):
         assert call.stdout.readline() == "held\n"
         call.terminate()
         assert call.wait(60) == 1
-    (told,) = json.loads((tmp_path / "report.json").read_text())["stages"]
-    assert (told["status"], told["rows"]) == ("not done", [{"n": 7}])
+    (text,) = json.loads((tmp_path / "report.json").read_text())["stages"]
+    assert (text["status"], text["rows"]) == ("not done", [{"n": 7}])
 
 
 def test_the_report_is_written_while_a_stage_goes_on(main, monkeypatch, tmp_path):
@@ -319,16 +319,16 @@ def test_an_all_reduce_is_held_against_the_host_and_a_copy(readings, tmp_path):
 def test_bytes_that_are_only_touched_are_no_floor(acceptance):
     """Of x a kernel that finishes moments reads a line a group."""
     kernels = acceptance("kernels")
-    found = {}
+    arrays_by_kernel = {}
 
     class Profile:
         def timed(self, name, stream, arrays, work):
-            found[name] = arrays
+            arrays_by_kernel[name] = arrays
 
     for function in ("finish_moments", "normalise"):
         kernel = kernels.ProfiledKernel("norm.cu", function, SimpleNamespace(launch=None), Profile())
         kernel.launch(1, 1, None, ["x", None, "mean"], 0)
-    assert found == {"norm.cu: finish_moments": ["mean"], "norm.cu: normalise": ["x", "mean"]}
+    assert arrays_by_kernel == {"norm.cu: finish_moments": ["mean"], "norm.cu: normalise": ["x", "mean"]}
 
 
 def test_a_stage_that_is_not_there():

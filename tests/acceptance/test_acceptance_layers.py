@@ -24,9 +24,9 @@ class Numpy:
         self._runtime, self._stream = runtime, runtime.stream()
 
     def host(self, array):
-        found = np.empty(array.shape, array.dtype)
-        self._runtime.download(array, found, self._stream)
-        return found
+        values = np.empty(array.shape, array.dtype)
+        self._runtime.download(array, values, self._stream)
+        return values
 
     def fill(self, plan, arrays):
         random = np.random.default_rng(0)
@@ -70,8 +70,8 @@ def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precis
 
 
 def row(way, us, shape="a", **more):
-    told = {"pass": "forward", "shape": shape, "precision": "bfloat16", "library": way in ("cuDNN", "PyTorch")}
-    return {**told, "way": way, "us": us, "recorded": True, "error": 0.001, "TF/s": 1.0, **more}
+    facts = {"pass": "forward", "shape": shape, "precision": "bfloat16", "library": way in ("cuDNN", "PyTorch")}
+    return {**facts, "way": way, "us": us, "recorded": True, "error": 0.001, "TF/s": 1.0, **more}
 
 
 def test_the_fastest_way_by_wgmma_is_beside_cudnn(acceptance, tmp_path):
@@ -100,9 +100,9 @@ def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch
         raise RuntimeError("EXECUTION_FAILED")
 
     def call(self, device, work, ways, *rest, **named):
-        found = list(ways())
-        self.ways[work[0]] = [*found, Way("idle", nothing), Way("broken", fails), Way("cuDNN", fails)]
-        return found[0]
+        listed = list(ways())
+        self.ways[work[0]] = [*listed, Way("idle", nothing), Way("broken", fails), Way("cuDNN", fails)]
+        return listed[0]
 
     monkeypatch.setattr(layers.Every, "__call__", call)
     rows = list(layers.Bench(HostRuntime(), "float32", Numpy).rows(PLAN))

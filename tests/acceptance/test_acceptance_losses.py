@@ -55,7 +55,7 @@ def test_losses_that_are_not_kept_are_infinitely_apart(losses, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "found", "apart"),
+    ("strategy", "losses_of_run", "apart"),
     [
         ("sharded", [2.0, 1.0], 0.0),
         ("sharded", [2.0, 1.5], 0.5),
@@ -66,8 +66,8 @@ def test_losses_that_are_not_kept_are_infinitely_apart(losses, tmp_path):
         ("staleness 2", [1.0, 1.2], float("inf")),
     ],
 )
-def test_a_strategy_is_held_against_what_it_should_give(losses, tmp_path, strategy, found, apart):
-    runs, _ = make_runs(losses, tmp_path, found)
+def test_a_strategy_is_held_against_what_it_should_give(losses, tmp_path, strategy, losses_of_run, apart):
+    runs, _ = make_runs(losses, tmp_path, losses_of_run)
     assert runs.row(strategy, "lenet", 2, losses.STRATEGIES[strategy])["apart"] == apart
 
 

@@ -83,20 +83,22 @@ def test_each_missing_thing_is_named_once_with_what_to_do(preflight, monkeypatch
 
 
 def test_kernels_that_did_not_travel_or_are_of_another_compiler_are_told(acceptance, preflight, kernels, monkeypatch):
-    def told():
+    def report():
         (line,) = preflight.lacking_kernels(kernels)
         return line
 
     assert preflight.lacking_kernels(kernels) == []
     assert "scripts/gpu-kernels DIR" in preflight.lacking_kernels(None)[0]
     monkeypatch.setattr(preflight, "version_of", lambda package: "0.1")
-    assert f"this machine has numpy==0.1, which {kernels} is not of: scripts/gpu-kernels {kernels} numpy==0.1" in told()
+    assert (
+        f"this machine has numpy==0.1, which {kernels} is not of: scripts/gpu-kernels {kernels} numpy==0.1" in report()
+    )
     monkeypatch.setattr(
         preflight, "version_of", lambda package: None
     )  # of no package: what it compiles by is not known
     assert preflight.lacking_kernels(kernels) == []
     (kernels / "a.cubin").unlink()
-    assert f"{kernels} does not have them: scripts/gpu-kernels {kernels}" in told()
+    assert f"{kernels} does not have them: scripts/gpu-kernels {kernels}" in report()
 
 
 def test_kernels_of_the_cpu_that_did_not_travel_are_told(preflight, monkeypatch, tmp_path):
@@ -128,8 +130,8 @@ def test_the_script_looks_before_it_installs(tmp_path):
     """What no wheel brings is named, and no environment is made."""
     wheels = make_wheels(tmp_path / "wheels")
     command = ["bash", ROOT / "scripts" / "gpu-acceptance", "--wheels", wheels, "--out", tmp_path / "out"]
-    given = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=given)
+    environ = {**os.environ, "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ)
     assert done.returncode == 2 and "an NVIDIA GPU" in done.stderr and "mpi4py" not in done.stderr
     assert "compiled kernels: scripts/gpu-kernels DIR" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["wheels"]

@@ -19,7 +19,7 @@ import fcntl, os, signal
 held = open({path!r}, "w")
 fcntl.flock(held, fcntl.LOCK_EX)
 if os.fork():
-    open({told!r}, "w").write("held")
+    open({fifo!r}, "w").write("held")
 signal.pause()
 """
 TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
@@ -66,8 +66,8 @@ def test_a_family_that_ends_by_a_signal_is_told_and_the_others_go_on(probe, tmp_
     assert rows["passes"]["passed"] == 2 and rows["fails"]["first"] == "assert (1 + 1) == 3"
     lines = {line[:28].strip(): line for line in capsys.readouterr().out.splitlines()}
     assert lines["dies"].split()[1:5] == ["ended", "by", "signal", "4"] and "2 passed" in lines["passes"]
-    told = json.loads((tmp_path / "probe.json").read_text())
-    assert told["families"] == rows and told["leave_out"] == ["wgmma"]
+    report = json.loads((tmp_path / "probe.json").read_text())
+    assert report["families"] == rows and report["leave_out"] == ["wgmma"]
 
 
 @pytest.mark.timing
@@ -126,14 +126,14 @@ def test_what_it_has_started_ends_with_its_stage(tmp_path):
     """In the place of the tool a program that holds a lock, and says so; then the stage is ended."""
     (tmp_path / "held").touch()
     tool = tmp_path / "compute-sanitizer"
-    tool.write_text(f"#!{sys.executable}\n" + HOLD.format(path=str(tmp_path / "held"), told=str(tmp_path / "told")))
+    tool.write_text(f"#!{sys.executable}\n" + HOLD.format(path=str(tmp_path / "held"), fifo=str(tmp_path / "told")))
     tool.chmod(0o755)
-    given = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "PATH": str(tmp_path)}}
+    options = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "PATH": str(tmp_path)}}
     command = [sys.executable, PROGRAM, tmp_path, "--tool", "memcheck", "--families", "normalisation"]
-    told = tmp_path / "told"
-    os.mkfifo(told)
-    with subprocess.Popen(command, start_new_session=True, **given) as stage:
-        with open(told) as said:  # a FIFO
+    fifo = tmp_path / "told"
+    os.mkfifo(fifo)
+    with subprocess.Popen(command, start_new_session=True, **options) as stage:
+        with open(fifo) as said:  # a FIFO
             assert said.read() == "held"
         os.killpg(stage.pid, signal.SIGTERM)
         assert stage.stdout.read().split()[:4] == ["memcheck", "normalisation", "not", "done"]
@@ -145,8 +145,8 @@ def test_what_is_being_started_ends_with_its_stage(acceptance, monkeypatch):
     """SIGTERM comes while the program is there, and its caller does not know it yet."""
     module, started = acceptance("processes"), []
 
-    def interrupted(*arguments, **given):
-        started.append(subprocess_popen(*arguments, **given))
+    def interrupted(*arguments, **options):
+        started.append(subprocess_popen(*arguments, **options))
         signal.raise_signal(signal.SIGTERM)
         return started[0]
 

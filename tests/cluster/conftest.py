@@ -73,7 +73,7 @@ def hosts(script, offered):
 
     def run(*arguments, timeout: float = PATIENCE_S) -> Ran:
         done = script("run", "--stats", *arguments, timeout=timeout)
-        counted = sorted(tuple(map(int, found)) for found in COUNTED.findall(done.stderr))
+        counted = sorted(tuple(map(int, numbers)) for numbers in COUNTED.findall(done.stderr))
         received, sent = tuple(row[1] for row in counted), tuple(row[2] for row in counted)
         return Ran(done.returncode, done.stdout, COUNTED.sub("", done.stderr), received, sent)
 
@@ -103,8 +103,8 @@ def named(arguments) -> list[str]:
 def kept(script, offered):
     """The name of two hosts that are kept until the test ends."""
     name = f"test-{os.getpid()}"
-    made = script("up", "-n", 2, "--name", name)
-    assert made.returncode == 0, made.stderr
+    started = script("up", "-n", 2, "--name", name)
+    assert started.returncode == 0, started.stderr
     yield name
     script("down", "--name", name)
 

@@ -30,8 +30,8 @@ def test_hosts_are_nodes(cluster, ranks):
 @pytest.mark.parametrize("ranks", [(2, 2), *thorough(((2, 1, 1),))])
 def test_every_algorithm_is_right(cluster, tmp_path, ranks):
     sizes = ["-b", "4", "-e", "70000", "-f", "130"]
-    told = ["-c", "1", "-n", "2", "-w", "0", "--json", tmp_path / "a.json"]
-    ran = cluster(ranks, ["-m", "ringtrain", "bench-allreduce", *sizes, *told])
+    options = ["-c", "1", "-n", "2", "-w", "0", "--json", tmp_path / "a.json"]
+    ran = cluster(ranks, ["-m", "ringtrain", "bench-allreduce", *sizes, *options])
     assert ran.returncode == 0, ran.stdout + ran.stderr
     kept = json.loads((tmp_path / "a.json").read_text())
     rows = kept["rows"]
@@ -68,11 +68,11 @@ def test_a_link_is_as_slow_as_it_is_asked_to_be(cluster):
 
 def test_training_does_not_depend_on_where_ranks_are(cluster, tmp_path):
     (tmp_path / "net.toml").write_text(FC_NET)
-    given = ["--model", tmp_path / "net.toml", "--data", "digits", "--ops", "reference", "--algorithm", "ring"]
+    options = ["--model", tmp_path / "net.toml", "--data", "digits", "--ops", "reference", "--algorithm", "ring"]
     ends = []
     for ranks in ((2, 2), (4,)):
         out = tmp_path / f"hosts-{len(ranks)}"
-        ran = cluster(ranks, ["-m", "ringtrain", "train", *given, "--iterations", 5, "--out", out])
+        ran = cluster(ranks, ["-m", "ringtrain", "train", *options, "--iterations", 5, "--out", out])
         assert ran.returncode == 0, ran.stderr
         ends.append(records(out)[-1])
     assert [(end["event"], end["ranks"]) for end in ends] == [("end", 4)] * 2

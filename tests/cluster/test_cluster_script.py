@@ -90,8 +90,8 @@ def test_what_tc_is_told(script, offered, tmp_path):
     """A delay goes around the rate, at the host's end alone; the rate holds at both ends, with 200 us of it at once."""
     path = fake(tmp_path, "tc", f'echo "$*" >>{tmp_path}/told')
     assert script("run", "-n", 1, "--rate", "1gbit", "--delay", "2ms", "--raw", "--", "true", PATH=path).returncode == 0
-    told = (tmp_path / "told").read_text().splitlines()
-    assert [line for line in told if " add " in line] == [
+    calls = (tmp_path / "told").read_text().splitlines()
+    assert [line for line in calls if " add " in line] == [
         "qdisc add dev eth0 root handle 1: netem delay 2ms limit 100000",
         "qdisc add dev eth0 parent 1:1 handle 2: tbf rate 1gbit burst 75000b limit 8mb",
         "qdisc add dev link0 root handle 2: tbf rate 1gbit burst 75000b limit 8mb",

@@ -9,22 +9,22 @@ from tests.docs.playing import Stage
 @pytest.fixture
 def stage(tmp_path) -> Stage:
     """With small data under the names of sets that are not handed out with ringtrain."""
-    made = Stage(tmp_path)
+    stage = Stage(tmp_path)
     random = np.random.default_rng(0)
 
     def images(count, *shape):
         return random.integers(0, 256, (count, *shape), dtype=np.uint8)
 
-    idx = made.folder / "DOWNLOADS" / "fashion-mnist"
+    idx = stage.folder / "DOWNLOADS" / "fashion-mnist"
     idx.mkdir(parents=True)
     for part, count in (("train", 512), ("t10k", 128)):
         labels = np.arange(count, dtype=np.uint8) % 10
         (idx / f"{part}-images-idx3-ubyte").write_bytes(_idx(images(count, 28, 28)))
         (idx / f"{part}-labels-idx1-ubyte").write_bytes(_idx(labels))
-    np.savez(made.folder / "cifar10.npz", images=images(256, 32, 32, 3), labels=np.arange(256) % 10)
-    assert made.run("ringtrain data make cifar10.npz -o cifar10.h5 --test-fraction 0.25").returncode == 0
-    _write_digits(made.folder)
-    return made
+    np.savez(stage.folder / "cifar10.npz", images=images(256, 32, 32, 3), labels=np.arange(256) % 10)
+    assert stage.run("ringtrain data make cifar10.npz -o cifar10.h5 --test-fraction 0.25").returncode == 0
+    _write_digits(stage.folder)
+    return stage
 
 
 def _write_digits(folder) -> None:

@@ -34,17 +34,17 @@ class Step:
 
 
 def blocks(text: str) -> list[Block]:
-    found, began, language = [], None, ""
+    blocks, began, language = [], None, ""
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
         if line.startswith("```"):
             if began is None:
                 began, language = number, line[3:].strip()
             else:
-                found.append(Block(language, tuple(lines[began : number - 1]), began + 1))
+                blocks.append(Block(language, tuple(lines[began : number - 1]), began + 1))
                 began = None
     assert began is None, f"the block that begins in line {began} has no end"
-    return found
+    return blocks
 
 
 def steps(text: str) -> list[Step]:
@@ -64,15 +64,15 @@ def _steps(block: Block) -> list[Step]:
 def _transcript(block: Block) -> list[Step]:
     starts = [number for number, line in enumerate(block.lines) if line.startswith("$ ")]
     assert starts[0] == 0, f"line {block.line}: lines before the first command"
-    found = []
+    listed = []
     for start, stop in zip(starts, [*starts[1:], len(block.lines)], strict=True):
         words, used = [block.lines[start][2:]], start + 1
         while words[-1].endswith("\\"):
             words[-1] = words[-1][:-1]
             words.append(block.lines[used].strip())
             used += 1
-        found.append(Step("".join(words), block.lines[used:stop], block.line + used))
-    return found
+        listed.append(Step("".join(words), block.lines[used:stop], block.line + used))
+    return listed
 
 
 def _joined(lines, first: int):
@@ -118,8 +118,8 @@ def anew(shown, said) -> list[str]:
     """What the document should show. Of a transcript with lines left out, those that are there are looked up."""
     if ELSE not in shown:
         return _first_progress(said)
-    found = []
+    lines = []
     for line in shown:
         near = difflib.get_close_matches(masked(line), map(masked, said), n=1, cutoff=0.3)
-        found.append(line if line == ELSE or not near else [own for own in said if masked(own) == near[0]][-1])
-    return found
+        lines.append(line if line == ELSE or not near else [each for each in said if masked(each) == near[0]][-1])
+    return lines

@@ -72,15 +72,15 @@ class Stage:
         if mpirun is None:
             pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
         self.folder, programs = folder / "here", folder / "bin"
-        for made in (self.folder, programs, folder / "sessions"):
-            made.mkdir()
+        for subfolder in (self.folder, programs, folder / "sessions"):
+            subfolder.mkdir()
         for name, words in (("python", ""), ("ringtrain", "-m ringtrain ")):
             (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
             (programs / name).chmod(0o755)
         path = os.pathsep.join([str(programs), str(Path(mpirun).parent), os.environ["PATH"]])
-        own = {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder / "config")}
-        own["PRTE_MCA_prte_tmpdir_base"] = str(folder / "sessions")
-        self._environment = {**os.environ, **ENVIRONMENT, **own}
+        environ = {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder / "config")}
+        environ["PRTE_MCA_prte_tmpdir_base"] = str(folder / "sessions")
+        self._environment = {**os.environ, **ENVIRONMENT, **environ}
 
     def run(self, command: str) -> subprocess.CompletedProcess:
         return subprocess.run(
@@ -130,7 +130,7 @@ def _make(stage: Stage, step: Step) -> None:
 
 def _rewrite(document: Path, shown: dict) -> None:
     lines = document.read_text().splitlines()
-    for line, (count, own) in sorted(shown.items(), reverse=True):
+    for line, (count, new_lines) in sorted(shown.items(), reverse=True):
         if count:
-            lines[line - 1 : line - 1 + count] = own
+            lines[line - 1 : line - 1 + count] = new_lines
     document.write_text("\n".join(lines) + "\n")

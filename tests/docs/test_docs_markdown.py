@@ -31,8 +31,8 @@ SAID = ["ringtrain 0.2.0", "iteration 1/69, epoch 1/3: loss 2.7", "iteration 40/
 
 
 def test_commands_and_what_they_print():
-    found = steps(TEXT)
-    assert [(step.command, step.shown, step.line, step.file) for step in found] == [
+    parsed = steps(TEXT)
+    assert [(step.command, step.shown, step.line, step.file) for step in parsed] == [
         ("first", (), 4, ""),
         ("second --flag x", (), 5, ""),
         ("# a.toml\nkey = 1\n", (), 10, "a.toml"),
@@ -78,7 +78,7 @@ def test_the_same_but_for_figures(shown):
 
 
 @pytest.mark.parametrize(
-    ("shown", "told"),
+    ("shown", "difference"),
     [
         (["ringtrain 0.1.0", "iteration 1/9, epoch 1/3: loss 3", "finished in 0:03"], "-finished in 0:0"),
         (["ringtrain 0.1.0", "iteration 1/9, epoch 1/3: loss 3"], "+done in 0:0"),
@@ -87,8 +87,8 @@ def test_the_same_but_for_figures(shown):
         (["iteration 1/9, epoch 1/3: loss 3", "...", "note: all is well", "..."], "-note: all is well"),
     ],
 )
-def test_a_difference_is_told(shown, told):
-    assert told in differences(shown, SAID)
+def test_a_difference_is_told(shown, difference):
+    assert difference in differences(shown, SAID)
 
 
 def test_a_transcript_is_written_anew():

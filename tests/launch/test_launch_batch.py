@@ -102,14 +102,14 @@ def job(tmp_path):
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
 
-    def start(kind="train", plan=("done 0",), flags=(), told=None, path=None, **environ) -> Ran:
+    def start(kind="train", plan=("done 0",), flags=(), stop_signal=None, path=None, **environ) -> Ran:
         notes, planned = tmp_path / "notes", tmp_path / "plan"
         notes.write_text("")
         planned.write_text("\n".join(plan) + "\n")
         clean = {
             key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "RINGTRAIN_", "OMP_"))
         }
-        given = {
+        environment = {
             **clean,
             "PATH": f"{bin}{os.pathsep}{clean['PATH']}",
             "NOTES": str(notes),
@@ -129,14 +129,14 @@ def job(tmp_path):
             path.write_text(script(BatchJob(kind=kind)))
         command = ["bash", "-c", 'JOB=$$ exec bash "$0" "$@"', str(path), *flags]
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # a shell cannot trap what it was started to ignore
-        process = subprocess.Popen(command, cwd=tmp_path, env=given, stdout=-1, stderr=-2, text=True)
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=-1, stderr=-2, text=True)
         try:
             seen = []
-            if told:
+            if stop_signal:
                 for line in process.stdout:
                     seen.append(line)
                     if line == "ready\n":
-                        process.send_signal(told)
+                        process.send_signal(stop_signal)
                         break
             out = "".join(seen) + process.communicate(timeout=60)[0]
         finally:
@@ -196,8 +196,8 @@ BY_SRUN = {"RINGTRAIN_LAUNCHER": "srun"}
 IMAGE = {"RINGTRAIN_CONTAINER": "image.sif", "RINGTRAIN_CONTAINER_FLAGS": "--bind /scratch"}
 STAGE = {"RINGTRAIN_STAGE": "/scratch"}
 OWN = {"RUN": "own"}
-USR1 = {"told": signal.SIGUSR1}
-TERM = {"told": signal.SIGTERM}
+USR1 = {"stop_signal": signal.SIGUSR1}
+TERM = {"stop_signal": signal.SIGTERM}
 CASES = {
     "train": {
         "no job": {"SLURM_JOB_ID": ""},
@@ -347,8 +347,8 @@ def test_starts_of_a_command_that_saves_nothing_are_few(job):
     assert job("run", plan=["- 75"], **few).code == 75
     ran = job("run", plan=["- 75"], **few)
     assert ran.code == 1 and "no new checkpoint in 1 starts: this job gives up; it looked in no folder" in ran.out
-    told = {**few, "SLURM_JOB_ID": "10", "told": signal.SIGUSR1}
-    assert [job("run", plan=["- wait"], **told).code for _ in range(3)] == [75] * 3
+    stopped = {**few, "SLURM_JOB_ID": "10", "stop_signal": signal.SIGUSR1}
+    assert [job("run", plan=["- wait"], **stopped).code for _ in range(3)] == [75] * 3
     shown = {**few, "SLURM_JOB_ID": "11", "RINGTRAIN_CHECKPOINTS": "runs/ringtrain-9/checkpoints/*.h5"}
     assert [job("run", plan=[f"- 75 {number}"], **shown).code for number in range(3)] == [75] * 3
 

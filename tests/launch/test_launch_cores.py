@@ -54,8 +54,8 @@ def test_others_may_use_up_what_a_group_above_may_have(tmp_path):
 
 @pytest.mark.parametrize("cached, free", [(GIB, 2 * GIB), (9 * GIB, 3 * GIB)])
 def test_files_that_were_read_leave_memory_free(tmp_path, cached, free):
-    told = {"memory.max": str(3 * GIB), "memory.current": str(2 * GIB)}
-    grouped(tmp_path, "0::/\n", {**told, "memory.stat": f"anon 5\nfile 9\ninactive_file {cached}\nslab 1\n"})
+    limits = {"memory.max": str(3 * GIB), "memory.current": str(2 * GIB)}
+    grouped(tmp_path, "0::/\n", {**limits, "memory.stat": f"anon 5\nfile 9\ninactive_file {cached}\nslab 1\n"})
     assert read_limits(tmp_path) == Limits(None, 3 * GIB, free)
 
 
@@ -115,8 +115,8 @@ def test_a_quota_below_the_ranks_is_a_warning(tmp_path):
 def test_the_host_with_least_for_each_rank_is_told_of(tmp_path):
     """Four cores for two ranks, and four for three."""
     grouped(tmp_path, "0::/\n", {"cpu.max": "400000 100000"})
-    told = line_of(cores.quota, tmp_path, 5, nodes=[0, 0, 1, 1, 1])
-    assert told == Line(OK, "core quota", says("4", "n1", "3 ranks"))
+    line = line_of(cores.quota, tmp_path, 5, nodes=[0, 0, 1, 1, 1])
+    assert line == Line(OK, "core quota", says("4", "n1", "3 ranks"))
 
 
 # ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -139,9 +139,9 @@ def visits_cpu(machine):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, size):
-    found = [Evidence("kinds", UNKNOWN, "no word"), Evidence("query", NO, "it says no"), Evidence("ucx", NO, "none")]
-    monkeypatch.setattr(devices, "look", lambda: found)
-    monkeypatch.setattr("ringtrain.transport.world.look", lambda: found)
+    evidence = [Evidence("kinds", UNKNOWN, "no word"), Evidence("query", NO, "it says no"), Evidence("ucx", NO, "none")]
+    monkeypatch.setattr(devices, "look", lambda: evidence)
+    monkeypatch.setattr("ringtrain.transport.world.look", lambda: evidence)
     root = machine(1)
 
     def lines(device, mpi_cuda, visible=1):
@@ -152,7 +152,7 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
 
         return LoopbackWorld(size).run(body)[0]
 
-    rungs = [Line(OK, f"mpi-cuda: {rung.name}", says(rung.answer, rung.why)) for rung in found]
+    rungs = [Line(OK, f"mpi-cuda: {rung.name}", says(rung.answer, rung.why)) for rung in evidence]
     assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", says("device", "send"))]
     none = lines("cuda", "auto", visible=0)
     assert none == [*rungs, Line(OK, "mpi-cuda", says("can", "used"))]
@@ -204,8 +204,8 @@ def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
 
     def line(compiled):
         monkeypatch.setattr(library, "compiled_families", lambda: compiled)
-        (found,) = host.cpu_kernels(None)
-        return found
+        (kernels_line,) = host.cpu_kernels(None)
+        return kernels_line
 
     used, having = says("x86-64-v3", "g++"), ["x86-64-v3", "x86-64-v2"]
     assert line({"x86-64-v3"}) == Line(OK, "CPU kernels", used)

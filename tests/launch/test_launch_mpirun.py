@@ -56,17 +56,17 @@ def test_a_users_launcher_has_the_number_of_ranks():
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ("srun -n", says("--launcher", "'srun -n'")),
         ("nosuch -n {ranks}", says("--launcher", "'nosuch -n {ranks}'", "nosuch")),
         ("srun '{ranks}", says("--launcher", '"srun \'{ranks}"')),
     ],
 )
-def test_launchers_that_cannot_be(asked, told):
+def test_launchers_that_cannot_be(asked, message):
     with pytest.raises(UsageError) as error:
         find_launcher(asked, {})
-    assert re.search(told, str(error.value))
+    assert re.search(message, str(error.value))
 
 
 def test_not_within_another_launcher():

@@ -21,14 +21,14 @@ def test_the_deadline_of_the_environment():
 
 
 def test_ranks_on_two_nodes_are_told_their_places():
-    told = LoopbackWorld(3, nodes=2).run(lambda transport: torchrun_variables(transport.seat, "first"))
+    variables = LoopbackWorld(3, nodes=2).run(lambda transport: torchrun_variables(transport.seat, "first"))
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    assert [[each[name] for name in names] for each in told] == [
+    assert [[each[name] for name in names] for each in variables] == [
         ["0", "3", "0", "2", "0", "2"],
         ["1", "3", "1", "2", "0", "2"],
         ["2", "3", "0", "1", "1", "2"],
     ]
-    assert {each["MASTER_ADDR"] for each in told} == {"first"}
+    assert {each["MASTER_ADDR"] for each in variables} == {"first"}
 
 
 def test_an_address_stays_and_a_rank_of_an_outer_launcher_does_not():
@@ -39,7 +39,7 @@ def test_an_address_stays_and_a_rank_of_an_outer_launcher_does_not():
 
 
 @pytest.mark.parametrize(
-    ("own", "neighbours", "threads"),
+    ("cores", "neighbours", "threads"),
     [
         ([0], [[0], [1]], 1),  # bound to a core
         ([0, 1, 2, 3], [[0, 1, 2, 3]] * 2, 2),  # not bound
@@ -47,5 +47,5 @@ def test_an_address_stays_and_a_rank_of_an_outer_launcher_does_not():
         ([4, 5, 6, 7], [[0, 1, 2, 3], [4, 5, 6, 7]], 4),  # bound to a socket
     ],
 )
-def test_cores_are_divided_among_the_ranks_that_share_them(own, neighbours, threads):
-    assert fair_threads(own, neighbours) == threads
+def test_cores_are_divided_among_the_ranks_that_share_them(cores, neighbours, threads):
+    assert fair_threads(cores, neighbours) == threads

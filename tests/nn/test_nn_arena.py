@@ -79,9 +79,9 @@ def test_initial_weights_do_not_depend_on_the_order_of_layers():
     _, turned = arena_of(TABLE[::-1])
     for each in (arena, turned):
         initialise(each, ops, seed=11)
-    there = {span.name: ops.to_host(turned.weight(span)) for span in turned.spans}
+    weights = {span.name: ops.to_host(turned.weight(span)) for span in turned.spans}
     for span in arena.spans:
-        np.testing.assert_array_equal(ops.to_host(arena.weight(span)), there[span.name])
+        np.testing.assert_array_equal(ops.to_host(arena.weight(span)), weights[span.name])
 
 
 def test_initial_weights_differ_by_seed_and_name():

@@ -34,8 +34,8 @@ def test_a_use_becomes_the_layers_of_the_block():
 
 
 def test_the_first_block_reads_the_images():
-    made = expand_blocks([{"name": "one", "block": "flat"}], {"flat": [{"name": "f", "kind": "Flatten"}]})
-    assert made == [{"name": "one.f", "kind": "Flatten", "inputs": ["input"]}]
+    expanded = expand_blocks([{"name": "one", "block": "flat"}], {"flat": [{"name": "f", "kind": "Flatten"}]})
+    assert expanded == [{"name": "one.f", "kind": "Flatten", "inputs": ["input"]}]
 
 
 @pytest.mark.parametrize(

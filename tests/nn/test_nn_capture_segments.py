@@ -14,8 +14,8 @@ from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_memory import DeviceRefusal
 
 
-def names(found):
-    return [[node.name for node in piece] for piece in found]
+def names(segments):
+    return [[node.name for node in piece] for piece in segments]
 
 
 def recorded(ops, **more) -> Pass:
@@ -41,10 +41,10 @@ def test_a_piece_is_one_layer_where_nothing_is_recorded():
 def test_statistics_over_ranks_stand_alone():
     nodes = NETS["residual"]()
     ctx = recorded(FakeGpuOps(), add_over_ranks=lambda numbers: None)
-    found = capture_segments.forward_segments(ctx, nodes)
-    apart = [piece[0].name for piece in found if isinstance(piece[0].layer, BatchNorm)]
+    segments = capture_segments.forward_segments(ctx, nodes)
+    apart = [piece[0].name for piece in segments if isinstance(piece[0].layer, BatchNorm)]
     assert apart == ["norm", "norm2"]
-    assert all(len(piece) == 1 for piece in found if isinstance(piece[0].layer, BatchNorm))
+    assert all(len(piece) == 1 for piece in segments if isinstance(piece[0].layer, BatchNorm))
     assert len(capture_segments.forward_segments(replace(ctx, training=False), nodes)) == 1
 
 

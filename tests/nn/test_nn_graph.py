@@ -228,14 +228,14 @@ def test_a_steady_iteration_allocates_nothing():
     net = Net(residual(), SHAPE)
     ctx = make_pass(net.ops, 5)
     net.gradients(ctx=ctx)
-    made, real = [], net.ops.empty
-    ctx.space._ops.empty = lambda shape, dtype=None: made.append(shape) or real(shape, dtype)
+    shapes, real = [], net.ops.empty
+    ctx.space._ops.empty = lambda shape, dtype=None: shapes.append(shape) or real(shape, dtype)
     x, totals, labels = net.ops.from_host(net.x), net.ops.zeros((3,), "float64"), net.ops.from_host(net.labels)
-    made.clear()
+    shapes.clear()
     for count in (5, 3, 5):  # a tail is a slice
         logits, tapes = net.graph.forward(ctx, x[:count])
         list(net.graph.backward(ctx, net.loss.backward(ctx, logits, labels[:count], totals, 5), tapes))
-    assert made == []
+    assert shapes == []
 
 
 def test_two_passes_in_flight_do_not_disturb_each_other():

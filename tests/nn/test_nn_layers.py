@@ -209,8 +209,8 @@ def test_gradients_of_inputs_share_no_memory(case):
     dxs = bench.layer.backward(ctx, {}, {}, bench.ops.from_host(bench.r.copy()), tape, [True] * len(bench.xs))
     before = [bench.ops.to_host(dx) for dx in dxs]
     bench.ops.fill(dxs[0], 99)
-    for dx, held in zip(dxs[1:], before[1:], strict=True):
-        np.testing.assert_array_equal(bench.ops.to_host(dx), held)
+    for dx, kept in zip(dxs[1:], before[1:], strict=True):
+        np.testing.assert_array_equal(bench.ops.to_host(dx), kept)
 
 
 COLUMNS = [case for case in CASES if isinstance(case[0], Conv1D | Conv3D | ConvTranspose2D)]
@@ -346,9 +346,9 @@ def test_parameters_carry_fills_and_multipliers():
 
 def test_parameters_of_sequences_have_their_roles():
     """``decay_bias_norm = false`` and the optimizers' rules for biases go by these."""
-    found = [(p.name, p.shape, p.role, p.fill) for p in Attention("a", 2).parameters([(5, 4)])]
+    parameters = [(p.name, p.shape, p.role, p.fill) for p in Attention("a", 2).parameters([(5, 4)])]
     weight, zero = Fill("xavier", 0.0, 4, 12), Fill("constant")
-    assert found == [
+    assert parameters == [
         ("qkv_weight", (4, 12), "weight", weight),
         ("qkv_bias", (12,), "bias", zero),
         ("out_weight", (4, 4), "weight", Fill("xavier", 0.0, 4, 4)),
@@ -466,9 +466,9 @@ def test_shapes_that_do_not_fit_are_explained(layer, inputs, got, wanted):
 
 def test_statistics_over_ranks_are_not_computed_again_and_those_of_evaluation_may_be():
     """A forward that talks to other ranks is made once; one that looks its statistics up may be repeated."""
-    found = {
+    repeats = {
         (over, training): BatchNorm("b").repeats(SimpleNamespace(add_over_ranks=over, training=training))
         for over in (None, np.add)
         for training in (False, True)
     }
-    assert found == {(None, False): True, (None, True): True, (np.add, False): True, (np.add, True): False}
+    assert repeats == {(None, False): True, (None, True): True, (np.add, False): True, (np.add, True): False}

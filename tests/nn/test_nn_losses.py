@@ -172,9 +172,9 @@ def test_outputs_fit_labels_of_their_shape():
         make_loss(ModelConfig(loss=name)).check(output, labels, 5, "out")
 
 
-@pytest.mark.parametrize("name, output, labels, told", UNFIT)
-def test_outputs_of_other_shapes_are_refused(name, output, labels, told):
-    with pytest.raises(ModelError, match=told):
+@pytest.mark.parametrize("name, output, labels, message", UNFIT)
+def test_outputs_of_other_shapes_are_refused(name, output, labels, message):
+    with pytest.raises(ModelError, match=message):
         make_loss(ModelConfig(loss=name)).check(output, labels, 5, "out")
 
 

@@ -24,8 +24,8 @@ def one_hot(classes, count):
 
 def test_top_5_counts_the_first_of_equal_outputs():
     outputs = np.array([[9, 8, 7, 6, 5, 4, 3], [9, 8, 7, 6, 5, 4, 3], [0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0.0]])
-    found, classes = measured(ClassMetrics(7, dense=False, whole=True), outputs, np.array([4, 5, 4, 5], np.int32))
-    assert found == {"top5_accuracy": 0.5} and classes is None
+    values, classes = measured(ClassMetrics(7, dense=False, whole=True), outputs, np.array([4, 5, 4, 5], np.int32))
+    assert values == {"top5_accuracy": 0.5} and classes is None
     assert ClassMetrics(5, dense=False, whole=True).names == ClassMetrics(99, dense=False).names == ()
     assert ClassMetrics(100, dense=False).names == ("top5_accuracy",)
 
@@ -44,10 +44,10 @@ def test_mean_iou_leaves_out_classes_that_are_nowhere():
     labels = np.array([[[0, 1], [1, -1]], [[2, 2], [0, 1]]], np.int32)
     predicted = np.array([[[0, 1], [0, 3]], [[2, 0], [0, 1]]])
     for by_class in (False, True):
-        found, classes = measured(
+        values, classes = measured(
             ClassMetrics(5, dense=True, by_class=by_class), one_hot(predicted, 5), labels, cuts=(1,)
         )
-        assert found == {"mean_iou": pytest.approx((2 / 4 + 2 / 3 + 1 / 2) / 3)}
+        assert values == {"mean_iou": pytest.approx((2 / 4 + 2 / 3 + 1 / 2) / 3)}
         assert (classes.confusion is not None) == by_class
 
 
@@ -62,17 +62,17 @@ def test_many_classes_have_counts_and_no_matrix():
 def test_f1_of_labels_that_do_not_exclude_one_another():
     labels = np.array([[1, 0], [1, 1], [-1, 0], [0, 1]], np.int32)
     outputs = np.array([[2.0, 1], [-1, 3], [5, -1], [0.5, -2]])
-    found, classes = measured(BinaryMetrics(2), outputs, labels)
+    values, classes = measured(BinaryMetrics(2), outputs, labels)
     assert classes.hits.tolist() == [1, 1] and classes.labelled.tolist() == [2, 2]
-    assert classes.predicted.tolist() == [2, 2] and found == {"f1": 0.5}
+    assert classes.predicted.tolist() == [2, 2] and values == {"f1": 0.5}
     nothing, _ = measured(BinaryMetrics(1), np.array([-1.0, -2, -3]), np.zeros(3))
     assert nothing == {"f1": None}
 
 
 def test_values_of_ones_own_arithmetic():
     labels, outputs = np.array([1.0, 2, 3, 6], np.float32), np.array([[1.0], [3], [3], [4]])
-    found, _ = measured(ValueMetrics(), outputs, labels)
-    assert found == pytest.approx({"rmse": (5 / 4) ** 0.5, "mae": 3 / 4, "r2": 1 - 5 / 14})
+    values, _ = measured(ValueMetrics(), outputs, labels)
+    assert values == pytest.approx({"rmse": (5 / 4) ** 0.5, "mae": 3 / 4, "r2": 1 - 5 / 14})
     constant, _ = measured(ValueMetrics(), outputs, np.full(4, 2.0))
     assert constant["r2"] is None
     numbers, _ = measured(ValueMetrics(), outputs, np.array([1, -1, 3, 6], np.int32))

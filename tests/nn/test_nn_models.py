@@ -73,8 +73,8 @@ def test_the_large_ones_run_on_smaller_images_with_fewer_features(name, side, na
     runs_forward_and_backward(spec.parse_model(re.sub(r"(units|channels|narrow|wide) = (\d+)", fewer, text), name))
 
 
-def fewer(found) -> str:
-    return f"{found[1]} = {int(found[2]) // 8}"
+def fewer(match) -> str:
+    return f"{match[1]} = {int(match[2]) // 8}"
 
 
 def runs_forward_and_backward(model):
@@ -165,8 +165,8 @@ def test_the_examples_of_the_readme_are_models():
     readme = (Path(__file__).parents[2] / "models" / "README.md").read_text()
     small, blocks = (part.split("```")[0] for part in readme.split("```toml")[1:])
     assert [node.name for node in spec.parse_model(small, "small").nodes] == ["conv", "relu", "pool", "flat", "out"]
-    made = spec.parse_model("input = { shape = [8, 8, 16] }\n" + blocks, "blocks")
-    assert [node.name for node in made.nodes][:5] == ["stem", "one.conv", "one.relu", "one.sum", "two.conv"]
+    model = spec.parse_model("input = { shape = [8, 8, 16] }\n" + blocks, "blocks")
+    assert [node.name for node in model.nodes][:5] == ["stem", "one.conv", "one.relu", "one.sum", "two.conv"]
     for name, count in PARAMETERS.items():
         assert f"| `{name}` | {count:,} |" in readme
     for kind in LAYERS:

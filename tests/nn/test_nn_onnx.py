@@ -25,8 +25,8 @@ def test_a_layer(case):
     weights, x = random_weights(graph), random.standard_normal((3, *shape)).astype(np.float32)
     if type(layer).__name__ == "Embedding":
         x = random.integers(0, layer.entries, (3, *shape)).astype(np.float32)
-    here = output_here(graph, weights, x, "reference")
-    np.testing.assert_allclose(output_there(graph, weights, x), here, rtol=1e-4, atol=1e-5)
+    expected = output_here(graph, weights, x, "reference")
+    np.testing.assert_allclose(output_there(graph, weights, x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(6, 5, 4), (9,)])

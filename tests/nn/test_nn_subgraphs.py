@@ -38,7 +38,7 @@ def model(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "starts"),
     [
         ("alexnet", ["fc6", "fc7", "fc8"]),
         ("cifar10_full", ["ip1"]),
@@ -46,9 +46,9 @@ def model(name):
         ("resnet20", ["fc"]),
     ],
 )
-def test_where_parts_may_begin(name, found):
+def test_where_parts_may_begin(name, starts):
     graph = model(name)
-    assert names(graph, subgraphs.fc_starts(graph)) == found
+    assert names(graph, subgraphs.fc_starts(graph)) == starts
 
 
 def test_no_part_begins_where_two_arrays_cross():

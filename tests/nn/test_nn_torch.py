@@ -95,8 +95,8 @@ def here(t):
     return (t.movedim(1, -1) if t.dim() > SEQUENCES else t).detach().numpy()
 
 
-def close(found, wanted):
-    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+def close(actual, wanted):
+    np.testing.assert_allclose(actual, wanted, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("at_once", [1, 1 << 20])
@@ -107,14 +107,14 @@ def test_layers_compute_what_torchs_do(peer, layer, shape, device, at_once):
     pair.ops.columns_at_once = at_once
     random = np.random.default_rng(2)
     x = random.standard_normal((COUNT, *shape))
-    ctx, given = make_pass(pair.ops, COUNT), there(x).requires_grad_()
+    ctx, leaf = make_pass(pair.ops, COUNT), there(x).requires_grad_()
     y, tapes = pair.graph.forward(ctx, pair.ops.from_host(x))
-    wanted = pair.net(given)
+    wanted = pair.net(leaf)
     dy = random.standard_normal(y.shape)
     close(y.copy(), here(wanted))
     list(pair.graph.backward(ctx, pair.ops.from_host(dy), tapes))
     wanted.backward(there(dy))
-    close(tapes.dx, here(given.grad))
+    close(tapes.dx, here(leaf.grad))
     for name, gradient in pair.gradients().items():
         close(pair.arena.grad(pair.arena.spans[pair.names.index(name)]), gradient)
 
@@ -135,26 +135,26 @@ def test_twenty_steps_on_fields_are_torchs(peer):
     sgd = make_optimizer("sgd", pair.arena.spans, OptimizerConfig(momentum=0.9, weight_decay=0.0))
     slots = {name: pair.ops.zeros((pair.arena.count,)) for name in sgd.slots}
     theirs = torch.optim.SGD(pair.net.parameters(), lr, momentum=0.9)
-    own, found = [], []
+    losses, their_losses = [], []
     for step in range(steps):
         rows = slice(step * batch, (step + 1) * batch)
         x, wanted = xs[rows].astype(np.float64), ys[rows].astype(np.float64)
         ctx = make_pass(pair.ops, batch)
         y, tapes, z = pair.forward(ctx, x)
-        own.append(np.square(y - wanted).mean())
+        losses.append(np.square(y - wanted).mean())
         list(pair.graph.backward(ctx, 2 * (y - wanted) / wanted.size, tapes))
         apply(sgd, pair.ops, pair.arena.weights, pair.arena.grads, slots, lr, step + 1, 0, pair.arena.count)
         loss = torch.nn.functional.mse_loss(z, there(wanted))
         theirs.zero_grad()
         loss.backward()
         theirs.step()
-        found.append(loss.item())
-    np.testing.assert_allclose(own, found, rtol=1e-5)
-    assert own[-1] < own[0]
+        their_losses.append(loss.item())
+    np.testing.assert_allclose(losses, their_losses, rtol=1e-5)
+    assert losses[-1] < losses[0]
     trained = peer.PeerNet(pair.nodes).double()
     peer.take_weights(trained, pair.weights())
     for ours, wanted in zip(trained.parameters(), pair.net.parameters(), strict=True):
         np.testing.assert_allclose(
             ours.detach(), wanted.detach(), rtol=1e-5, atol=1e-5 * float(wanted.detach().abs().max())
         )
-    assert own[-1] < 0.6 * own[0]
+    assert losses[-1] < 0.6 * losses[0]

@@ -20,9 +20,9 @@ class Encoder(torch.nn.Module):
         super().__init__()
         self.rows, self.out = torch.nn.Linear(28, 64), torch.nn.Linear(64, 10)
         self.places, self.norm = torch.nn.Parameter(torch.zeros(28, 64)), torch.nn.LayerNorm(64)
-        given = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
-        self.encoder1 = torch.nn.TransformerEncoderLayer(64, 4, 128, **given)
-        self.encoder2 = torch.nn.TransformerEncoderLayer(64, 4, 128, **given)
+        options = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
+        self.encoder1 = torch.nn.TransformerEncoderLayer(64, 4, 128, **options)
+        self.encoder2 = torch.nn.TransformerEncoderLayer(64, 4, 128, **options)
 
     def forward(self, x):
         y = self.encoder2(self.encoder1(self.rows(x) + self.places))
@@ -39,8 +39,8 @@ WITHIN = {
 
 def tensor_name(name: str) -> str:
     """The name in torch of one of ringtrain's parameters."""
-    for own, other in WITHIN.items():
-        name = name.replace(own, other)
+    for name_here, other in WITHIN.items():
+        name = name.replace(name_here, other)
     name = name.replace("gamma", "weight").replace("beta", "bias")
     return name.removesuffix(".weight") if name.startswith("places") else name
 
@@ -79,9 +79,9 @@ def test_twenty_steps_are_those_of_torch(kind):
         list(graph.backward(ctx, dlogits, tapes))
         ops.adamw(arena.weights, arena.grads, m, v, step=step, **ADAMW)
         losses.append((totals[0] / COUNT, loss.item()))
-    own, other = np.array(losses).T
-    np.testing.assert_allclose(own, other, rtol=1e-9)
-    assert own[-1] < 0.7 * own[0]  # it has learnt something in these steps
+    losses, other = np.array(losses).T
+    np.testing.assert_allclose(losses, other, rtol=1e-9)
+    assert losses[-1] < 0.7 * losses[0]  # it has learnt something in these steps
     for span in arena.spans:
         wanted = turned(span.name, tensors[tensor_name(span.name)].detach().numpy())
         np.testing.assert_allclose(arena.weight(span), wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())

@@ -58,16 +58,16 @@ def residual() -> list[Node]:
 
 def passes(net, space, recompute):
     """Gradients and logits of several passes in one workspace: whole ones, a tail, an evaluation between."""
-    found = []
+    results = []
     for rows in (slice(None), slice(None), slice(0, 2), slice(1, 5)):
         ctx = make_pass(net.ops, len(net.x[rows]))
         ctx.space, ctx.recompute = space, recompute
-        found.append(net.gradients(ctx=ctx, rows=rows))
+        results.append(net.gradients(ctx=ctx, rows=rows))
         evaluation = make_pass(net.ops, len(net.x))
         evaluation.space, evaluation.training = space, False
         logits, _ = net.graph.forward(evaluation, net.ops.from_host(net.x.astype(net.ops.dtype)))
-        found.append((net.ops.to_host(logits).sum(), net.ops.to_host(logits)))
-    return found
+        results.append((net.ops.to_host(logits).sum(), net.ops.to_host(logits)))
+    return results
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -30,7 +30,7 @@ def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores=4, **h
     ]
     apart = (("input", BESIDE_S / 2), ("loss", BESIDE_S / 2), ("update", UPDATE_S), ("between layers", 0.0))
     rows += [{"layer": name, "kind": "", "forward_s": None, "backward_s": seconds} for name, seconds in apart]
-    own = {
+    facts = {
         "model": model,
         "batch": batch,
         "dtype": "float32",
@@ -42,7 +42,7 @@ def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores=4, **h
     }
     path = folder / f"layers-{batch}-{ranks}.json"
     whole = sum((row["forward_s"] or 0.0) + row["backward_s"] for row in rows)
-    path.write_text(json.dumps({"header": own | header, "rows": rows, "totals": {"iteration_s": whole}}))
+    path.write_text(json.dumps({"header": facts | header, "rows": rows, "totals": {"iteration_s": whole}}))
     return str(path)
 
 

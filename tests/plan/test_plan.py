@@ -24,8 +24,8 @@ LAYERS = 5  # of mlp, as they are computed
 
 def planned(tmp_path, counts=(1, 2, 4), strategies=("allreduce",), algorithms=("ring",), sweep=None, **settings):
     layers, exchanges = LayerTimes([layers_file(tmp_path)]), ExchangeTimes(sweep or sweep_file(tmp_path))
-    given = PlanSettings(**{"batch": 64, "per_node": 4, **settings})
-    return predict(layers, exchanges, counts, strategies, algorithms, given)
+    plan_settings = PlanSettings(**{"batch": 64, "per_node": 4, **settings})
+    return predict(layers, exchanges, counts, strategies, algorithms, plan_settings)
 
 
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -34,8 +34,8 @@ def compute_s(images, layers):
 
 
 def test_layers_that_were_measured_are_taken_as_they_are(tmp_path):
-    found = LayerTimes([layers_file(tmp_path, 64)]).of_rank(64, 1)
-    assert found.compute_s == pytest.approx(compute_s(64, len(found.layers))) and found.update_s == UPDATE_S
+    times = LayerTimes([layers_file(tmp_path, 64)]).of_rank(64, 1)
+    assert times.compute_s == pytest.approx(compute_s(64, len(times.layers))) and times.update_s == UPDATE_S
 
 
 def test_between_two_batches_they_are_on_a_line_and_below_in_proportion(tmp_path):
@@ -102,22 +102,22 @@ def test_on_more_ranks_it_takes_the_rounds_and_bytes_of_its_schedule(tmp_path):
 
 def test_between_nodes_bytes_of_a_node_count_once(tmp_path):
     times = ExchangeTimes(sweep_file(tmp_path, hosts=("n1", "n2")))
-    found = times.time("ring", placed(4, 2), 1 << 20)
-    assert found.rounds == 6 and found.between_s > 6 * 1e-3 / 2 and found.busy_s < found.between_s
+    exchange = times.time("ring", placed(4, 2), 1 << 20)
+    assert exchange.rounds == 6 and exchange.between_s > 6 * 1e-3 / 2 and exchange.busy_s < exchange.between_s
 
 
 def test_the_core_works_for_what_its_rank_sends_and_receives(tmp_path):
     """A ring of 2 x 2: rank 1 sends 6 quarters, and rank 0 receives them."""
     times = ExchangeTimes(sweep_file(tmp_path, ("n1", "n2"), core_s_per_byte=1e-9, beside_s_per_byte=1.75e-9))
-    found = times.time("ring", placed(4, 2), 1 << 20)
-    assert found.core_s == pytest.approx(1e-9 * (1 << 20) * 1.5 / 2)
-    assert found.beside == pytest.approx(0.75)  # a byte takes 1 ns alone
+    exchange = times.time("ring", placed(4, 2), 1 << 20)
+    assert exchange.core_s == pytest.approx(1e-9 * (1 << 20) * 1.5 / 2)
+    assert exchange.beside == pytest.approx(0.75)  # a byte takes 1 ns alone
     assert times.time("ring", even(4), 1 << 20).core_s == 0
 
 
 def test_a_sweep_that_has_not_measured_messages_beside_computing_takes_them_to_be_free(tmp_path):
-    found = ExchangeTimes(sweep_file(tmp_path, ("n1", "n2"))).time("ring", placed(4, 2), 1 << 20)
-    assert (found.beside, found.core_s) == (1.0, 0.0)
+    exchange = ExchangeTimes(sweep_file(tmp_path, ("n1", "n2"))).time("ring", placed(4, 2), 1 << 20)
+    assert (exchange.beside, exchange.core_s) == (1.0, 0.0)
 
 
 def test_a_sweep_of_one_node_says_nothing_about_several(tmp_path):
@@ -248,16 +248,16 @@ def run(*arguments):
 
 def test_the_command_shows_writes_and_draws(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    given = "mlp", "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path), "--per-node", 4
-    made = tmp_path / "plan.json", tmp_path / "plan.svg"
-    done = run(*given, "-n", "1,2,4", "--price", 3, "--json", made[0], "-o", made[1])
+    arguments = "mlp", "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path), "--per-node", 4
+    paths = tmp_path / "plan.json", tmp_path / "plan.svg"
+    done = run(*arguments, "-n", "1,2,4", "--price", 3, "--json", paths[0], "-o", paths[1])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[0] == says("mlp", "64", 4, "backward")
     assert [line.split()[0] for line in lines[2:14]] == [n for n in "124" for _ in range(4)]
-    found = json.loads(made[0].read_text())
-    assert len(found["rows"]) == 12 and found["settings"]["per_node"] == 4
-    assert made[1].read_text().startswith("<?xml")
+    content = json.loads(paths[0].read_text())
+    assert len(content["rows"]) == 12 and content["settings"]["per_node"] == 4
+    assert paths[1].read_text().startswith("<?xml")
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

@@ -35,11 +35,11 @@ def sought(ranks=4, nodes=1, batch=64, model="mlp", **flags):
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_the_command_writes_is_read(tmp_path):
     path = tmp_path / "plan.json"
-    given = ("mlp", "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path), "--per-node", "4", "-n", "1,4")
-    assert call(plan, *given, "--json", str(path))[0] == 0
-    found, held = read_plan(path), json.loads(path.read_text())
-    assert (found.model, found.settings.per_node, len(found.rows)) == ("mlp", 4, 8)
-    assert found.rows[-1].step_s == held["rows"][-1]["step_s"] and found.rows[-1].ranks == 4
+    files = "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path)
+    assert call(plan, "mlp", *files, "--per-node", "4", "-n", "1,4", "--json", str(path))[0] == 0
+    plan_read, content = read_plan(path), json.loads(path.read_text())
+    assert (plan_read.model, plan_read.settings.per_node, len(plan_read.rows)) == ("mlp", 4, 8)
+    assert plan_read.rows[-1].step_s == content["rows"][-1]["step_s"] and plan_read.rows[-1].ranks == 4
 
 
 # ── the row of a run ──────────────────────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,7 @@ def test_a_run_without_options_is_unequal_to_all():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         *((text, says("--where", f"{text!r}")) for text in ("lr", "lr>", ">3", "lr~3", "", "lr=>3 ")),
         ("lrr>3", says("--where", "'lrr'") + "did you mean 'lr'"),
@@ -60,13 +60,13 @@ def test_a_run_without_options_is_unequal_to_all():
         ("lr<none", says("--where", "none")),
     ],
 )
-def test_a_condition_that_is_refused(text, told):
-    with pytest.raises(UsageError, match=told):
+def test_a_condition_that_is_refused(text, message):
+    with pytest.raises(UsageError, match=message):
         parse_condition(text)
 
 
 def names(runs, key):
-    return "".join(found.value("name") for found in sort_runs(runs, key))
+    return "".join(run.value("name") for run in sort_runs(runs, key))
 
 
 def test_the_order():

@@ -89,11 +89,11 @@ def little_memory():
 @pytest.fixture
 def folder(tmp_path):
     make_run(tmp_path / "runs" / "good")
-    made = make_run(tmp_path / "runs" / "bad")
-    write_trace(made / "trace.json", {})
+    bad = make_run(tmp_path / "runs" / "bad")
+    write_trace(bad / "trace.json", {})
     metrics = {"checkpoint": "x", "split": "test", "iteration": 1, "classes": []}
-    (made / "metrics.json").write_text(json.dumps(metrics))
-    return made
+    (bad / "metrics.json").write_text(json.dumps(metrics))
+    return bad
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -105,18 +105,18 @@ def test_a_bad_file_ends_no_list_and_stops_no_reader(folder, name, thing, comman
         (folder / name).unlink()
     THINGS[thing](folder / name)
     try:
-        found = COMMANDS[command](folder)
+        result = COMMANDS[command](folder)
     except RingtrainError as error:
         assert name in str(error) and "\n" not in str(error) and error.exit_code == 2
         assert command not in ("runs", "train --resume")
         return
     if command == "runs":
-        runs, notes = found
+        runs, notes = result
         listed = {run.results["name"] for run in runs}
         assert "good" in listed and ("bad" in listed or any(note.startswith("bad") for note in notes)), notes
         assert len(notes) <= 1 and (notes or name != "config.toml" or thing == "nothing in it")
     if command == "report" and name in ("metrics.json", "trace.json"):
-        assert any(name in line for line in found.left_out)
+        assert any(name in line for line in result.left_out)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -132,10 +132,10 @@ def test_a_link_to_a_good_file_is_not_followed(folder, name):
         "metrics.json": lambda: read_reported(folder, "bad"),
     }
     try:
-        told = " ".join(readers[name]().left_out)
+        message = " ".join(readers[name]().left_out)
     except UsageError as error:
-        told = str(error)
-    assert says("link", "followed").matches(told) and name in told
+        message = str(error)
+    assert says("link", "followed").matches(message) and name in message
     if name == "metrics.json":  # one that the user has named
         assert read_metrics(folder / name).iteration == 1
 

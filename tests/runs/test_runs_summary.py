@@ -42,13 +42,13 @@ def only(folder):
 
 
 def test_the_results_of_a_run(make):
-    found = only(make("a", lr=0.1, lr_steps=[10, "2ep"]))
-    assert found.results == dict.fromkeys(METRICS) | {
+    run = only(make("a", lr=0.1, lr_steps=[10, "2ep"]))
+    assert run.results == dict.fromkeys(METRICS) | {
         "name": "a", "date": "2026-01-31 23:59:00+01:00", "outcome": "done", "epoch": 1, "iteration": 2,
         "test_loss": 0.1, "test_accuracy": 0.975, "images_per_s": 12_345.6, "ranks": 2,
     }  # fmt: skip
-    assert list(found.results) == list(RESULTS)
-    assert (found.options["lr"], found.options["lr_steps"], found.problem) == (0.1, [10, "2ep"], None)
+    assert list(run.results) == list(RESULTS)
+    assert (run.options["lr"], run.options["lr_steps"], run.problem) == (0.1, [10, "2ep"], None)
 
 
 def test_metrics_of_a_regression(make):
@@ -59,7 +59,7 @@ def test_metrics_of_a_regression(make):
 
 
 @pytest.mark.parametrize(
-    ("events", "became", "told", "problem"),
+    ("events", "became", "outcome", "problem"),
     [
         (log_of(), "running", "done", None),
         ([*log_of(ended=False), replace(ENDED, reason="early stop")], "done", "early stop", None),
@@ -68,9 +68,9 @@ def test_metrics_of_a_regression(make):
         (log_of(ended=False), "running", "cut short", None),
     ],
 )
-def test_the_outcome(make, events, became, told, problem):
-    found = only(make("a", events, became))
-    assert (found.results["outcome"], found.problem) == (told, problem)
+def test_the_outcome(make, events, became, outcome, problem):
+    run = only(make("a", events, became))
+    assert (run.results["outcome"], run.problem) == (outcome, problem)
 
 
 def test_a_run_is_running_as_long_as_it_has_the_lock(make):
@@ -155,9 +155,9 @@ def test_runs_are_found_in_folders_below(make):
     for name in ("a", "compare/b", ".hidden/c", "a/checkpoints/d", "a/e"):
         make(name)
     top = make("x").parent
-    found, notes = list_runs(top)
-    assert ([run.results["name"] for run in found], notes) == (["a", "a/e", "compare/b", "x"], [])
-    assert found[2].folder == str(top / "compare" / "b")
+    runs, notes = list_runs(top)
+    assert ([run.results["name"] for run in runs], notes) == (["a", "a/e", "compare/b", "x"], [])
+    assert runs[2].folder == str(top / "compare" / "b")
     (top / "other").mkdir()
     (top / "other" / "checkpoints").mkdir()
     assert len(list_runs(top)[0]) == 4
@@ -201,7 +201,7 @@ LATE = says("it is late")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "listed", "told"),
+    ("spoil", "listed", "note"),
     [
         (spoil_log, False, says("log.jsonl", "done", LATE)),
         (take_log, False, says("log.jsonl", "done", LATE)),
@@ -212,14 +212,14 @@ LATE = says("it is late")
         (pipe("outcome.json"), True, ""),
     ],
 )
-def test_a_damaged_folder_is_told_and_breaks_no_list(make, spoil, listed, told):
+def test_a_damaged_folder_is_told_and_breaks_no_list(make, spoil, listed, note):
     folder = make("bad")
     spoil(folder)
     make("good")
-    found, notes = list_runs(folder.parent)
-    assert [run.results["name"] for run in found] == (["bad", "good"] if listed else ["good"])
-    assert len(notes) == bool(told) and all("bad is" in note and "\n" not in note for note in notes)
-    assert not told or told.matches(notes[0])
+    runs, notes = list_runs(folder.parent)
+    assert [run.results["name"] for run in runs] == (["bad", "good"] if listed else ["good"])
+    assert len(notes) == bool(note) and all("bad is" in note and "\n" not in note for note in notes)
+    assert not note or note.matches(notes[0])
 
 
 def test_damaged_lines_within_a_log_are_passed_over(make):

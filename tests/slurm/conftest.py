@@ -118,8 +118,8 @@ class Job:
 
     @property
     def log(self) -> str:
-        found = list(self.slurm.work.glob(f"*-{self.number}.log"))
-        return found[0].read_text(errors="replace") if found else ""
+        logs = list(self.slurm.work.glob(f"*-{self.number}.log"))
+        return logs[0].read_text(errors="replace") if logs else ""
 
     @property
     def folder(self) -> Path:
@@ -128,8 +128,8 @@ class Job:
     def records(self, kind: str) -> list[dict]:
         path = self.folder / "log.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [record for record in found if record["event"] == kind]
+        records = [json.loads(line) for line in lines if line.endswith("}")]
+        return [record for record in records if record["event"] == kind]
 
     @property
     def iterations(self) -> list[int]:
@@ -166,7 +166,7 @@ def slurm(tmp_path):
     path = os.pathsep.join([str(work / "bin"), str(Path(sys.executable).parent), environ["PATH"]])
     python = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
     environ |= {**ENVIRONMENT, "PATH": path, "PYTHONPATH": python, "SLURM_CONF": str(state / "slurm.conf")}
-    made = subprocess.run([CLUSTER, "up", state, "2", "2"], capture_output=True, text=True, timeout=120)
-    assert made.returncode == 0, made.stderr
+    started = subprocess.run([CLUSTER, "up", state, "2", "2"], capture_output=True, text=True, timeout=120)
+    assert started.returncode == 0, started.stderr
     yield Slurm(state, work, environ)
     subprocess.run([CLUSTER, "down", state], capture_output=True, timeout=120)

@@ -21,9 +21,9 @@ def flags(iterations: int, *more) -> tuple:
 
 def whole(slurm, iterations: int) -> str:
     """The weights' sha256 of a run of two ranks that nobody interrupts."""
-    given = [str(word) for word in flags(iterations, "--out", "whole")]
+    words = [str(word) for word in flags(iterations, "--out", "whole")]
     slurm.call(
-        "mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", sys.executable, "-m", "ringtrain", "train", *given
+        "mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", sys.executable, "-m", "ringtrain", "train", *words
     )
     lines = (slurm.work / "whole/log.jsonl").read_text().splitlines()
     return json.loads(lines[-1])["weights_sha256"]
@@ -130,9 +130,9 @@ def test_scancel_ends_the_job_and_a_checkpoint_is_left(slurm):
 def test_a_node_that_dies_is_left_out(slurm, launcher):
     iterations = 1000
     slurm.hold(450)
-    given = (*RUN, "--checkpoint-every", 200, "--iterations", iterations)
+    arguments = (*RUN, "--checkpoint-every", 200, "--iterations", iterations)
     job = slurm.submit(
-        "train.sbatch", *given, options=[*TWO, "--no-kill"], RINGTRAIN_LAUNCHER=launcher, RINGTRAIN_PROBE_S="8"
+        "train.sbatch", *arguments, options=[*TWO, "--no-kill"], RINGTRAIN_LAUNCHER=launcher, RINGTRAIN_PROBE_S="8"
     )
     job.until(slurm.are_held)
     slurm.kill_node("n2")
@@ -174,8 +174,8 @@ def test_the_bench_leaves_its_results(slurm):
 
 
 def test_a_script_that_is_written_is_one_that_runs(slurm):
-    given = ["--nodes", "2", "--ranks-per-node", "1", "--time", "5", "--name", "own", "--output", "own.sbatch"]
-    written = slurm.call("ringtrain", "slurm", *given, "--", *flags(20))
+    options = ["--nodes", "2", "--ranks-per-node", "1", "--time", "5", "--name", "own", "--output", "own.sbatch"]
+    written = slurm.call("ringtrain", "slurm", *options, "--", *flags(20))
     assert written == "own.sbatch is written: submit it with sbatch own.sbatch\n"
     number = subprocess.run(
         ["sbatch", "--parsable", "own.sbatch"],

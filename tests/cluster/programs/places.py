@@ -6,8 +6,8 @@ import socket
 from ringtrain.transport.world import connect
 
 transport = connect()
-own = [transport.node, transport.local_rank, transport.local_size, socket.gethostname()]
-every = transport.gather_json(own)
+location = [transport.node, transport.local_rank, transport.local_size, socket.gethostname()]
+every = transport.gather_json(location)
 if transport.rank == 0:
     print(json.dumps({"nodes": transport.nodes, "places": every}))
 transport.close()
