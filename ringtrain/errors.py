@@ -35,10 +35,7 @@ NO_PACKAGE = Template(
     "the Python package {package} is not installed, and this needs it: python -m pip install {package}; "
     "`ringtrain doctor` names all that are missing"
 )
-SHORTENED = Template("{start}… ({characters:,} characters are left out here) …{end}")
 NEAREST = Template("did you mean {name!r}? ")
-KNOWN = Template("known: {names}")
-NO_PATH = Template("{path}: {reason}; give the path of a file or a folder that can be opened")
 
 LONGEST = 8000  # characters of a message
 LONGEST_NAME = 200
@@ -174,7 +171,9 @@ def naming_paths():
     except OSError as error:
         if error.errno not in NO_PATHS or error.filename is None:
             raise
-        raise UsageError(NO_PATH(path=error.filename, reason=error.strerror)) from error
+        raise UsageError(
+            f"{error.filename}: {error.strerror}; give the path of a file or a folder that can be opened"
+        ) from error
 
 
 def plain(text: str, kept: str = "") -> str:
@@ -186,7 +185,7 @@ def _shortened(text: str) -> str:
     if len(text) <= LONGEST:
         return text
     ends = LONGEST // 2 - 50  # with the note about the middle no longer than LONGEST
-    return SHORTENED.format(start=text[:ends], characters=len(text) - 2 * ends, end=text[-ends:])
+    return f"{text[:ends]}… ({len(text) - 2 * ends:,} characters are left out here) …{text[-ends:]}"
 
 
 def nearest(name: str, known) -> str:
@@ -195,4 +194,4 @@ def nearest(name: str, known) -> str:
     # Longer names are no typing errors, and the search for similar ones would take long.
     close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE) if len(name) <= LONGEST_NAME else []
     close = [each for each in known if each.lower() == name.lower()] or close
-    return (NEAREST(name=close[0]) if close else "") + KNOWN(names=", ".join(known))
+    return f"{NEAREST(name=close[0]) if close else ''}known: {', '.join(known)}"

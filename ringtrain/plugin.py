@@ -18,18 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ringtrain.errors import RingtrainError, ScheduleError, UsageError
-from ringtrain.template import Template
+from ringtrain.template import Lines, escaped
 
-UNREADABLE = Template("plug-in {path}: {reason}")
-RAISED = Template("plug-in {path}:{line}: {kind}: {error}")
-REFUSED = Template("plug-in {path}:{line}: {error}")
-TAKEN = Template("{what} {name!r} exists already: choose another name")
-NO_NAME = Template("{what} wants a name without blanks, colons and commas, got {name!r}")
-NOT_OF = Template("{what} wants {wanted}, got {got!r}")
-NOT_A_SCHEDULE = Template("schedule {name!r} for {size} ranks wants a Schedule of {size} ranks, got {got!r}")
-NOT_PROVED = Template("schedule {name!r} for {size} ranks is wrong: {error}")
-MANY_RANKS = Template("schedule {name!r} is proved before it runs, for at most {most} ranks; these are {size}")
-UNFINISHED = Template("{what} {name!r} lacks {methods}")
 LAYER_KIND = "a class derived from ringtrain.nn.base.Layer, with @dataclass(frozen=True)"
 LOSS_KIND = "a class derived from ringtrain.nn.losses.Loss, with a name"
 STRATEGY_KIND = "a ringtrain.exchange.catalogue.Strategy"
@@ -70,7 +60,7 @@ def load_plugins(paths: Iterable[str]) -> None:
         try:
             content = Path(path).read_bytes()
         except OSError as error:
-            raise UsageError(UNREADABLE(path=path, reason=error.strerror)) from None
+            raise UsageError(f"plug-in {path}: {error.strerror}") from None
         plugin = Plugin(path, hashlib.sha256(content).hexdigest())
         if plugin not in LOADED:
             _run(path, content)
@@ -93,12 +83,12 @@ def _run(path: str, content: bytes) -> None:
 def _named(error: BaseException, path: str) -> UsageError:
     """The error of a plug-in, with its file and line."""
     if isinstance(error, SyntaxError) and error.filename == path:
-        return UsageError(RAISED(path=path, line=error.lineno or 0, kind="SyntaxError", error=error.msg))
+        return UsageError(f"plug-in {path}:{error.lineno or 0}: SyntaxError: {error.msg}")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     line = lines[-1] if lines and lines[-1] else 1
     if isinstance(error, RingtrainError):
-        return UsageError(REFUSED(path=path, line=line, error=error))
-    return UsageError(RAISED(path=path, line=line, kind=type(error).__name__, error=error))
+        return UsageError(Lines(f"plug-in {escaped(path)}:{line}: {error}"))
+    return UsageError(f"plug-in {path}:{line}: {type(error).__name__}: {error}")
 
 
 def blamed(error: BaseException) -> UsageError | None:
@@ -180,14 +170,16 @@ def _proved(name: str, build: Callable) -> Callable:
     @cache
     def proved(size: int) -> Schedule:
         if size > PROVED_AT_MOST:
-            raise UsageError(MANY_RANKS(name=name, most=PROVED_AT_MOST, size=size))
+            raise UsageError(
+                f"schedule {name!r} is proved before it runs, for at most {PROVED_AT_MOST} ranks; these are {size}"
+            )
         schedule = build(size)
         if not isinstance(schedule, Schedule) or schedule.size != size:
-            raise UsageError(NOT_A_SCHEDULE(name=name, size=size, got=schedule))
+            raise UsageError(f"schedule {name!r} for {size} ranks wants a Schedule of {size} ranks, got {schedule!r}")
         try:
             verify_schedule(schedule)
         except ScheduleError as error:
-            raise UsageError(NOT_PROVED(name=name, size=size, error=error)) from None
+            raise UsageError(Lines(f"schedule {name!r} for {size} ranks is wrong: {error}")) from None
         return schedule
 
     return proved
@@ -195,19 +187,19 @@ def _proved(name: str, build: Callable) -> Callable:
 
 def _check(holds: bool, what: str, wanted: str, got) -> None:
     if not holds:
-        raise UsageError(NOT_OF(what=what, wanted=wanted, got=got))
+        raise UsageError(f"{what} wants {wanted}, got {got!r}")
 
 
 def _whole(what: str, name: str, kind: type) -> None:
     """Refuse a class without all methods that its base class wants."""
     if lacking := ", ".join(sorted(getattr(kind, "__abstractmethods__", ()))):
-        raise UsageError(UNFINISHED(what=what, name=name, methods=lacking))
+        raise UsageError(f"{what} {name!r} lacks {lacking}")
 
 
 def _free(what: str, name: str, taken) -> str:
     """The name, if it is free."""
     if not isinstance(name, str) or not name or not name.isprintable() or set(name) & set(" :,"):
-        raise UsageError(NO_NAME(what=what, name=name))
+        raise UsageError(f"{what} wants a name without blanks, colons and commas, got {name!r}")
     if name in taken:
-        raise UsageError(TAKEN(what=what, name=name))
+        raise UsageError(f"{what} {name!r} exists already: choose another name")
     return name

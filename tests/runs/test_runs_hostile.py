@@ -201,4 +201,4 @@ def test_a_path_that_cannot_be_looked_up_is_named_and_a_disk_that_fails_keeps_it
     if number == errno.EIO:
         assert end.value is error
     else:
-        assert str(end.value) == errors.NO_PATH(path="a/b", reason=os.strerror(number))
+        assert str(end.value) == says("a/b", os.strerror(number))
