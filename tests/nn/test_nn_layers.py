@@ -140,8 +140,9 @@ class Bench:
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_backward_is_the_derivative(case):
+def test_the_output_has_its_shape_and_backward_is_the_derivative(case):
     bench = Bench(*case)
+    assert bench.forward(bench.xs, bench.weights)[1].shape == (COUNT, *bench.layer.shape(bench.inputs))
     dxs, grads = bench.backward()
     for _ in range(3):
         ds = [bench.moves * bench.random.standard_normal(x.shape) for x in bench.xs]
@@ -157,14 +158,6 @@ def test_backward_is_the_derivative(case):
         parts = [np.sum(dx * d) for dx, d in zip(dxs, ds, strict=True)]
         measured = sum(parts) + sum(np.sum(grads[name] * d) for name, d in dw.items())
         assert abs(measured - expected) <= TOLERANCE * abs(expected)
-
-
-@pytest.mark.parametrize("case", CASES, ids=label)
-def test_the_output_has_the_shape_that_was_said(case):
-    layer, inputs = case
-    bench = Bench(layer, inputs)
-    _, y, _ = bench.forward(bench.xs, bench.weights)
-    assert y.shape == (COUNT, *layer.shape(inputs))
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
@@ -191,9 +184,8 @@ PARTLY_WANTED = [c for c in CASES if c[0].parameters(c[1]) or len(c[1]) > 1]
 
 @pytest.mark.parametrize("case", PARTLY_WANTED, ids=label)
 def test_unwanted_inputs_get_none(case):
-    layer, inputs = case
-    bench = Bench(layer, inputs)
-    wanted = [False] * (len(inputs) - 1) + [len(inputs) > 1]
+    bench = Bench(*case)
+    wanted = [False] * (len(bench.inputs) - 1) + [len(bench.inputs) > 1]
     dxs, grads = bench.backward(wanted=wanted)
     all_dxs, all_grads = bench.backward()
     for dx, whole, want in zip(dxs, all_dxs, wanted, strict=True):
@@ -220,25 +212,18 @@ COLUMNS = [(layer, inputs) for layer, inputs in COLUMNS if (getattr(layer, "grou
 @pytest.mark.parametrize("case", COLUMNS, ids=label)
 def test_a_matrix_of_windows_for_some_examples_at_a_time_gives_the_same(case, monkeypatch):
     bench = Bench(*case)
-    (whole, _), y = bench.backward(), bench.forward(bench.xs, bench.weights)[1].copy()
-    dws = bench.backward()[1]
+    (whole, dws), y = bench.backward(), bench.forward(bench.xs, bench.weights)[1].copy()
     monkeypatch.setattr(bench.ops, "columns_at_once", 1)
-    rows = []
-    monkeypatch.setattr(bench.ops, "linear_back", noted(bench.ops.linear_back, rows))
+    rows, linear_back = [], bench.ops.linear_back
+    monkeypatch.setattr(
+        bench.ops, "linear_back", lambda x, *more, **rest: rows.append(len(x)) or linear_back(x, *more, **rest)
+    )
     (apart, grads), again = bench.backward(), bench.forward(bench.xs, bench.weights)[1]
     assert len(rows) == COUNT * getattr(bench.layer, "groups", 1)  # an example at a time
     np.testing.assert_allclose(again, y, rtol=1e-13)
     np.testing.assert_allclose(apart[0], whole[0], rtol=1e-12, atol=1e-14)
     for name, grad in grads.items():
         np.testing.assert_allclose(grad, dws[name], rtol=1e-12)
-
-
-def noted(operation, into: list):
-    def called(x, *more, **rest):
-        into.append(x.shape[0])
-        return operation(x, *more, **rest)
-
-    return called
 
 
 def test_every_kind_is_checked():
@@ -410,17 +395,22 @@ def test_a_causal_place_does_not_see_those_behind_it():
     assert (changed[:, :4] == y[:, :4]).all() and (changed[:, 4:] != y[:, 4:]).any()
 
 
-def test_flops_of_known_layers():
-    assert Conv2D("c", 20, 5).flops([(28, 28, 1)]) == 24 * 24 * 20 * (2 * 25 + 1)
-    assert Conv2D("c", 8, 3, pad=1, groups=2, bias=None).flops([(6, 6, 4)]) == 6 * 6 * 8 * 2 * 9 * 2
-    assert Conv1D("c", 8, 3, pad=1, groups=2).flops([(9, 4)]) == 9 * 8 * (2 * 3 * 2 + 1)
-    assert Conv3D("c", 8, 2, bias=None).flops([(3, 4, 5, 2)]) == 2 * 3 * 4 * 8 * 2 * 8 * 2
-    assert ConvTranspose2D("c", 8, 2, stride=2).flops([(3, 5, 4)]) == 15 * 4 * 2 * 4 * 8 + 6 * 10 * 8
-    assert Linear("l", 10).flops([(500,)]) == 10 * (2 * 500 + 1)
-    assert MaxPool("p", 2, 2).flops([(24, 24, 20)]) == 12 * 12 * 20 * 4
-    assert Linear("l", 10).flops([(7, 500)]) == 7 * 10 * (2 * 500 + 1)
-    products = 7 * 8 * (2 * 8 + 1) * 4 + 2 * (2 * 7 * 7 * 4) * 2  # four of weights; of each of two heads two
-    assert Attention("a", 2).flops([(7, 8)]) == products
+@pytest.mark.parametrize(
+    ("layer", "shape", "flops"),
+    [
+        (Conv2D("c", 20, 5), (28, 28, 1), 24 * 24 * 20 * (2 * 25 + 1)),
+        (Conv2D("c", 8, 3, pad=1, groups=2, bias=None), (6, 6, 4), 6 * 6 * 8 * 2 * 9 * 2),
+        (Conv1D("c", 8, 3, pad=1, groups=2), (9, 4), 9 * 8 * (2 * 3 * 2 + 1)),
+        (Conv3D("c", 8, 2, bias=None), (3, 4, 5, 2), 2 * 3 * 4 * 8 * 2 * 8 * 2),
+        (ConvTranspose2D("c", 8, 2, stride=2), (3, 5, 4), 15 * 4 * 2 * 4 * 8 + 6 * 10 * 8),
+        (Linear("l", 10), (500,), 10 * (2 * 500 + 1)),
+        (Linear("l", 10), (7, 500), 7 * 10 * (2 * 500 + 1)),
+        (MaxPool("p", 2, 2), (24, 24, 20), 12 * 12 * 20 * 4),
+        (Attention("a", 2), (7, 8), 7 * 8 * (2 * 8 + 1) * 4 + 2 * (2 * 7 * 7 * 4) * 2),  # of weights; of two heads
+    ],
+)
+def test_flops_of_known_layers(layer, shape, flops):
+    assert layer.flops([shape]) == flops
 
 
 MISFITS = [
