@@ -43,20 +43,14 @@ def test_these_models_ship():
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_parameters_are_those_of_the_publication(name):
+def test_parameters_are_those_of_the_publication_and_recipes_are_configurations(name):
     model = spec.load_model(name)
+    config = resolve((name, model.recipe))
+    assert config.run.batch and config.optimizer.lr and (config.run.epochs or config.run.iterations)
     sums = total(model.graph().describe())
     assert sums.parameters == PARAMETERS[name]
     assert sums.shape == OUTPUTS[name]
     assert model.summary
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_recipes_are_configurations(name):
-    config = resolve((name, spec.load_model(name).recipe))
-    assert config.run.batch
-    assert config.optimizer.lr
-    assert config.run.epochs or config.run.iterations
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - LARGE - {"unet"}))
@@ -99,21 +93,48 @@ def test_a_field_runs_forward_and_backward():
     assert all(net.ops.to_host(net.arena.grad(span)).any() for span in spans)
 
 
-def test_known_shapes_and_multipliers():
-    graph = spec.load_model("cifar10_full").graph()
-    assert [graph.shapes[f"pool{i}"] for i in (1, 2, 3)] == [(16, 16, 32), (8, 8, 32), (4, 4, 64)]
-    table = dict(graph.parameters())
+SHAPES = {
+    "cifar10_full": {"pool1": (16, 16, 32), "pool2": (8, 8, 32), "pool3": (4, 4, 64)},
+    "lenet": {"flat": (800,)},
+    "alexnet": {"pool1": (27, 27, 96), "pool2": (13, 13, 256), "pool5": (6, 6, 256)},
+    "vgg16": {
+        "pool1": (112, 112, 64), "pool2": (56, 56, 128), "pool3": (28, 28, 256), "pool4": (14, 14, 512),
+        "pool5": (7, 7, 512),
+    },
+    "resnet18": {"stage4.2.relu2": (4, 4, 512)},
+    # Version 1.5: images halve behind the 3x3 convolution of a stage's first block.
+    "resnet50": {
+        "conv": (112, 112, 64), "pool1": (56, 56, 64), "stage1.3.relu3": (56, 56, 256),
+        "stage2.1.relu1": (56, 56, 128), "stage2.1.relu2": (28, 28, 128), "stage4.3.relu3": (7, 7, 2048),
+    },
+}  # fmt: skip
+# Billions of multiplications, as reported: VGG's configuration D; the CIFAR stem; version 1.5 (3.86 for the original).
+MULTIPLICATIONS = {"vgg16": 15.47e9, "resnet18": 0.556e9, "resnet50": 4.09e9}
+# The last scale of a residual block starts at zero.
+ZERO = {
+    "resnet20": {f"stage{s}.{b}.norm2.gamma" for s in (1, 2, 3) for b in (1, 2, 3)},
+    "resnet50": {f"stage{s}.{b}.norm3.gamma" for s, blocks in enumerate((3, 4, 6, 3), 1) for b in range(1, blocks + 1)},
+}
+
+
+@pytest.mark.parametrize("name", [*SHAPES, "resnet20"])
+def test_known_shapes_costs_and_scales(name):
+    graph = spec.load_model(name).graph()
+    assert {layer: graph.shapes[layer] for layer in SHAPES.get(name, ())} == SHAPES.get(name, {})
+    if name in MULTIPLICATIONS:
+        assert total(graph.describe()).flops == pytest.approx(2 * MULTIPLICATIONS[name], rel=0.01)
+    if name in ZERO:
+        starts = {key: p.fill.value for key, p in graph.parameters() if key.endswith("gamma")}
+        assert {key for key, start in starts.items() if start == 0} == ZERO[name]
+
+
+def test_multipliers_and_alexnet_are_caffes():
+    """AlexNet's convolutions 2, 4 and 5 see half of the channels; every bias learns twice as fast and does not
+    decay."""
+    table = dict(spec.load_model("cifar10_full").graph().parameters())
     assert (table["ip1.weight"].decay, table["ip1.bias"].decay) == (250, 0)
     assert [table[f"conv{i}.bias"].lr for i in (1, 2, 3)] == [2, 2, 1]
-    assert spec.load_model("lenet").graph().shapes["flat"] == (800,)
-    assert spec.load_model("resnet18").graph().shapes["stage4.2.relu2"] == (4, 4, 512)
-
-
-def test_alexnet_is_caffes():
-    """Convolutions 2, 4 and 5 see half of the channels; every bias learns twice as fast and does not decay."""
-    graph = spec.load_model("alexnet").graph()
-    assert [graph.shapes[f"pool{i}"] for i in (1, 2, 5)] == [(27, 27, 96), (13, 13, 256), (6, 6, 256)]
-    table = dict(graph.parameters())
+    table = dict(spec.load_model("alexnet").graph().parameters())
     assert [table[f"conv{i}.weight"].shape[2] for i in range(1, 6)] == [3, 48, 256, 192, 192]
     biases = [p for name, p in table.items() if name.endswith("bias")]
     assert {(p.lr, p.decay) for p in biases} == {(2, 0)}
@@ -121,39 +142,6 @@ def test_alexnet_is_caffes():
     assert [table[f"fc{i}.weight"].fill.value for i in (6, 7, 8)] == [0.005, 0.005, 0.01]
     fully = sum(p.shape[0] * p.shape[1] for name, p in table.items() if name.startswith("fc") and len(p.shape) == 2)
     assert fully / PARAMETERS["alexnet"] > 0.95
-
-
-def test_vgg16_is_configuration_d():
-    graph = spec.load_model("vgg16").graph()
-    assert [graph.shapes[f"pool{i}"] for i in range(1, 6)] == [
-        (112, 112, 64), (56, 56, 128), (28, 28, 256), (14, 14, 512), (7, 7, 512),
-    ]  # fmt: skip
-    assert total(graph.describe()).flops == pytest.approx(2 * 15.47e9, rel=0.01)
-
-
-def test_the_last_scale_of_a_residual_block_starts_at_zero():
-    table = dict(spec.load_model("resnet20").graph().parameters())
-    starts = {name: p.fill.value for name, p in table.items() if name.endswith("gamma")}
-    zero = {name for name, start in starts.items() if start == 0}
-    assert zero == {f"stage{s}.{b}.norm2.gamma" for s in (1, 2, 3) for b in (1, 2, 3)}
-
-
-def test_resnet18_counts_two_flops_a_multiplication():
-    """0.556 billion multiplications, as is reported for the CIFAR stem."""
-    sums = total(spec.load_model("resnet18").graph().describe())
-    assert sums.flops == pytest.approx(2 * 0.556e9, rel=0.01)
-
-
-def test_resnet50_strides_in_its_3x3():
-    """Its images halve behind the 3x3 convolution of a stage's first block; 4.09 billion multiplications, as is
-    reported for version 1.5 (3.86 for the original)."""
-    graph = spec.load_model("resnet50").graph()
-    shapes = [graph.shapes[name] for name in ("conv", "pool1", "stage1.3.relu3", "stage2.1.relu1", "stage2.1.relu2")]
-    assert shapes == [(112, 112, 64), (56, 56, 64), (56, 56, 256), (56, 56, 128), (28, 28, 128)]
-    assert graph.shapes["stage4.3.relu3"] == (7, 7, 2048)
-    assert total(graph.describe()).flops == pytest.approx(2 * 4.09e9, rel=0.01)
-    zero = [name for name, p in graph.parameters() if name.endswith("gamma") and p.fill.value == 0]
-    assert len(zero) == 16 and all(name.endswith("norm3.gamma") for name in zero)
 
 
 def test_the_count_can_be_wrong():

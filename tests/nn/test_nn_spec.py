@@ -91,25 +91,20 @@ def test_the_text_makes_the_same_model_again():
 
 
 def test_files_that_are_not_there_or_not_readable(tmp_path):
-    with pytest.raises(ModelError, match=says("'lenett'", "did you mean 'lenet'? known: alexnet")):
-        spec.load_model("lenett")
-    with pytest.raises(ModelError, match=says("'nets/my.toml'")):
-        spec.load_model("nets/my.toml")
-    broken = tmp_path / "broken.toml"
-    broken.write_text("layers = [")
-    with pytest.raises(ModelError, match=says(broken)):
-        spec.load_model(broken)
-    broken.write_bytes(b"\xff\xfe")
-    with pytest.raises(ModelError, match=says(broken)):
-        spec.load_model(broken)
-
-
-def test_errors_name_the_file(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(layer_line('kind = "Convv"'))
-    with pytest.raises(ModelError, match=says("'a'", "'Convv'", "--plugin")) as error:
-        spec.load_model(path)
-    assert str(error.value).startswith(f"{path}: ")
+    cut_off, binary, unknown = (tmp_path / f"{name}.toml" for name in ("cut_off", "binary", "unknown"))
+    cut_off.write_text("layers = [")
+    binary.write_bytes(b"\xff\xfe")
+    unknown.write_text(layer_line('kind = "Convv"'))
+    for path, words in (
+        ("lenett", says("'lenett'", "did you mean 'lenet'? known: alexnet")),
+        ("nets/my.toml", says("'nets/my.toml'")),
+        (cut_off, says(cut_off)),
+        (binary, says(binary)),
+        (unknown, says("'a'", "'Convv'", "--plugin")),
+    ):
+        with pytest.raises(ModelError, match=words) as error:
+            spec.load_model(path)
+    assert str(error.value).startswith(f"{unknown}: ")
 
 
 CONV = 'kind = "Conv2D", channels = 4, kernel = 3'
