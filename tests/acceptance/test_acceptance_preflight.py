@@ -137,19 +137,19 @@ def test_the_script_looks_before_it_installs(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["wheels"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["a", "b"], ["a", "--architecture", "hopper"], ["a", "--size", "1"]])
-def test_the_script_of_kernels_says_how_it_is_used(arguments, tmp_path):
-    command = ["bash", ROOT / "scripts" / "gpu-kernels", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2 and "usage: scripts/gpu-kernels FOLDER" in done.stderr and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("arguments", [[], ["--python", "2.7", "wheels"], ["--size", "wheels"]])
-def test_the_script_of_wheels_says_how_it_is_used(arguments, tmp_path):
-    command = ["bash", ROOT / "scripts" / "gpu-wheels", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2 and "usage: scripts/gpu-wheels FOLDER [--python 3.12]" in done.stderr
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("script", "calls", "usage"),
+    [
+        ("gpu-kernels", ["", "a b", "a --architecture hopper", "a --size 1"], "FOLDER"),
+        ("gpu-wheels", ["", "--python 2.7 wheels", "--size wheels"], "FOLDER [--python 3.12]"),
+    ],
+)
+def test_scripts_of_what_travels_say_how_they_are_used(script, calls, usage, tmp_path):
+    for arguments in calls:
+        command = ["bash", ROOT / "scripts" / script, *arguments.split()]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 2 and f"usage: scripts/{script} {usage}" in done.stderr, arguments
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.mpi

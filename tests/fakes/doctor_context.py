@@ -35,7 +35,10 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def lines_of(check, root: Path, size=1, environ=None, nodes=1, mpi=False, hosts=None, path=None) -> list[list[Line]]:
+def lines_of(
+    check, root: Path, size=1, environ=None, nodes=1, mpi=False, hosts=None, path=None, device="cpu",
+    mpi_cuda="staged", visible=1, make=refuse, shares=True,
+) -> list[list[Line]]:  # fmt: skip
     """What a check says on every rank."""
 
     def body(transport):
@@ -43,9 +46,9 @@ def lines_of(check, root: Path, size=1, environ=None, nodes=1, mpi=False, hosts=
         host = hosts[transport.rank] if hosts else f"n{transport.node}"
         where = path(transport.rank) if path else root
         more = {"root": root, "path": where, "host": host}
-        return list(check(DoctorContext(world, environ or {}, "cpu", "staged", lambda: 1, refuse, "a:b", **more)))
+        return list(check(DoctorContext(world, environ or {}, device, mpi_cuda, lambda: visible, make, "a:b", **more)))
 
-    return LoopbackWorld(size, nodes).run(body)
+    return LoopbackWorld(size, nodes, shares=shares).run(body)
 
 
 def line_of(check, root: Path, size=1, **how) -> Line:

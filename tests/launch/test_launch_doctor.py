@@ -11,7 +11,6 @@ from ringtrain.launch.doctor.doctor import (
     FAIL,
     OK,
     WARN,
-    DoctorContext,
     Line,
     examine,
     format_lines,
@@ -22,9 +21,8 @@ from ringtrain.launch.doctor.doctor import (
 from ringtrain.ops.cpu import compile as kernels
 from ringtrain.ops.cpu import library
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Evidence
-from tests.fakes.doctor_context import Messaging, refuse
+from tests.fakes.doctor_context import line_of, lines_of
 from tests.fakes.host_cuda import HostRuntime
-from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\nGCC version: 12\n"
@@ -47,26 +45,19 @@ def machine(tmp_path):
     return make
 
 
-def visits(root, size=1, device="auto", mpi_cuda="staged", environ=None, make=None, visible=1):
+def visits(root, size=1, environ=None, device="auto", **options):
     """The lines of a world of that size."""
-
-    def body(t):
-        context = DoctorContext(
-            t,
-            {"HOME": str(root), **(environ or {})},
-            device,
-            mpi_cuda,
-            lambda: visible,
-            make or refuse,
-            "a:b",
-            root,
-            root,
-        )
-        return examine(context, CHECKS)
-
-    every = LoopbackWorld(size).run(body)
+    environ = {"HOME": str(root), **(environ or {})}
+    every = lines_of(lambda context: examine(context, CHECKS), root, size, environ, device=device, **options)
     assert all(lines == every[0] for lines in every)
     return {line.name: line for line in every[0]}
+
+
+def raising(text):
+    def make(number):
+        raise DeviceError(text)
+
+    return make
 
 
 def test_a_machine_without_a_device_is_well(machine):
@@ -83,10 +74,7 @@ def test_a_machine_without_a_device_is_well(machine):
 
 
 def test_a_device_that_was_asked_for_and_is_not_there_is_a_failure(machine):
-    def absent(number):
-        raise DeviceError("--device cuda: no driver of NVIDIA is here")
-
-    lines = visits(machine(), device="cuda", make=absent)
+    lines = visits(machine(), device="cuda", make=raising("--device cuda: no driver of NVIDIA is here"))
     assert (lines["GPU driver"].status, lines["device"].status) == (WARN, FAIL)
     assert lines["GPU driver"].advice == says("--gpus", "--nv")
     assert lines["device"].text == "--device cuda: no driver of NVIDIA is here"
@@ -120,21 +108,9 @@ def test_a_rank_that_sees_no_device_is_told_why(machine):
 
 
 def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
-    def busy(number):
-        raise DeviceError("device 0 is in use by another process")
-
-    lines = visits(machine(1), make=busy)
+    lines = visits(machine(1), make=raising("device 0 is in use by another process"))
     assert (lines["device"].status, lines["device"].text) == (WARN, "device 0 is in use by another process")
-    assert "device" not in {line.name for line in visits_cpu(machine)}
-
-
-def visits_cpu(machine):
-    (lines,) = LoopbackWorld(1).run(
-        lambda t: examine(
-            DoctorContext(t, {"HOME": "/"}, "cpu", "auto", refuse, refuse, "a:b", machine(), machine()), CHECKS
-        )
-    )
-    return lines
+    assert "device" not in visits(machine(), device="cpu", mpi_cuda="auto")
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -145,12 +121,8 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
     root = machine(1)
 
     def lines(device, mpi_cuda, visible=1):
-        def body(t):
-            return devices.mpi_cuda(
-                DoctorContext(Messaging(t), {}, device, mpi_cuda, lambda: visible, refuse, "a:b", root)
-            )
-
-        return LoopbackWorld(size).run(body)[0]
+        options = {"device": device, "mpi_cuda": mpi_cuda, "visible": visible}
+        return lines_of(devices.mpi_cuda, root, size, mpi=True, **options)[0]
 
     rungs = [Line(OK, f"mpi-cuda: {rung.name}", says(rung.answer, rung.why)) for rung in evidence]
     assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", says("device", "send"))]
@@ -189,11 +161,8 @@ def test_little_shared_memory_is_a_warning(machine, monkeypatch):
 
 
 def test_ranks_that_share_no_memory_are_warned(machine):
-    world = LoopbackWorld(2, shares=False)
-    lines = world.run(
-        lambda t: host.shared_memory(DoctorContext(t, {}, "cpu", "auto", refuse, refuse, "a:b", machine()))
-    )
-    assert lines[0][0].status == WARN and lines[0][0].text == says("none", "between")
+    line = line_of(host.shared_memory, machine(), 2, shares=False)
+    assert line.status == WARN and line.text == says("none", "between")
 
 
 def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
@@ -223,26 +192,19 @@ def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):
     assert (line.status, line.text) == (WARN, "4-5, the same of all ranks: 3 ranks on 2 cores")
 
 
-def test_an_error_in_a_check_is_a_finding():
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (DeviceError("it is gone"), "it is gone"),
+        (PermissionError(13, "Permission denied", "held/a"), "[Errno 13] Permission denied: 'held/a'"),
+    ],
+)
+def test_an_error_in_a_check_is_a_finding(tmp_path, error, text):
     def looks_at_something(context):
-        raise DeviceError("it is gone")
+        raise error
 
-    assert examine_one(looks_at_something) == [Line(FAIL, "looks at something", "it is gone")]
-
-
-def test_a_place_that_may_not_be_looked_at_is_a_finding():
-    def looks_at_something(context):
-        raise PermissionError(13, "Permission denied", "held/a")
-
-    (line,) = examine_one(looks_at_something)
-    assert line.status == FAIL and "Permission denied: 'held/a'" in line.text
-
-
-def examine_one(check):
-    (lines,) = LoopbackWorld(1).run(
-        lambda t: examine(DoctorContext(t, {}, "cpu", "auto", refuse, refuse, "a:b"), [check])
-    )
-    return lines
+    line = line_of(lambda context: examine(context, [looks_at_something]), tmp_path)
+    assert line == Line(FAIL, "looks at something", text)
 
 
 def test_ranks_that_differ_are_named():

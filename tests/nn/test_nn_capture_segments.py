@@ -51,10 +51,10 @@ def test_statistics_over_ranks_stand_alone():
 class Trainer:
     """A net on a device, its pass, and its batch at one place."""
 
-    def __init__(self, nodes, **ctx):
+    def __init__(self, nodes, recorded=True, **ctx):
         self.net = Net(nodes, SHAPE, ops=FakeGpuOps(dtype="float64"))
         self.ops = self.net.ops
-        self.ctx = make_pass(self.ops, self.net.count, recorded=True, **ctx)
+        self.ctx = make_pass(self.ops, self.net.count, recorded=recorded, **ctx)
         self.x, self.examples = self.ops.from_host(self.net.x), self.ctx.examples
         self.labels, self.totals = self.ops.from_host(self.net.labels), self.ops.zeros((3,), "float64")
 
@@ -68,13 +68,6 @@ class Trainer:
         return spans, self.ops.to_host(self.net.arena.grads), graph.first_nonfinite(ctx, tapes)
 
 
-def plain_steps(nodes, steps, **ctx):
-    """The same, nothing of it recorded."""
-    trainer = Trainer(nodes, **ctx)
-    trainer.ctx.recorded = False
-    return [trainer.step(*step) for step in steps]
-
-
 # (examples, key): a tail now and then, and a first one that is smaller than those that follow, so that arrays grow.
 STEPS = [(3, 1), *((5, key) for key in range(2, 7)), (3, 7), (5, 8), (3, 9), (3, 10), (3, 11), (5, 12)]
 
@@ -82,10 +75,9 @@ STEPS = [(3, 1), *((5, key) for key in range(2, 7)), (3, 7), (5, 8), (3, 9), (3,
 @pytest.mark.parametrize("cuts", [frozenset(), frozenset({"out.weight", "left.bias", "conv.weight"})])
 @pytest.mark.parametrize("name", NETS)
 def test_recorded_passes_are_the_passes_bit_by_bit(name, cuts):
-    trainer = Trainer(NETS[name](), cuts=cuts, waits=cuts)
-    for (expected, step), got in zip(
-        zip(plain_steps(NETS[name](), STEPS), STEPS, strict=True), [trainer.step(*step) for step in STEPS], strict=True
-    ):
+    trainer, plainly = Trainer(NETS[name](), cuts=cuts, waits=cuts), Trainer(NETS[name](), recorded=False)
+    for step in STEPS:
+        expected, got = plainly.step(*step), trainer.step(*step)
         assert got[0] == expected[0], step
         assert got[1].tobytes() == expected[1].tobytes(), step
         assert got[2] is None
@@ -102,8 +94,7 @@ def test_gradients_are_added_to_in_recordings_of_their_own():
 
 def test_what_statistics_are_averaged_over_has_recordings_of_its_own():
     """A rank may have as many examples of a tail as of a whole batch."""
-    trainer, plainly = Trainer(NETS["residual"]()), Trainer(NETS["residual"]())
-    plainly.ctx.recorded = False
+    trainer, plainly = Trainer(NETS["residual"]()), Trainer(NETS["residual"](), recorded=False)
     for i in range(10):
         trainer.ctx.total = plainly.ctx.total = 5 + i % 2
         assert trainer.step(5, i)[1].tobytes() == plainly.step(5, i)[1].tobytes()

@@ -102,6 +102,7 @@ def test_a_relu_is_folded_only_into_a_layer_that_nothing_else_reads():
     assert [node.name for node in graph.plan] == ["a", "relu_a", "sum", "pool", "relu_pool", "b", "again", "gap"]
     assert [node.folded for node in graph.plan if node.folded] == [("relu_b",)]
     assert graph.plan[6].inputs == ("b",)
+    assert graph.plan[5].layer == replace(nodes[5].layer, relu=True)
     net = Net(nodes, SHAPE)
     assert net.check_gradients() <= TOLERANCE
 
@@ -179,15 +180,14 @@ def test_the_check_says_no_to_mutants(name):
         net = Net(NETS[name](), SHAPE)
         return net, net.step()[1], list(reversed(net.arena.spans))
 
-    net, spans, expected = fresh()
-    with pytest.raises(AssertionError, match="before it was final"):
-        assert_final(net, ahead(spans, expected))
-    net, spans, expected = fresh()
-    with pytest.raises(AssertionError, match="never came"):
-        assert_final(net, list(spans)[1:])
-    net, spans, expected = fresh()
-    with pytest.raises(AssertionError, match="came twice"):
-        assert_final(net, [expected[0], *spans])
+    for message, mutant in (
+        ("before it was final", ahead),
+        ("never came", lambda spans, expected: list(spans)[1:]),
+        ("came twice", lambda spans, expected: [expected[0], *spans]),
+    ):
+        net, spans, expected = fresh()
+        with pytest.raises(AssertionError, match=message):
+            assert_final(net, mutant(spans, expected))
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -283,21 +283,15 @@ def test_first_nonfinite_names_the_first_layer():
     assert net.graph.first_nonfinite(ctx, net.graph.forward(ctx, x)[1]) == "left"
 
 
-def test_the_gradient_of_images_is_never_computed():
+def test_the_gradient_of_images_is_never_computed_and_layers_after_the_last_weight_pass_theirs_on():
     """A layer without parameters in front of all others is not visited backward."""
 
     class Refusing(type(reference())):
         def max_pool_back(self, *arrays):
             raise AssertionError("nothing before the first weight wants a gradient")
 
-    nodes = chain(MaxPool("pool", 2, 2), Flatten("flat"), Linear("out", 3))
+    nodes = chain(MaxPool("pool", 2, 2), Flatten("flat"), Linear("out", 3), ReLU("relu"))
     assert Net(nodes, SHAPE, ops=Refusing("float64")).check_gradients() <= TOLERANCE
-
-
-def test_layers_after_the_last_weight_pass_gradients_on():
-    nodes = chain(Flatten("flat"), Linear("out", 4), ReLU("relu"))
-    net = Net(nodes, SHAPE)
-    assert net.check_gradients() <= TOLERANCE
 
 
 BAD = [
@@ -330,9 +324,3 @@ def test_describe_counts_what_each_layer_costs():
     assert rows["join"].shape == (6, 6, 10)
     doubled = Graph(residual(), SHAPE).describe(batch=10, dtype="float64")
     assert doubled[0].gradient_bytes == 2 * rows["stem"].gradient_bytes
-
-
-def test_a_folded_layer_is_the_same_layer_with_a_relu():
-    node = Graph(plain(), SHAPE).plan[0]
-    assert node.layer == replace(plain()[0].layer, relu=True)
-    assert node.folded == ("relu",)
