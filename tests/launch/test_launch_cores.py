@@ -25,59 +25,39 @@ def grouped(root, line, files):
 
 
 # ── control groups ────────────────────────────────────────────────────────────────────────────────────────────
-def test_no_group_has_no_limit(tmp_path):
-    assert read_limits(tmp_path) == Limits()
-    grouped(tmp_path, "0::/\n", {"cpu.max": "max 100000", "memory.max": "max"})
-    assert read_limits(tmp_path) == Limits()
+OF_BOTH = {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000"}
+OF_BOTH |= {"a/b/memory.max": 3 * GIB, "a/b/memory.current": GIB, "a/memory.max": 5 * GIB}
+OTHERS = {"a/memory.max": 3 * GIB, "memory.max": 5 * GIB, "memory.current": 5 * GIB - 7}
+VERSION_1 = {
+    "cpu/cpu.cfs_quota_us": 200000, "cpu/cpu.cfs_period_us": 100000, "memory/memory.limit_in_bytes": 2 * GIB,
+    "memory/memory.usage_in_bytes": 7, "memory/memory.stat": "inactive_file 2\ntotal_inactive_file 4\n",
+}  # fmt: skip
+IN_DOCKER = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n"
+ENDLESS = {"cpu/cpu.cfs_quota_us": -1, "memory/memory.limit_in_bytes": 9223372036854771712}
 
 
-def test_the_least_limit_of_a_group_and_those_above_it_counts(tmp_path):
-    grouped(
-        tmp_path,
-        "0::/a/b\n",
-        {
-            "a/b/cpu.max": "400000 100000",
-            "a/cpu.max": "150000 100000",
-            "a/b/memory.max": str(3 * GIB),
-            "a/b/memory.current": str(GIB),
-            "a/memory.max": str(5 * GIB),
-        },
-    )
-    assert read_limits(tmp_path) == Limits(1.5, 3 * GIB, 2 * GIB)
+def read_files(cached):
+    stat = f"anon 5\nfile 9\ninactive_file {cached}\nslab 1\n"
+    return {"memory.max": 3 * GIB, "memory.current": 2 * GIB, "memory.stat": stat}
 
 
-def test_others_may_use_up_what_a_group_above_may_have(tmp_path):
-    files = {"memory.max": str(5 * GIB), "memory.current": str(5 * GIB - 7)}
-    grouped(tmp_path, "0::/a\n", {"a/memory.max": str(3 * GIB), **files})
-    assert read_limits(tmp_path) == Limits(None, 3 * GIB, 7)
-
-
-@pytest.mark.parametrize("cached, free", [(GIB, 2 * GIB), (9 * GIB, 3 * GIB)])
-def test_files_that_were_read_leave_memory_free(tmp_path, cached, free):
-    limits = {"memory.max": str(3 * GIB), "memory.current": str(2 * GIB)}
-    grouped(tmp_path, "0::/\n", {**limits, "memory.stat": f"anon 5\nfile 9\ninactive_file {cached}\nslab 1\n"})
-    assert read_limits(tmp_path) == Limits(None, 3 * GIB, free)
-
-
-def test_version_1_is_read_too_and_a_container_sees_its_own_at_the_top(tmp_path):
-    grouped(
-        tmp_path,
-        "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n",
-        {
-            "cpu/cpu.cfs_quota_us": "200000",
-            "cpu/cpu.cfs_period_us": "100000",
-            "memory/memory.limit_in_bytes": str(2 * GIB),
-            "memory/memory.usage_in_bytes": "7",
-            "memory/memory.stat": "inactive_file 2\ntotal_inactive_file 4\n",
-        },
-    )
-    assert read_limits(tmp_path) == Limits(2.0, 2 * GIB, 2 * GIB - 3)
-    grouped(
-        tmp_path,
-        "4:memory:/\n3:cpu:/\n",
-        {"cpu/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "9223372036854771712"},
-    )
-    assert read_limits(tmp_path) == Limits()
+@pytest.mark.parametrize(
+    ("line", "files", "limits"),
+    [
+        (None, {}, Limits()),
+        ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}, Limits()),
+        ("0::/a/b\n", OF_BOTH, Limits(1.5, 3 * GIB, 2 * GIB)),  # the least of a group and those above it
+        ("0::/a\n", OTHERS, Limits(None, 3 * GIB, 7)),  # others have used what a group above may have
+        ("0::/\n", read_files(GIB), Limits(None, 3 * GIB, 2 * GIB)),  # files that were read leave memory free
+        ("0::/\n", read_files(9 * GIB), Limits(None, 3 * GIB, 3 * GIB)),
+        (IN_DOCKER, VERSION_1, Limits(2.0, 2 * GIB, 2 * GIB - 3)),  # a container sees its own at the top
+        ("4:memory:/\n3:cpu:/\n", ENDLESS, Limits()),
+    ],
+)
+def test_limits_of_control_groups(tmp_path, line, files, limits):
+    if line:
+        grouped(tmp_path, line, {name: str(value) for name, value in files.items()})
+    assert read_limits(tmp_path) == limits
 
 
 # ── cores ─────────────────────────────────────────────────────────────────────────────────────────────────────

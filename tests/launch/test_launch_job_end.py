@@ -12,47 +12,38 @@ from tests.says import says
 NOW = datetime.datetime(2026, 3, 1, 12).timestamp()
 
 
-def never(job):
-    raise AssertionError(f"squeue was asked of {job}")
+FAR = (datetime.datetime.fromtimestamp(NOW) + datetime.timedelta(days=36500)).isoformat(timespec="seconds")
 
 
-def test_no_job_has_no_end():
-    assert job_end({}, never, NOW) is None
-    assert job_end({"SLURM_JOB_ID": "", "SLURM_JOB_END_TIME": ""}, never, NOW) is None
-    assert job_end({"SLURM_JOB_END_TIME": "²"}, never, NOW) is None
+@pytest.mark.parametrize(
+    ("environ", "answer", "end"),
+    [
+        ({}, None, None),
+        ({"SLURM_JOB_ID": "", "SLURM_JOB_END_TIME": ""}, None, None),
+        ({"SLURM_JOB_END_TIME": "²"}, None, None),
+        ({"SLURM_JOB_END_TIME": "4294967294"}, None, None),  # of a job without a limit
+        ({"RINGTRAIN_JOB_END": "170", "SLURM_JOB_END_TIME": "160", "SLURM_JOB_ID": "7"}, None, 170),
+        ({"SLURM_JOB_END_TIME": str(int(NOW) + 60), "SLURM_JOB_ID": "7"}, None, NOW + 60),
+        ({"SLURM_JOB_ID": "7"}, "2026-03-01T14:30:00", NOW + 2.5 * 3600),
+        ({"SLURM_JOB_ID": "7"}, FAR, None),
+        *(({"SLURM_JOB_ID": "7"}, answer, None) for answer in ("", "N/A", "NONE", "slurm_load_jobs error: Invalid")),
+    ],
+)
+def test_a_jobs_script_says_when_it_ends_or_slurm_does_or_is_asked(environ, answer, end):
+    asked = []
 
+    def ask(job):
+        asked.append(job)
+        return answer
 
-def test_what_a_job_script_says_comes_first():
-    assert job_end({"RINGTRAIN_JOB_END": "170", "SLURM_JOB_END_TIME": "160", "SLURM_JOB_ID": "7"}, never, 100) == 170
+    assert job_end(environ, ask, NOW) == end
+    assert asked == ([] if answer is None else ["7"])
 
 
 @pytest.mark.parametrize("text", ["soon", "-5", "1e9", "2026-03-01", "²", "9" * 17, "9" * 400])
 def test_a_job_script_that_says_no_time_is_refused(text):
     with pytest.raises(UsageError, match=says("RINGTRAIN_JOB_END", f"{text!r}")):
-        job_end({"RINGTRAIN_JOB_END": text}, never, NOW)
-
-
-def test_slurm_says_it_in_a_variable_or_is_asked():
-    assert job_end({"SLURM_JOB_END_TIME": str(int(NOW) + 60), "SLURM_JOB_ID": "7"}, never, NOW) == NOW + 60
-    asked = []
-
-    def ask(job):
-        asked.append(job)
-        return "2026-03-01T14:30:00"
-
-    assert job_end({"SLURM_JOB_ID": "7"}, ask, NOW) == NOW + 2.5 * 3600
-    assert asked == ["7"]
-
-
-@pytest.mark.parametrize("answer", ["", "N/A", "NONE", "slurm_load_jobs error: Invalid job id specified"])
-def test_no_answer_is_no_end(answer):
-    assert job_end({"SLURM_JOB_ID": "7"}, lambda job: answer, NOW) is None
-
-
-def test_a_job_without_a_limit_has_no_end():
-    far = (datetime.datetime.fromtimestamp(NOW) + datetime.timedelta(days=36500)).isoformat(timespec="seconds")
-    assert job_end({"SLURM_JOB_ID": "7"}, lambda job: far, NOW) is None
-    assert job_end({"SLURM_JOB_END_TIME": "4294967294"}, never, NOW) is None
+        job_end({"RINGTRAIN_JOB_END": text}, str, NOW)
 
 
 def test_squeue_is_asked_in_its_standard_format(tmp_path, monkeypatch):
@@ -62,8 +53,5 @@ def test_squeue_is_asked_in_its_standard_format(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     assert ask_squeue("12") == "standard -h -j 12 -o %e"
-
-
-def test_without_squeue_there_is_no_answer(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
     assert ask_squeue("12") == ""

@@ -28,20 +28,22 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-def test_open_mpi_is_told_of_more_ranks_than_cores(installed, tmp_path):
-    start = find_launcher(None, installed(mpirun="mpirun (Open MPI) 5.0.8"))
-    assert start(2) == [f"{tmp_path}/mpirun", "-np", "2"]
-    assert start(3) == [f"{tmp_path}/mpirun", "-np", "3", *BEYOND_CORES]
+OPEN_MPI = "mpirun (Open MPI) 5.0.8"
 
 
-def test_another_mpi_and_a_job_decide_for_themselves(installed, tmp_path):
-    assert find_launcher(None, installed(mpirun="HYDRA build details"))(3) == [f"{tmp_path}/mpirun", "-np", "3"]
-    job = {**installed(mpirun="mpirun (Open MPI) 5.0.8"), "SLURM_JOB_ID": "7"}
-    assert find_launcher(None, job)(3) == [f"{tmp_path}/mpirun", "-np", "3"]
-
-
-def test_an_mpirun_beside_python_need_not_be_on_the_path(installed, tmp_path):
-    assert find_launcher(None, {**installed(mpirun="x"), "PATH": "/nowhere"})(2)[0] == f"{tmp_path}/mpirun"
+@pytest.mark.parametrize(
+    ("version", "environ", "ranks", "flags"),
+    [
+        (OPEN_MPI, {}, 2, ()),
+        (OPEN_MPI, {}, 3, BEYOND_CORES),
+        (OPEN_MPI, {"SLURM_JOB_ID": "7"}, 3, ()),  # a job and another MPI decide for themselves
+        ("HYDRA build details", {}, 3, ()),
+        ("x", {"PATH": "/nowhere"}, 2, ()),  # it is beside Python
+    ],
+)
+def test_open_mpi_is_told_of_more_ranks_than_cores(installed, tmp_path, version, environ, ranks, flags):
+    start = find_launcher(None, {**installed(mpirun=version), **environ})
+    assert start(ranks) == [f"{tmp_path}/mpirun", "-np", str(ranks), *flags]
 
 
 def test_a_job_without_mpirun_has_srun(installed):

@@ -33,15 +33,11 @@ def compute_s(images, layers):
     return layers * images * (FORWARD_S + BACKWARD_S) + BESIDE_S
 
 
-def test_layers_that_were_measured_are_taken_as_they_are(tmp_path):
-    times = LayerTimes([layers_file(tmp_path, 64)]).of_rank(64, 1)
-    assert times.compute_s == pytest.approx(compute_s(64, len(times.layers))) and times.update_s == UPDATE_S
-
-
-def test_between_two_batches_they_are_on_a_line_and_below_in_proportion(tmp_path):
+def test_between_two_batches_layers_are_on_a_line_and_below_in_proportion(tmp_path):
     """The work beside layers is the same in both files, and so between them."""
     times = LayerTimes([layers_file(tmp_path, 64), layers_file(tmp_path, 128)])
     layers = len(times.names)
+    assert times.of_rank(64, 1).compute_s == pytest.approx(compute_s(64, layers))  # as measured
     assert times.of_rank(80, 1).compute_s == pytest.approx(compute_s(80, layers))
     assert times.of_rank(32, 1).compute_s == pytest.approx(compute_s(64, layers) / 2)
     assert times.of_rank(32, 1).update_s == UPDATE_S and not times.notes
@@ -79,13 +75,12 @@ def test_files_of_two_models_are_refused(tmp_path):
 
 # ── all-reduces ───────────────────────────────────────────────────────────────────────────────────────────────
 def test_on_the_ranks_of_the_sweep_an_all_reduce_takes_what_was_measured(tmp_path):
-    times = ExchangeTimes(
-        sweep_file(tmp_path, seconds=lambda name, nbytes: 1e-3 + 1e-9 * nbytes * (1 + (nbytes > 1e5)))
-    )
+    def measured_s(name, nbytes):
+        return 1e-3 + 1e-9 * nbytes * (1 + (nbytes > 1e5))
+
+    times = ExchangeTimes(sweep_file(tmp_path, seconds=measured_s))
     for nbytes in (1 << 13, 1 << 16, 3 << 20):
-        assert times.time("ring", even(2), nbytes).seconds == pytest.approx(
-            1e-3 + 1e-9 * nbytes * (1 + (nbytes > 1e5)), rel=0.1
-        )
+        assert times.time("ring", even(2), nbytes).seconds == pytest.approx(measured_s("ring", nbytes), rel=0.1)
     halves = [times.time("ring", even(2), 1 << 20, goal).seconds for goal in (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)]
     assert halves[1] + halves[2] == pytest.approx(halves[0])
 
@@ -103,6 +98,7 @@ def test_on_more_ranks_it_takes_the_rounds_and_bytes_of_its_schedule(tmp_path):
 def test_between_nodes_bytes_of_a_node_count_once(tmp_path):
     times = ExchangeTimes(sweep_file(tmp_path, hosts=("n1", "n2")))
     exchange = times.time("ring", placed(4, 2), 1 << 20)
+    assert (exchange.beside, exchange.core_s) == (1.0, 0.0)  # no messages beside computing were measured
     assert exchange.rounds == 6 and exchange.between_s > 6 * 1e-3 / 2 and exchange.busy_s < exchange.between_s
 
 
@@ -113,11 +109,6 @@ def test_the_core_works_for_what_its_rank_sends_and_receives(tmp_path):
     assert exchange.core_s == pytest.approx(1e-9 * (1 << 20) * 1.5 / 2)
     assert exchange.beside == pytest.approx(0.75)  # a byte takes 1 ns alone
     assert times.time("ring", even(4), 1 << 20).core_s == 0
-
-
-def test_a_sweep_that_has_not_measured_messages_beside_computing_takes_them_to_be_free(tmp_path):
-    exchange = ExchangeTimes(sweep_file(tmp_path, ("n1", "n2"))).time("ring", placed(4, 2), 1 << 20)
-    assert (exchange.beside, exchange.core_s) == (1.0, 0.0)
 
 
 def test_a_sweep_of_one_node_says_nothing_about_several(tmp_path):
@@ -135,11 +126,6 @@ def test_the_work_on_many_nodes_is_that_of_some_of_them(name):
 
 
 # ── the iteration ─────────────────────────────────────────────────────────────────────────────────────────────
-def test_what_keeps_the_core_busy_is_exposed_always():
-    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 3.0), 3.0)
-    assert exposed_s(backward, [ExchangeTime(0.25), ExchangeTime(0.5)], overlaps=True) == 0.75
-
-
 @pytest.mark.parametrize(
     "between_s, rounds, overlaps, exposed",
     [
@@ -172,15 +158,17 @@ def test_messages_and_layers_slow_each_other(beside, core_s, overlaps, exposed):
     assert exposed_s(backward, [exchange], overlaps) == pytest.approx(0.125 + exposed)
 
 
-def test_buckets_take_turns_on_the_link():
-    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 2.0), 3.0)
-    two = [ExchangeTime(0.0, 1.75, 1), ExchangeTime(0.0, 1.0, 1)]
-    assert exposed_s(backward, two, overlaps=True) == pytest.approx(0.75)  # until 2.75, then 3.75
-
-
-def test_a_device_needs_no_look():
-    backward = BackwardTimes((1.0, 2.0, 3.0), (1.0,), 3.0)
-    assert exposed_s(backward, [ExchangeTime(0.5, 1.5, 3)], overlaps=True, streams=True) == 0.0
+@pytest.mark.parametrize(
+    ("ready", "exchanges", "streams", "exposed"),
+    [
+        ((1.0, 3.0), [ExchangeTime(0.25), ExchangeTime(0.5)], False, 0.75),  # what keeps the core busy, always
+        ((1.0, 2.0), [ExchangeTime(0.0, 1.75, 1), ExchangeTime(0.0, 1.0, 1)], False, 0.75),  # until 2.75, then 3.75
+        ((1.0,), [ExchangeTime(0.5, 1.5, 3)], True, 0.0),  # a device needs no look
+    ],
+)
+def test_buckets_take_turns_on_the_core_and_the_link(ready, exchanges, streams, exposed):
+    backward = BackwardTimes((1.0, 2.0, 3.0), ready, 3.0)
+    assert exposed_s(backward, exchanges, overlaps=True, streams=streams) == pytest.approx(exposed)
 
 
 def test_weights_come_back_while_other_sums_are_sent():
@@ -199,6 +187,7 @@ def test_weights_come_back_while_other_sums_are_sent():
 def test_strategies(tmp_path):
     rows = planned(tmp_path, (2,), ("allreduce", "sharded", "averaging"), average_every=4)
     allreduce, sharded, averaging = rows
+    assert planned(tmp_path, (1,), ("averaging",))[0].exposed_s == 0  # one rank averages nothing
     assert allreduce.step_s == pytest.approx(allreduce.compute_s + UPDATE_S + allreduce.exposed_s)
     assert sharded.exposed_s == pytest.approx(allreduce.exposed_s) and sharded.update_s == UPDATE_S / 2
     moved = 6 / 5 * UPDATE_S  # of an average: 6 moves of an array, where the update makes 5
@@ -220,11 +209,6 @@ def test_algorithms_leave_out_the_strategies_that_have_none_of_them(tmp_path):
     assert [(row.strategy, row.algorithm) for row in rows] == [("allreduce", "ring"), ("allreduce", "sliced")]
     with pytest.raises(UsageError, match=says("server")):
         planned(tmp_path, (2,), ("server",), ("ring",))
-
-
-def test_one_rank_averages_nothing(tmp_path):
-    (alone,) = planned(tmp_path, (1,), ("averaging",))
-    assert alone.exposed_s == 0
 
 
 def test_weak_scaling_keeps_the_batch_of_a_rank(tmp_path):

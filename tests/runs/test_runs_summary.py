@@ -88,10 +88,7 @@ def test_a_run_that_goes_on_has_the_last_figures_of_all_its_starts(make):
     results = only(make("a", [*log_of(), *again], "running")).results
     assert (results["outcome"], results["iteration"], results["images_per_s"]) == ("cut short", 3, 7.0)
     assert (results["test_accuracy"], results["epoch"]) == (0.875, 1)
-
-
-def test_a_run_without_an_iteration(make):
-    results = only(make("a", log_of()[:1], "running")).results
+    results = only(make("b", log_of()[:1], "running")).results  # none of its iterations
     assert (results["iteration"], results["epoch"], results["test_loss"], results["images_per_s"]) == (0, 0, None, None)
 
 
@@ -163,58 +160,43 @@ def test_runs_are_found_in_folders_below(make):
     assert len(list_runs(top)[0]) == 4
 
 
-@pytest.mark.parametrize("what", [says("not", "there"), says("not", "folder")])
-def test_no_folder(tmp_path, what):
-    if what == says("not", "folder"):
-        (tmp_path / "a").touch()
-    with pytest.raises(UsageError, match=says(tmp_path / "a", what)):
-        list_runs(tmp_path / "a")
+def test_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    for name, words in (("none", ("not", "there")), ("file", ("not", "folder"))):
+        with pytest.raises(UsageError, match=says(tmp_path / name, *words)):
+            list_runs(tmp_path / name)
 
 
-def spoil_log(folder):
-    (folder / "log.jsonl").write_bytes(b"\xff\x00{" * 1000)
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
 
 
-def take_log(folder):
-    (folder / "log.jsonl").unlink()
-
-
-def pipe(name):
-    def replace_by_pipe(folder):
-        (folder / name).unlink()
-        os.mkfifo(folder / name)
-
-    return replace_by_pipe
-
-
-def spoil_config(folder):
-    (folder / "config.toml").write_text("lr = [")
-
-
-def begun(folder):
-    for path in folder.glob("*.*"):
-        path.unlink(missing_ok=True) if path.is_file() else None
-    (folder / ".lock").touch()
+def begun(path):
+    """No more than a run that was killed before its first record."""
+    for each in path.parent.glob("*.*"):
+        each.unlink(missing_ok=True) if each.is_file() else None
+    (path.parent / ".lock").touch()
 
 
 LATE = says("it is late")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "listed", "note"),
+    ("name", "spoil", "listed", "note"),
     [
-        (spoil_log, False, says("log.jsonl", "done", LATE)),
-        (take_log, False, says("log.jsonl", "done", LATE)),
-        (pipe("log.jsonl"), False, says("log.jsonl")),
-        (begun, False, says("log.jsonl")),
-        (spoil_config, True, says("config.toml")),
-        (pipe("config.toml"), True, says("config.toml")),
-        (pipe("outcome.json"), True, ""),
+        ("log.jsonl", lambda path: path.write_bytes(b"\xff\x00{" * 1000), False, says("log.jsonl", "done", LATE)),
+        ("log.jsonl", Path.unlink, False, says("log.jsonl", "done", LATE)),
+        ("log.jsonl", pipe, False, says("log.jsonl")),
+        ("log.jsonl", begun, False, says("log.jsonl")),
+        ("config.toml", lambda path: path.write_text("lr = ["), True, says("config.toml")),
+        ("config.toml", pipe, True, says("config.toml")),
+        ("outcome.json", pipe, True, ""),
     ],
 )
-def test_a_damaged_folder_is_told_and_breaks_no_list(make, spoil, listed, note):
+def test_a_damaged_folder_is_told_and_breaks_no_list(make, name, spoil, listed, note):
     folder = make("bad")
-    spoil(folder)
+    spoil(folder / name)
     make("good")
     runs, notes = list_runs(folder.parent)
     assert [run.results["name"] for run in runs] == (["bad", "good"] if listed else ["good"])
