@@ -189,25 +189,20 @@ def test_the_check_itself_says_no(tmp_path):
     assert not below("buckets", "ringtrain.exchange.strategies.sharded", order)
 
 
-def test_help_loads_nothing_heavy():
-    program = (
-        "import sys; from ringtrain.cli.main import run; run(['--help'])\n"
-        "heavy = {'mpi4py', 'cupy', 'numpy', 'h5py', 'rich'} & set(sys.modules)\n"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+LOADED = "heavy = {!r} & set(sys.modules); assert not heavy, heavy\n"
+HEAVY = {"mpi4py", "cupy", "numpy", "h5py", "rich"}
+HELP = "import sys; from ringtrain.cli.main import run; run(['--help'])\n" + LOADED.format(HEAVY)
+PACKAGE_ALONE = "import sys; import ringtrain\n" + LOADED.format(HEAVY | {"click"})
+COMMUNICATOR = (
+    PACKAGE_ALONE
+    + "from ringtrain import Communicator\n"
+    + LOADED.format({"mpi4py", "cupy", "torch", "jax", "h5py", "click", "rich"})
+    + "assert Communicator.__module__ == 'ringtrain.api.communicator'\n"
+)
 
 
-def test_the_package_loads_nothing_until_the_communicator_is_asked_for():
-    program = (
-        "import sys; import ringtrain\n"
-        "heavy = {'mpi4py', 'cupy', 'numpy', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-        "from ringtrain import Communicator\n"
-        "heavy = {'mpi4py', 'cupy', 'torch', 'jax', 'h5py', 'click', 'rich'} & set(sys.modules)\n"
-        "assert not heavy and Communicator.__module__ == 'ringtrain.api.communicator', heavy\n"
-    )
+@pytest.mark.parametrize("program", [HELP, COMMUNICATOR], ids=["--help", "the communicator"])
+def test_nothing_heavy_is_loaded_that_is_not_asked_for(program):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 

@@ -176,24 +176,27 @@ def test_halves_are_proved_too(written):
         "from ringtrain.plugin import register_schedule\n"
         "register_schedule('mine', star.star, (star.reduce, star.broadcast))\n"
         "register_schedule('bad', star.star, (star.broadcast, star.reduce))\n"
+        "register_schedule('none', lambda size: None)\n"
     )
     assert make_schedule("mine", 4, "reduce-scatter").goal == "reduce-scatter"
     verify_schedule(make_schedule("mine", 4, rounded=True), rounds=True)
     check_algorithm("hierarchical:mine:ring")
     with pytest.raises(UsageError, match="for at most 128 ranks; these are 200"):
         make_schedule("mine", 200)
+    with pytest.raises(UsageError, match=r"schedule 'none' for 2 ranks wants a Schedule of 2 ranks, got None"):
+        make_schedule("none", 2)
 
 
 # ── in runs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_run_records_it_and_wants_it_again(example, files, forget):
-    alone = Loopback()
-    trained(alone, out="run")
+    trained(Loopback(), out="run")
+    plugin.load_plugins(["own.py"])  # read once
     (sha256,) = plugin.facts().values()
     assert records(files / "run", "start")[0]["plugins"] == {"own.py": sha256}
     assert "own.py" not in (files / "run" / "config.toml").read_text()
     forget()
     with pytest.raises(ModelError, match=r"unknown kind 'LayerScale' \(one of your own needs --plugin FILE\.py\)"):
-        trained(alone, out="run", resume="auto", iterations=7)
+        trained(Loopback(), out="run", resume="auto", iterations=7)
 
 
 def test_ranks_with_other_files_do_not_begin(example, monkeypatch):
@@ -261,17 +264,6 @@ def test_a_wrong_file_is_refused_with_its_line(written, text, message):
 def test_a_missing_file_is_refused_before_other_options(files, path, capfd):
     assert command(["train", "--batch", "no number", "--plugin", path]) == 2
     assert capfd.readouterr().err.startswith(f"ringtrain: plug-in {path}: ")
-
-
-def test_a_file_is_read_once(example):
-    plugin.load_plugins(["own.py"])
-    assert len(plugin.LOADED) == 1
-
-
-def test_a_schedule_that_makes_none_is_refused(written):
-    written(HEAD + "register_schedule('mine', lambda size: None)\n")
-    with pytest.raises(UsageError, match=r"schedule 'mine' for 2 ranks wants a Schedule of 2 ranks, got None"):
-        make_schedule("mine", 2)
 
 
 def test_names_of_plugins_are_known_to_options(example, written):

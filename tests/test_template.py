@@ -11,11 +11,8 @@ from ringtrain.template import Lines, Template, escaped
 LATE = Template("rank {rank} is {late_s:.1f} s late (at {place!r})")
 
 
-def test_a_template_is_filled():
+def test_a_template_is_filled_and_a_field_without_a_value_is_refused():
     assert LATE(rank=3, late_s=1.25, place="conv1") == "rank 3 is 1.2 s late (at 'conv1')"
-
-
-def test_a_field_without_a_value_is_refused():
     with pytest.raises(KeyError, match="place"):
         LATE(rank=3, late_s=1.25)
 
@@ -26,13 +23,7 @@ def test_the_pattern_takes_any_value_for_a_field_that_is_not_given():
     assert re.fullmatch(LATE.pattern(rank=3, place="conv1"), text)
     assert not re.fullmatch(LATE.pattern(rank=4), text)
     assert not re.fullmatch(LATE.pattern(place="fc1"), text)
-
-
-def test_literal_text_is_no_regular_expression():
-    assert not re.fullmatch(Template("a (or b)").pattern(), "a or b")
-
-
-def test_a_pattern_with_a_field_that_is_not_there_is_refused():
+    assert not re.fullmatch(Template("a (or b)").pattern(), "a or b")  # literal text is no regular expression
     with pytest.raises(KeyError, match="no field node"):
         LATE.pattern(node=1)
 

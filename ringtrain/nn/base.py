@@ -5,6 +5,7 @@ tape is a value: several passes may be in flight, each with a workspace of its o
 views into the arena, by the parameter's short name ("weight", "bias").
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -201,7 +202,4 @@ class Span:
     @property
     def count(self) -> int:
         """The number of elements of the parameter; ``stop - start`` may be larger, padded with zeros."""
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return math.prod(self.shape)

@@ -2,6 +2,7 @@
 the expected one.
 """
 
+import math
 from collections.abc import Sequence
 
 from ringtrain.errors import ModelError
@@ -71,10 +72,7 @@ def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
 
 def element_count(shape: Shape) -> int:
     """Return the number of elements of a shape."""
-    n = 1
-    for extent in shape:
-        n *= extent
-    return n
+    return math.prod(shape)
 
 
 def windows(layer: Layer, geometry, inputs: Sequence[Shape], axes: int = 2) -> Shape:

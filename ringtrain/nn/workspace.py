@@ -1,5 +1,6 @@
 """The memory of a pass: arrays by name; arrays that are not needed at the same time share memory."""
 
+import math
 from collections.abc import Iterable
 
 from numpy.typing import DTypeLike
@@ -70,9 +71,7 @@ class Workspace:
     def shared(self, name: str, shape: Shape) -> Array:
         """Return the array of this name in this kind of pass. Its memory is another name's as soon as it is not
         kept."""
-        count = 1
-        for extent in shape:
-            count *= extent
+        count = math.prod(shape)
         if not count:
             self._complete = False
             return self(name, shape)

@@ -56,18 +56,18 @@ def test_a_stage_ends_as_one_of_these(main, readings, tmp_path, program, seconds
     assert (outcome.status, outcome.said) == (status, said)
 
 
-def test_a_program_that_is_not_there_fails_its_stage_alone(main, tmp_path):
-    missing = replace(stage(main, ""), command=lambda folder: ["not-a-program"])
-    outcome = run(main, missing, tmp_path)
-    assert outcome.status == "failed" and "not-a-program: No such file or directory" in outcome.said
-
-
-def test_what_a_machine_cannot_do_is_not_done(main, tmp_path):
-    unable = replace(stage(main, "raise SystemExit('Device not supported')"), unable="Device not supported")
-    outcome = run(main, unable, tmp_path)
-    assert (outcome.status, outcome.said) == (
-        "not done", "exit code 1.  The end of its output: Device not supported"
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "left", "status", "said"),
+    [
+        ({"command": lambda folder: ["not-a-program"]}, 100, "failed", "not-a-program: No such file or directory"),
+        ({"unable": "not supported"}, 100, "not done", "exit code 1.  The end of its output: Device not supported"),
+        ({}, 1, "not done", "no time was left"),
+    ],
+)
+def test_a_stage_that_cannot_run_is_told_of(main, tmp_path, changed, left, status, said):
+    unable = replace(stage(main, "raise SystemExit('Device not supported')"), **changed)
+    outcome = run(main, unable, tmp_path, left)
+    assert outcome.status == status and said in outcome.said
 
 
 HOLD = """
@@ -86,11 +86,6 @@ def test_what_a_stage_has_started_ends_with_it(main, tmp_path):
     path = tmp_path / "held"
     assert run(main, stage(main, HOLD.format(path=str(path)), seconds=1.5), tmp_path).status == "failed"
     subprocess.run([sys.executable, "-c", TAKE, path], check=True, timeout=60)
-
-
-def test_what_there_is_no_time_for_is_told(main, tmp_path):
-    outcome = run(main, stage(main, "pass"), tmp_path, 1)
-    assert (outcome.status, outcome.said[:16]) == ("not done", "no time was left")
 
 
 def test_the_exit_code_says_what_was_not_done(main, capsys):
@@ -238,16 +233,13 @@ def test_the_archive_has_logs_and_no_weights(main, tmp_path):
 
 
 # ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_figure_is_judged_by_what_this_gpu_did_before(acceptance):
+def test_a_figure_is_judged_by_what_this_gpu_did_before(acceptance, tmp_path):
     bars = acceptance("bars")
     assert bars.judged({"a": 0.91, "b": 5.0}, {"a": 1.0})[1] == ""
     rows, short = bars.judged({"a": 0.89, "b": float("nan")}, {"a": 1.0, "b": 1.0, "c": 1.0})
     assert short == "a is 0.89, and was 1; b is nan, and was 1; c was measured before, and is not now"
     assert rows[0] == {"figure": "a", "measured": 0.89, "bar": 0.9}
-
-
-def test_without_an_earlier_run_there_is_no_bar(acceptance, tmp_path):
-    bars = acceptance("bars")
+    # without an earlier run there is no bar
     assert bars.read(tmp_path / "none.json") == {}
     assert bars.judged({"a": 0.1}, {}) == (
         [{"figure": "a", "measured": 0.1, "bar": "no bar yet: measured"}], ""
@@ -255,12 +247,13 @@ def test_without_an_earlier_run_there_is_no_bar(acceptance, tmp_path):
 
 
 def test_a_stage_below_its_bar_falls_short(main):
-    outcome = main.Outcome("a", "", "", "passed", figures={"speed": 1.0})
-    main.judge(outcome, {"speed": 2.0})
-    assert (outcome.status, outcome.said) == ("fell short", "speed is 1, and was 2")
-    failed = main.Outcome("a", "", "", "failed", said="exit code 1", figures={})
-    main.judge(failed, {"speed": 2.0})
-    assert (failed.status, failed.said) == ("failed", "exit code 1")
+    for before, said, figures, after in (
+        ("passed", "", {"speed": 1.0}, ("fell short", "speed is 1, and was 2")),
+        ("failed", "exit code 1", {}, ("failed", "exit code 1")),
+    ):
+        outcome = main.Outcome("a", "", "", before, said=said, figures=figures)
+        main.judge(outcome, {"speed": 2.0})
+        assert (outcome.status, outcome.said) == after
 
 
 # ── readings ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -45,8 +45,8 @@ def residual():
         Node(Conv2D("a", 2, 1), ("relu2",)),
         Node(AvgPool("b", 3, 1, pad=1), ("relu2",)),
         Node(Concat("join"), ("a", "b", "relu2")),
-        Node(Add("twice"), ("join", "join")),
-        Node(GlobalAvgPool("gap"), ("twice",)),
+        Node(Add("thrice"), ("join", "join", "join")),
+        Node(GlobalAvgPool("gap"), ("thrice",)),
         Node(Linear("out", 4), ("gap",)),
     ]
 

@@ -6,13 +6,11 @@ import pytest
 from ringtrain.nn import spec
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.graph_checks import INPUT, Node
-from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
-from ringtrain.nn.norm import LRN, BatchNorm
-from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+from ringtrain.nn.layers import Flatten, Linear
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from tests.nn.nn_support import Net, make_pass
-from tests.nn.test_nn_graph import enlarging
+from tests.nn.test_nn_graph import NETS
 
 
 class Apart(Workspace):
@@ -32,30 +30,6 @@ class Poisoned(Workspace):
                 self._ops.fill(slot, np.nan)
 
 
-def residual() -> list[Node]:
-    """Branches that join, layers that hand on their gradient, and one output that three layers read."""
-    return [
-        Node(Conv2D("conv1", kernel=3, channels=4, pad=1), (INPUT,)),
-        Node(BatchNorm("norm1", ghost=2), ("conv1",)),
-        Node(ReLU("relu1"), ("norm1",)),
-        Node(Conv2D("conv2", kernel=3, channels=4, pad=1), ("relu1",)),
-        Node(BatchNorm("norm2", ghost=2), ("conv2",)),
-        Node(Add("sum"), ("norm2", "relu1", "conv1")),
-        Node(ReLU("relu2"), ("sum",)),
-        Node(LRN("response", size=3), ("relu2",)),
-        Node(MaxPool("max", kernel=2, stride=2), ("response",)),
-        Node(AvgPool("average", kernel=2, stride=1, pad=1), ("max",)),
-        Node(Conv2D("conv3", kernel=1, channels=4), ("average",)),
-        Node(Concat("both"), ("average", "conv3")),
-        Node(Dropout("drop", rate=0.3), ("both",)),
-        Node(GlobalAvgPool("mean"), ("drop",)),
-        Node(Flatten("flat"), ("mean",)),
-        Node(Linear("fc1", units=6), ("flat",)),
-        Node(ReLU("relu3"), ("fc1",)),
-        Node(Linear("fc2", units=3), ("relu3",)),
-    ]
-
-
 def passes(net, space, recompute):
     """Gradients and logits of several passes in one workspace: whole ones, a tail, an evaluation between."""
     results = []
@@ -73,7 +47,7 @@ def passes(net, space, recompute):
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("ops", ["cpu", "reference"])
-@pytest.mark.parametrize("nodes", [residual, enlarging])
+@pytest.mark.parametrize("nodes", NETS.values())
 def test_shared_memory_changes_no_bit(nodes, ops, recompute, fused):
     net = Net(nodes(), (8, 8, 3), fused=fused, ops=make_ops(ops, "float64"))
     wanted = passes(net, Apart(net.ops), recompute=False)
