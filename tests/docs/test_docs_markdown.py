@@ -122,18 +122,13 @@ def test_a_command_that_fails_or_prints_something_else_fails_the_document(tmp_pa
     assert "before d.md: $ exit 3" in outcome("cat made", Plan(before=("exit 3",)))
 
 
-def test_files_are_made_and_programs_run(tmp_path, monkeypatch):
+def test_files_are_made_and_programs_run_unless_they_are_absent(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.docs.playing.ROOT", tmp_path)
     document = tmp_path / "d.md"
     document.write_text(
         '```toml\n# a.toml\nkey = 1\n```\n```python\nopen("b", "w").write("made")\n```\n```\ncat a.toml b\n```\n'
+        "```python\nimport nothing_such\nnothing_such()\n```\n"
     )
     stage = Stage(tmp_path)
-    play(document, stage, Plan())
+    play(document, stage, Plan(absent={"import nothing_such": "why"}))
     assert (stage.folder / "b").read_text() == "made"
-
-
-def test_a_program_that_is_absent_is_not_run(tmp_path):
-    document = tmp_path / "d.md"
-    document.write_text("```python\nimport nothing_such\nnothing_such()\n```\n")
-    play(document, Stage(tmp_path), Plan(absent={"import nothing_such": "why"}))

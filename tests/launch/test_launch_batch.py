@@ -171,22 +171,15 @@ def test_the_scripts_are_sound(name, tmp_path):
 
 
 @pytest.mark.parametrize("kind", SUBMITTED)
-def test_the_scripts_run_the_commands_that_ringtrain_slurm_writes(job, kind):
-    done = job(kind=kind, path=ROOT / "scripts" / f"{kind}.sbatch", flags=["--end", "1K"], plan=["done 0"] * 3)
-    assert done.code == 0 and " ".join(done.notes).count(" --end 1K") == 1
-
-
-@pytest.mark.parametrize("kind", SUBMITTED)
-def test_a_script_without_ringtrain_names_the_places_where_it_looked(job, kind, tmp_path):
-    ran = job(path=ROOT / "scripts" / f"{kind}.sbatch", PATH="/usr/bin:/bin")
+def test_the_scripts_run_the_commands_that_ringtrain_slurm_writes(job, kind, tmp_path):
+    """By the whole path of an environment's ringtrain; without any they name the places where they looked."""
+    path = ROOT / "scripts" / f"{kind}.sbatch"
+    ran = job(path=path, PATH="/usr/bin:/bin")
     assert ran.code == 2 and f"no ringtrain in RINGTRAIN_VENV, in {tmp_path}/.venv or on PATH" in ran.out
-
-
-@pytest.mark.parametrize("kind", SUBMITTED)
-def test_a_script_starts_the_ringtrain_of_an_environment_by_its_whole_path(job, kind, tmp_path):
     (tmp_path / ".venv").symlink_to(tmp_path)
-    ran = job(kind=kind, path=ROOT / "scripts" / f"{kind}.sbatch", plan=["done 0"] * 3)
-    assert ran.code == 0 and f" {tmp_path}/.venv/bin/ringtrain " in ran.notes[0]
+    ran = job(kind=kind, path=path, flags=["--end", "1K"], plan=["done 0"] * 3)
+    assert ran.code == 0 and " ".join(ran.notes).count(" --end 1K") == 1
+    assert f" {tmp_path}/.venv/bin/ringtrain " in ran.notes[0]
 
 
 # ── cases ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,10 +40,12 @@ def test_a_place_where_nothing_can_be_written_is_a_failure(tmp_path, monkeypatch
         Line(FAIL, "run folder", "mark: writing is not allowed", says("--out"))
     ]
     assert looked(tmp_path, check=disk.disk) == {}
-    monkeypatch.setattr(disk, "folder_in", lambda place: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
-    assert looked(tmp_path, 2)["run folder"].text == says(tmp_path, "Read-only file system")
-    monkeypatch.setattr(disk, "folder_in", lambda place: (_ for _ in ()).throw(FileNotFoundError(2, "No such file")))
-    assert looked(tmp_path, 2)["run folder"].text == says(tmp_path)
+    for error, words in (
+        (OSError(30, "Read-only file system"), ("Read-only file system",)),
+        (FileNotFoundError(2), ()),
+    ):
+        monkeypatch.setattr(disk, "folder_in", lambda path, error=error: (_ for _ in ()).throw(error))
+        assert looked(tmp_path, 2)["run folder"].text == says(tmp_path, *words)
 
 
 def test_a_place_of_one_node_alone_is_a_warning(tmp_path, monkeypatch):

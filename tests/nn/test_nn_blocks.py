@@ -31,9 +31,7 @@ def test_a_use_becomes_the_layers_of_the_block():
         {"name": "two.sum", "kind": "Add", "inputs": ["two.b", "one.sum", "far"]},
         {"name": "end", "kind": "ReLU"},
     ]
-
-
-def test_the_first_block_reads_the_images():
+    # the first layer of a model reads the images
     expanded = expand_blocks([{"name": "one", "block": "flat"}], {"flat": [{"name": "f", "kind": "Flatten"}]})
     assert expanded == [{"name": "one.f", "kind": "Flatten", "inputs": ["input"]}]
 
@@ -61,10 +59,10 @@ def test_mistakes_within_a_block_name_the_use():
     blocks.bad = [ { name = "f", kind = "Flattten" } ]
     layers = [ { name = "x", block = "bad" } ]
     """
-    hint = "did you mean 'Flatten'? known: Add"
-    with pytest.raises(ModelError, match=says("--plugin", "'x.f'", "'Flattten'", hint)):
-        spec.parse_model(text, "m")
-    with pytest.raises(ModelError, match=says("'x.f'", "3")):
-        spec.parse_model(text.replace('"Flattten"', '"Flatten", inputs = 3'), "m")
-    with pytest.raises(ModelError, match=r"blocks\.bad is 3"):
-        spec.parse_model(text.replace('[ { name = "f", kind = "Flattten" } ]', "3"), "m")
+    for wrong, words in (
+        (text, says("--plugin", "'x.f'", "'Flattten'", "did you mean 'Flatten'? known: Add")),
+        (text.replace('"Flattten"', '"Flatten", inputs = 3'), says("'x.f'", "3")),
+        (text.replace('[ { name = "f", kind = "Flattten" } ]', "3"), says("blocks.bad is 3")),
+    ):
+        with pytest.raises(ModelError, match=words):
+            spec.parse_model(wrong, "m")

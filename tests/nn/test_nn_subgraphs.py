@@ -33,10 +33,6 @@ def names(graph, places):
     return [graph.plan[place].name for place in places]
 
 
-def model(name):
-    return spec.load_model(name).graph()
-
-
 @pytest.mark.parametrize(
     ("name", "starts"),
     [
@@ -47,7 +43,7 @@ def model(name):
     ],
 )
 def test_where_parts_may_begin(name, starts):
-    graph = model(name)
+    graph = spec.load_model(name).graph()
     assert names(graph, subgraphs.fc_starts(graph)) == starts
 
 
@@ -58,16 +54,13 @@ def test_no_part_begins_where_two_arrays_cross():
     assert subgraphs.crossing_output(graph, at("b")) == "a"  # its ReLU is folded into it, and both readers read that
     assert subgraphs.crossing_output(graph, at("b2")) is None
     assert subgraphs.crossing_output(graph, 0) == "input"
-
-
-def test_a_network_of_images_has_none():
-    text = TEXT[: TEXT.index('  { name = "flat"')] + "]"
-    assert subgraphs.fc_starts(spec.parse_model(text, "net").graph()) == []
+    images = TEXT[: TEXT.index('  { name = "flat"')] + "]"
+    assert subgraphs.fc_starts(spec.parse_model(images, "net").graph()) == []
 
 
 def test_the_arithmetic_of_parts():
     """fc6 of alexnet, with the dropout behind it, is 75 MFLOP, fc7 34, fc8 8."""
-    graph = model("alexnet")
+    graph = spec.load_model("alexnet").graph()
     starts = subgraphs.fc_starts(graph)
     costs = [subgraphs.subgraph_flops(graph, a, b) for a, b in zip(starts, [*starts[1:], len(graph.plan)], strict=True)]
     assert costs[0] == 4096 * (2 * 9216 + 1) + 4096 and costs[0] > costs[1] > costs[2]

@@ -59,10 +59,7 @@ def test_ranks_that_share_cores_take_turns(tmp_path):
         says("4 ranks", 2),
         says("4 ranks", "2 cores", "2.0"),
     ]
-
-
-def test_ranks_with_devices_of_their_own_wait_for_no_core(tmp_path):
-    times = LayerTimes([layers_file(tmp_path, 64, cores=2, records=True)])
+    times = LayerTimes([layers_file(tmp_path, 64, cores=2, records=True)])  # of devices, whose ranks wait for no core
     assert times.of_rank(64, 8).compute_s == pytest.approx(compute_s(64, len(times.names)))
     assert list(times.notes) == [says("8 ranks", 1)]
 
