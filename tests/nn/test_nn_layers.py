@@ -167,29 +167,22 @@ def test_no_example_gives_zero_gradients(case):
     assert all(not grad.any() for grad in grads.values())
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c[0].parameters(c[1])], ids=label)
-def test_gradients_are_added_to_where_asked(case):
-    bench = Bench(*case)
-    _, once = bench.backward()
-    _, twice = bench.backward(accumulate=True, grads=once)
-    for name in once:
-        np.testing.assert_allclose(twice[name], 2 * once[name], rtol=1e-12)
-
-
 # The graph does not visit a layer of which nothing at all is wanted.
 PARTLY_WANTED = [c for c in CASES if c[0].parameters(c[1]) or len(c[1]) > 1]
 
 
 @pytest.mark.parametrize("case", PARTLY_WANTED, ids=label)
-def test_unwanted_inputs_get_none(case):
+def test_unwanted_inputs_get_none_and_gradients_are_added_to_where_asked(case):
     bench = Bench(*case)
     wanted = [False] * (len(bench.inputs) - 1) + [len(bench.inputs) > 1]
     dxs, grads = bench.backward(wanted=wanted)
     all_dxs, all_grads = bench.backward()
     for dx, whole, want in zip(dxs, all_dxs, wanted, strict=True):
         np.testing.assert_array_equal(dx, whole) if want else np.testing.assert_equal(dx, None)
+    _, twice = bench.backward(accumulate=True, grads=grads)
     for name in grads:
         np.testing.assert_array_equal(grads[name], all_grads[name])
+        np.testing.assert_allclose(twice[name], 2 * grads[name], rtol=1e-12)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if len(c[1]) > 1], ids=label)
@@ -259,8 +252,8 @@ def test_batch_norm_shares_sum_to_the_batch_average():
 @pytest.mark.parametrize("inputs", [IMAGE, [(9,)]])
 def test_the_whole_batch_of_one_rank_is_one_ghost_batch(inputs, relu):
     bench = Bench(BatchNorm("b", ghost=8, relu=relu), inputs)
-    want, met = bench.backward(), []
-    alone = make_pass(bench.ops, COUNT, add_over_ranks=lambda numbers: met.append(numbers.size))
+    want, added = bench.backward(), []
+    alone = make_pass(bench.ops, COUNT, add_over_ranks=lambda numbers: added.append(numbers.size))
     _, y, tape = bench.forward(bench.xs, bench.weights, alone)
     np.testing.assert_allclose(y, bench.forward(bench.xs, bench.weights)[1], rtol=1e-12, atol=1e-14)
     grads, C = bench.up(bench.weights), inputs[0][-1]
@@ -268,16 +261,11 @@ def test_the_whole_batch_of_one_rank_is_one_ghost_batch(inputs, relu):
     np.testing.assert_allclose(dx, want[0][0], rtol=1e-11, atol=1e-13)
     for name in want[1]:
         np.testing.assert_allclose(grads[name], want[1][name], rtol=1e-12, atol=1e-13)
-    assert met == [2 * C + 1, 2 * C]
-
-
-def test_ranks_meet_in_backward_only_where_the_inputs_gradient_is_wanted():
-    bench, met = Bench(BatchNorm("b"), IMAGE), []
-    ctx = make_pass(bench.ops, COUNT, add_over_ranks=lambda numbers: met.append(numbers.size))
-    _, _, tape = bench.forward(bench.xs, bench.weights, ctx)
-    weights = bench.up(bench.weights)
-    assert bench.layer.backward(ctx, weights, bench.up(bench.weights), bench.r.copy(), tape, [False]) == (None,)
-    assert met == [9]
+    assert added == [2 * C + 1, 2 * C]
+    # ranks meet in backward only where the gradient of the input is wanted
+    _, _, tape = bench.forward(bench.xs, bench.weights, alone)
+    assert bench.layer.backward(alone, bench.up(bench.weights), grads, bench.r.copy(), tape, [False]) == (None,)
+    assert added[2:] == [2 * C + 1]
 
 
 def test_batch_norm_evaluates_by_running_statistics():
@@ -290,17 +278,13 @@ def test_batch_norm_evaluates_by_running_statistics():
     np.testing.assert_allclose(ops.to_host(y), gamma * (x - mean) / np.sqrt(var + 1e-3) + beta, rtol=1e-12)
 
 
-def test_dropout_is_the_same_for_an_example_at_any_place():
+def test_dropout_is_the_same_for_an_example_at_any_place_and_differs_by_layer_and_key():
     ops, layer = reference(), Dropout("d", rate=0.5)
     x = np.ones((6, 50))
     whole, _ = layer.forward(make_pass(ops, 6), {}, [ops.from_host(x)])
     part, _ = layer.forward(make_pass(ops, 2, start=3), {}, [ops.from_host(x[:2])])
     np.testing.assert_array_equal(ops.to_host(whole)[3:5], ops.to_host(part))
     assert set(np.unique(ops.to_host(whole))) == {0.0, 2.0}
-
-
-def test_dropout_differs_by_layer_and_key_and_is_off_in_evaluation():
-    ops = reference()
 
     def draw(name, key, training=True):
         ctx = make_pass(ops, 2, training=training)
