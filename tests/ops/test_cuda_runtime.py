@@ -48,7 +48,7 @@ def test_memory_goes_to_and_fro(runtime):
 
 def test_what_does_not_fit_is_refused(runtime):
     stream, x = runtime.stream(), runtime.empty(4, "float32")
-    with pytest.raises(DeviceError, match=says(16, 8, "copy", "bytes")):
+    with pytest.raises(DeviceError, match=says(16, 8)):
         runtime.copy(x, x[:2], stream)
     with pytest.raises(DeviceError, match=says("list")):
         runtime.upload([1.0], x, stream)
@@ -108,8 +108,7 @@ def test_what_cannot_be_recorded(runtime):
         ("a graph was launched", lambda: graphs[0].launch(stream)),
     ]
     for action, run in refused:
-        words = says(action)
-        with pytest.raises(DeviceError, match=words), runtime.record(stream):
+        with pytest.raises(DeviceError, match=says(action)), runtime.record(stream):
             run()
     assert runtime.empty(4, "uint8").size == 4
 
