@@ -69,7 +69,7 @@ ORDER = {
     "nn": "workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
     "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
-    "ops": "texts geometry bfloat16 keys elementary pairs precision update normalised base cuda "
+    "ops": "geometry bfloat16 keys elementary pairs precision update normalised base cuda "
     "host cpu reference catalogue",
     "optim": "lr optimizers",
     "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "

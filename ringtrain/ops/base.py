@@ -188,7 +188,7 @@ class Ops(ABC):
 
     @abstractmethod
     def after(self, mark: Mark) -> None:
-        """Let operations issued from now on wait for the mark, which may be of :meth:`beside`."""
+        """Make later operations wait for a mark, possibly of :meth:`beside`."""
 
     @abstractmethod
     def beside(self) -> Self:
@@ -264,7 +264,7 @@ class Ops(ABC):
         moments: Array | None = None, ghost: int = 0,
     ) -> Moments | None:  # fmt: skip
         """Cross-correlation, in groups: output group g sees input channels of group g alone. ``moments``: memory of
-        :meth:`moment_parts`, for those of y in each ghost batch of ``ghost`` examples; returns them if it has made
+        :meth:`moment_parts`, for moments of y in each ghost batch of ``ghost`` examples; returns them if it has made
         them."""
 
     @abstractmethod
@@ -272,7 +272,7 @@ class Ops(ABC):
         self, x_NHWC: Array | Normalised, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False,
         accumulate=False, add=False,
     ):  # fmt: skip
-        """Gradients of :meth:`conv2d`; that of a normalised x is the gradient of the normalised one. ``add``: dx is
+        """Gradients of :meth:`conv2d`; dx of a normalised x is the gradient of the normalised array. ``add``: dx is
         added to."""
 
     def conv2d_way(self, x_shape: Sequence[int], w_shape: Sequence[int], geometry: ConvGeometry) -> str:
@@ -295,7 +295,7 @@ class Ops(ABC):
     def columns(self, x, columns, geometry: ConvGeometry, group: int = 0) -> None:
         """The windows of x as the rows of a matrix (im2col), of the channels of ``group``; zeros where they reach past
         the edge. x is [N, ..., C] of 1 to 3 spatial axes, columns [windows, taps · C/groups], in the order of N, the
-        axes of windows, those of taps, C."""
+        axes of windows, axes of taps, C."""
 
     @abstractmethod
     def columns_back(self, columns, b_C, x, geometry: ConvGeometry, group: int = 0, relu=False) -> None:
@@ -393,8 +393,8 @@ class Ops(ABC):
         0 elsewhere, which is the gradient of ``a``; without it y had no ``a``.
 
         mean_C, var_C: this rank's contribution to the batch's average statistics: sum over ghosts of
-        n_g/total · mean_g, and the same of the *unbiased* variances, where n_g counts examples and ``total`` those of
-        all ranks. The running statistics move towards their sum over ranks."""
+        n_g/total · mean_g, and the same of the *unbiased* variances, where n_g counts examples and ``total`` all
+        of them. The running statistics move towards their sum over ranks."""
 
     @abstractmethod
     def batch_norm_fixed(
@@ -481,7 +481,7 @@ class Ops(ABC):
             huber  d²/2 up to |d| = delta, then delta · (|d| - delta/2) (Huber 1964)
             bce    log(1 + e^x) - x · y; correct where x > 0 as y > 1/2; a y outside 0..1 makes the loss NaN
 
-        Labels are of ``dtype``, or int32, of which -1 does not count. The loss is float64 inside; ``factor_1`` is as in
+        Labels are of ``dtype``, or int32, where -1 does not count. The loss is float64 inside; ``factor_1`` is as in
         :meth:`softmax_cross_entropy`.
         """
 
@@ -498,7 +498,7 @@ class Ops(ABC):
 
     @abstractmethod
     def mix_totals(self, a_3: Array, b_3: Array, totals_3: Array, share: float) -> None:
-        """Adds to the float64 ``totals`` those of a mixed batch: (share · loss of a + (1 - share) · loss of b, correct
+        """Adds to the float64 ``totals`` of a mixed batch (share · loss of a + (1 - share) · loss of b, correct
         of the one with the larger share, valid of a)."""
 
     # ── the update of weights ─────────────────────────────────────────────────────────────────────────────
@@ -518,7 +518,7 @@ class Ops(ABC):
         totals_3: Array | None = None,
     ) -> None:
         """Begin an update: count it, and set what the calls of :meth:`update` multiply gradients by, and whether they
-        do anything. Gradients are those of a loss multiplied by the factor of ``loss_scale_3``, which is adapted
+        do anything. Gradients are of a loss multiplied by the factor of ``loss_scale_3``, which is adapted
         (``dynamic``): where squares are not finite the update is left out. limit: gradients of a larger norm are
         scaled to it. totals_3: of a loss that is not finite no update is applied any more."""
 
@@ -550,7 +550,7 @@ class Ops(ABC):
         squares_N2: Array | None = None,
     ) -> None:
         """Update the weights of the ranges, in their order, and their averages. ``squares_N2``: of a
-        layerwise rule, those of whole parameters. ``ranges`` must be the same object in each call: a device keeps a
+        layerwise rule, of whole parameters. ``ranges`` must be the same object in each call: a device keeps a
         table of it. Gradients may be overwritten."""
 
     # ── 16 bits for the wire: x is float32; packed is float16, or uint16 for the bits of bfloat16 ────────────

@@ -48,5 +48,5 @@ def window_sizes(shape: Sequence[int], geometry: ConvGeometry) -> tuple[int, ...
     missing = 3 - len(extents)
     outputs = [geometry.output(extent) for extent in extents]
     axes = (extents, 1), (outputs, 1), ([geometry.kernel] * len(extents), 1), ([geometry.pad] * len(extents), 0)
-    extents, outputs, taps, pads = ([fill] * missing + list(given) for given, fill in axes)
+    extents, outputs, taps, pads = ([fill] * missing + list(values) for values, fill in axes)
     return (count, *extents, channels, geometry.groups, *outputs, *taps, geometry.stride, *pads)

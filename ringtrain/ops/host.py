@@ -132,11 +132,11 @@ class HostOps(Ops):
     @abstractmethod
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total: int, mean_C, var_C, accumulate=False) -> None:
         """This rank's contribution to the batch's average statistics: mean_C = sum over ghosts of n_g/total · mean_g
-        and var_C the same of the *unbiased* variances, where n_g counts examples and ``total`` those of all ranks. The
+        and var_C the same of the *unbiased* variances, where n_g counts this rank's examples and ``total`` all. The
         running statistics move towards their sum over ranks.
         """
 
-    # ── in steps: a device's, of which no host that trains makes use ──────────────────────────────────────────
+    # ── in steps: for devices; no host that trains uses them ──────────────────────────────────────────
     def moment_parts(self, shape, ghost):
         return 0
 
@@ -167,8 +167,8 @@ class HostOps(Ops):
         if positive is not None:
             dy_NHWC[positive.reshape(dy_NHWC.shape) == 0] = 0
             masked = False
-        given = x_NHWC, s.gamma, y, s.mean, s.var, dy_NHWC.copy(), dgamma_C, dbeta_C, dx_NHWC
-        self.batch_norm_back(*given, s.ghost, s.eps, masked, accumulate)
+        arrays = x_NHWC, s.gamma, y, s.mean, s.var, dy_NHWC.copy(), dgamma_C, dbeta_C, dx_NHWC
+        self.batch_norm_back(*arrays, s.ghost, s.eps, masked, accumulate)
         self.batch_norm_shares(x_NHWC, s.mean, s.var, s.ghost, total, mean_C, var_C, accumulate)
 
     def whole(self, x):
@@ -261,7 +261,7 @@ class HostOps(Ops):
             self.scale(g, float(numbers[MULTIPLIER]))
 
     def _average(self, average, updated, decay: float, updates: int) -> None:
-        """Move the average towards the updated weights; it begins at those of the first update."""
+        """Move the average towards the updated weights; it begins at the first updated ones."""
         if updates == 1:
             self.copy(updated, average)
         else:

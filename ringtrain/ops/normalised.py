@@ -1,4 +1,4 @@
-"""Batch normalisation in steps, for operations that do them beside others: what the steps give one another.
+"""Values passed between the fused steps of batch normalisation.
 
 ::
     conv2d ──► moments of its own tiles ──► norm_statistics ──► normalise, with a sum and max(·, 0)
@@ -28,8 +28,8 @@ class NormStatistics:
 
 
 class Moments(NamedTuple):
-    """Moments of slices of rows, in which a convolution has left those of its result: memory of a device, rows of a
-    slice, slices of a ghost batch."""
+    """Sums by slice that a convolution wrote for its output: array on the device, rows of a slice, slices of a ghost
+    batch."""
 
     parts: Array
     slice_rows: int
@@ -44,7 +44,7 @@ class Measured(NamedTuple):
 
 
 class Normalised(NamedTuple):
-    """The activation norm(x), max(·, 0) of it with ``relu``, that is not in memory."""
+    """A lazy activation: norm(x), or with ``relu`` its ReLU; it is never in memory."""
 
     x: Array
     statistics: NormStatistics

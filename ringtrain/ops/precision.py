@@ -8,7 +8,7 @@ from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, nearest
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
-HALVES = ("bfloat16", "float16")  # of which activations and their gradients take 16 bits
+HALVES = ("bfloat16", "float16")  # activations and their gradients take 16 bits
 
 
 class RoundedWeights(NamedTuple):

@@ -48,7 +48,7 @@ class UpdateRule:
 @dataclass(frozen=True, slots=True)
 class UpdateRange:
     """Elements ``start:stop`` of the arena with one kind of update. lr multiplies the learning rate, decay is
-    final, rate is that of running statistics, or 0 if the range is trained. norm numbers the one parameter
+    final, rate is the rate of running statistics, or 0 if the range is trained. norm numbers the one parameter
     whose norms scale its update; None if none does. frozen: only its average is written.
     """
 

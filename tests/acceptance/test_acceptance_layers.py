@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import ConvGeometry
-from ringtrain.ops.cuda.choice import Way
+from ringtrain.ops.cuda.choice import KernelVariant
 from ringtrain.ops.cuda.convolution.plan import make_convolution_plan
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
@@ -100,9 +100,14 @@ def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch
         raise RuntimeError("EXECUTION_FAILED")
 
     def call(self, device, work, ways, *rest, **named):
-        listed = list(ways())
-        self.ways[work[0]] = [*listed, Way("idle", nothing), Way("broken", fails), Way("cuDNN", fails)]
-        return listed[0]
+        variants = list(ways())
+        self.ways[work[0]] = [
+            *variants,
+            KernelVariant("idle", nothing),
+            KernelVariant("broken", fails),
+            KernelVariant("cuDNN", fails),
+        ]
+        return variants[0]
 
     monkeypatch.setattr(layers.Every, "__call__", call)
     rows = list(layers.Bench(HostRuntime(), "float32", Numpy).rows(PLAN))

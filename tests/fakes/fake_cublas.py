@@ -50,10 +50,10 @@ class FakeCublas:
         return [name for name, *_ in self.log]
 
     def _logged(self, name):
-        def call(*given):
-            self.log.append((name, *given))
+        def call(*arguments):
+            self.log.append((name, *arguments))
             try:
-                return self.failing.get(name) or getattr(self, f"_{name}")(*given)
+                return self.failing.get(name) or getattr(self, f"_{name}")(*arguments)
             except Exception as error:  # must not leave a callback
                 self.log.append(("failed", error))
                 return INTERNAL_ERROR

@@ -29,7 +29,7 @@ class FakeCudnn:
     def set_stream(self, handle, pointer):
         assert pointer == 7
 
-    def pygraph(self, **given):
+    def pygraph(self, **options):
         self.graphs += 1
         return FakeGraph(self)
 

@@ -87,8 +87,8 @@ class FakeCupy:
     def RawModule(self, path):
         self.do(f"load {path}")
 
-        def launch(*given):
-            self.log.append(given)
+        def launch(*arguments):
+            self.log.append(arguments)
 
         return SimpleNamespace(
             get_function=lambda name: SimpleNamespace(

@@ -67,9 +67,9 @@ class FakeGpuOps(CudaOps):
         return self._segments.replays
 
     def beside(self):
-        made = super().beside()
-        made._device.stream.early = self.runtime.hasty
-        return made
+        side = super().beside()
+        side._device.stream.early = self.runtime.hasty
+        return side
 
     def fetch(self, x, host):
         if not self.runtime.is_pinned(host):
@@ -83,8 +83,8 @@ class FakeGpuOps(CudaOps):
         return self._reference.positive_bytes(shape)
 
     def put(self, *values):
-        given = [(self.runtime.memory_of(x), value) for x, value in values]
-        self._device.stream.issue("put", lambda: self._reference.put(*given), {"arrays": [x for x, _ in given]})
+        writes = [(self.runtime.memory_of(x), value) for x, value in values]
+        self._device.stream.issue("put", lambda: self._reference.put(*writes), {"arrays": [x for x, _ in writes]})
 
     def update(self, rule, ranges, w, g, slots, first, numbers, squares_N2=None):
         self._update("update", rule, ranges, w, g, slots, first, numbers, squares_N2)
@@ -130,8 +130,8 @@ def _queued(name):
     signature = inspect.signature(getattr(Ops, name))
 
     def method(self, *args, **kwargs):
-        given = signature.bind(None, *args, **kwargs).arguments
-        operands = {key: self._operand(value) for key, value in given.items() if key != "self"}
+        arguments = signature.bind(None, *args, **kwargs).arguments
+        operands = {key: self._operand(value) for key, value in arguments.items() if key != "self"}
         self._device.stream.issue(name, partial(getattr(self._reference, name), **operands), operands)
 
     return method

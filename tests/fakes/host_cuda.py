@@ -228,22 +228,22 @@ class HostRuntime(Runtime):
     def open(self, name, nbytes):
         if len(name) < NAME_BYTES:
             raise DeviceError(f"a name of {len(name)} bytes; it has {NAME_BYTES}")
-        place, owner = json.loads(name)
+        path, owner = json.loads(name)
         if owner == self.facts.uuid:
             raise DeviceError("an array cannot be opened by the device that shared it")
-        if place in self._opened.values():
+        if path in self._opened.values():
             raise DeviceError("this allocation is open already")
-        if not is_there(place):
+        if not is_there(path):
             raise DeviceError("it was opened after its owner gave it up")
-        memory = open_shared(place, max(1, nbytes))[:nbytes]
-        self._opened[memory.ctypes.data] = place
+        memory = open_shared(path, max(1, nbytes))[:nbytes]
+        self._opened[memory.ctypes.data] = path
         return DeviceArray(memory, self)
 
     def close(self, array):
-        place = self._opened.pop(self.address(array), None)
-        if place is None:
+        path = self._opened.pop(self.address(array), None)
+        if path is None:
             raise DeviceError("close() of an array that is not open")
-        if not is_there(place):
+        if not is_there(path):
             raise DeviceError("an array was closed after its owner had freed it")
 
 

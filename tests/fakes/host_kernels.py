@@ -76,11 +76,11 @@ def _headers():
 
 
 def _compile(text, name, options, path):
-    with tempfile.TemporaryDirectory(dir=path.parent) as place:
-        unit, built = Path(place) / f"{Path(name).stem}.cpp", Path(place) / path.name
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        unit, built = Path(scratch) / f"{Path(name).stem}.cpp", Path(scratch) / path.name
         unit.write_text(text)
-        given = f"-I{SHIM.parent}", "-include", str(_precompiled_shim()), "-shared", str(unit), "-o", str(built)
-        done = subprocess.run([compiler(), *FLAGS, *options, *given], capture_output=True, text=True)
+        arguments = f"-I{SHIM.parent}", "-include", str(_precompiled_shim()), "-shared", str(unit), "-o", str(built)
+        done = subprocess.run([compiler(), *FLAGS, *options, *arguments], capture_output=True, text=True)
         if done.returncode:
             raise DeviceError(f"{name} could not be compiled:\n{done.stderr[:4000]}")
         built.rename(path)
@@ -92,14 +92,14 @@ def _precompiled_shim() -> Path:
     digest = hashlib.sha256("\0".join((_headers(), *FLAGS)).encode()).hexdigest()
     home = folder() / f"shim-{digest[:32]}"
     if not home.exists():
-        with tempfile.TemporaryDirectory(dir=home.parent) as place:
-            made = Path(place) / home.name
-            made.mkdir()
-            shutil.copy(SHIM, made)
-            header = str(made / SHIM.name)
+        with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
+            headers = Path(scratch) / home.name
+            headers.mkdir()
+            shutil.copy(SHIM, headers)
+            header = str(headers / SHIM.name)
             subprocess.run([compiler(), *FLAGS, f"-I{SHIM.parent}", "-x", "c++-header", header], check=True)
             with suppress(OSError):  # another process was first
-                made.rename(home)
+                headers.rename(home)
     return home / SHIM.name
 
 

@@ -53,7 +53,7 @@ def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict
     from cuda.pathfinder import find_nvidia_header_directory
 
     headers = find_nvidia_header_directory("cudart")
-    given = (
+    command = (
         "-std=c++17",
         "-ftz=true",
         "--device-as-default-execution-space",
@@ -64,7 +64,7 @@ def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict
     )
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"source.cu", 0, [], [])
     assert int(error) == 0, error
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(given), [each.encode() for each in given])
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(command), [each.encode() for each in command])
     log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
     if int(error):
         raise RuntimeError(log)
@@ -83,5 +83,5 @@ def _text(size, get, program):
 
 
 def _uses(log):
-    found = USAGE.findall(log)
-    return {name: Use(int(used), int(stack), int(out) + int(back)) for name, stack, out, back, used in found}
+    uses = USAGE.findall(log)
+    return {name: Use(int(used), int(stack), int(out) + int(back)) for name, stack, out, back, used in uses}

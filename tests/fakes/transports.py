@@ -168,8 +168,8 @@ class DeviceHandle(Handle):
     def _end(self) -> None:
         coming, self._coming = self._coming, []
         for memory in coming:
-            place = next(i for i, other in enumerate(self._runtime.arriving) if other is memory)
-            del self._runtime.arriving[place]
+            index = next(i for i, other in enumerate(self._runtime.arriving) if other is memory)
+            del self._runtime.arriving[index]
 
 
 class DeviceTransport(ForwardingTransport):
@@ -201,8 +201,8 @@ class DeviceTransport(ForwardingTransport):
         return DeviceHandle(inner, self._runtime, [span for _, span in moves], arrives)
 
     def native_allreduce(self, span, op="sum", source=None):
-        given = None if source is None else settled(source)
-        self._inner.native_allreduce(settled(span), op, given)
+        settled_source = None if source is None else settled(source)
+        self._inner.native_allreduce(settled(span), op, settled_source)
 
     def native_allreduce_start(self, span):
         return self._inner.native_allreduce_start(settled(span))
@@ -213,8 +213,8 @@ class DeviceTransport(ForwardingTransport):
     def peer_views(self, span):
         if not self._mapped or isinstance(span, np.ndarray):
             return None
-        found = self._inner.peer_views(span._memory)
-        return found and [self._runtime.adopt(memory) for memory in found]
+        views = self._inner.peer_views(span._memory)
+        return views and [self._runtime.adopt(memory) for memory in views]
 
     def describe(self):
         return f"fake device over {self._inner.describe()}"

@@ -79,13 +79,13 @@ class OneAtATime(LoopbackWorld):
     def __init__(self, size: int, monkeypatch, seed: int = 0):
         super().__init__(size)
         self._turns = turns = Turns(size, seed)
-        for meeting in (self.everyone, *self.neighbours):
-            meeting.barrier = Gate(meeting.barrier.parties, turns)
+        for each in (self.everyone, *self.neighbours):
+            each.barrier = Gate(each.barrier.parties, turns)
         take = LocalCounters.take
 
-        def take_in_turn(tally, place, amount):
+        def take_in_turn(tally, index, amount):
             turns.give()
-            return take(tally, place, amount)
+            return take(tally, index, amount)
 
         monkeypatch.setattr(LocalCounters, "take", take_in_turn)
         monkeypatch.setattr(threads, "time", SimpleNamespace(sleep=turns.give))

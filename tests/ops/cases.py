@@ -117,11 +117,11 @@ def uploaded(ops, x):
 def _apart(arrays: dict) -> dict:
     """Each array of a list, or of statistics, by a name of its own."""
     apart = {}
-    for name, held in arrays.items():
-        if isinstance(held, NormStatistics):
-            apart |= {part: getattr(held, part) for part in STATISTICS}
+    for name, value in arrays.items():
+        if isinstance(value, NormStatistics):
+            apart |= {part: getattr(value, part) for part in STATISTICS}
         else:
-            apart |= {f"{name} {i}": x for i, x in enumerate(held)} if isinstance(held, list) else {name: held}
+            apart |= {f"{name} {i}": x for i, x in enumerate(value)} if isinstance(value, list) else {name: value}
     return apart
 
 
@@ -188,12 +188,12 @@ def _convolutions(draw, n, layers=CONVOLUTIONS):
         x, y = draw(n, h, w, c), draw(n, p, q, k)
         weight = draw(geometry.kernel, geometry.kernel, c // geometry.groups, k)
         for relu in (False, True):
-            given = {"x_NHWC": x, "w_RSCK": weight}
+            arrays = {"x_NHWC": x, "w_RSCK": weight}
             for bias in (draw(k), None):
                 rest = {"geometry": geometry, "relu": relu}
-                yield Call("conv2d", {**given, "b_K": bias}, {"y_NPQK": np.zeros_like(y)}, rest)
+                yield Call("conv2d", {**arrays, "b_K": bias}, {"y_NPQK": np.zeros_like(y)}, rest)
             for accumulate, db, dx in ((relu, draw(k), draw(*x.shape)), (not relu, None, None)):
-                inputs = {**given, "y_NPQK": y, "dy_NPQK": draw(*y.shape)}
+                inputs = {**arrays, "y_NPQK": y, "dy_NPQK": draw(*y.shape)}
                 outputs = {"dw_RSCK": draw(*weight.shape), "db_K": db, "dx_NHWC": dx}
                 rest = {"geometry": geometry, "relu": relu, "accumulate": accumulate}
                 yield Call("conv2d_back", inputs, outputs, rest)
@@ -212,11 +212,11 @@ def _normalised_convolutions(draw, n):
     for (h, w, c, k, geometry), relu in product(NORMALISED.values(), (False, True)):
         x = Normalised(draw(n, h, w, c), statistics_of(draw, n, c, 2), relu)
         y = draw(n, geometry.output(h), geometry.output(w), k)
-        given = {"x_NHWC": x, "w_RSCK": draw(geometry.kernel, geometry.kernel, c // geometry.groups, k)}
+        arrays = {"x_NHWC": x, "w_RSCK": draw(geometry.kernel, geometry.kernel, c // geometry.groups, k)}
         rest = {"geometry": geometry, "relu": not relu}
-        yield Call("conv2d", {**given, "b_K": draw(k)}, {"y_NPQK": np.zeros_like(y)}, rest)
-        back = {**given, "y_NPQK": y, "dy_NPQK": draw(*y.shape)}
-        outputs = {"dw_RSCK": draw(*given["w_RSCK"].shape), "db_K": draw(k), "dx_NHWC": draw(*x.shape)}
+        yield Call("conv2d", {**arrays, "b_K": draw(k)}, {"y_NPQK": np.zeros_like(y)}, rest)
+        back = {**arrays, "y_NPQK": y, "dy_NPQK": draw(*y.shape)}
+        outputs = {"dw_RSCK": draw(*arrays["w_RSCK"].shape), "db_K": draw(k), "dx_NHWC": draw(*x.shape)}
         yield Call("conv2d_back", back, outputs, {**rest, "accumulate": relu, "add": not relu})
 
 
@@ -234,8 +234,8 @@ def _windows(draw, n):
             yield Call("columns", {"x": x}, {"columns": columns}, rest)
             yield Call("columns_back", {"columns": columns, "b_C": None}, {"x": x}, rest)
         if geometry.groups == 1:
-            given = {"columns": columns, "b_C": draw(shape[-1])}
-            yield Call("columns_back", given, {"x": x}, {"geometry": geometry, "relu": True})
+            arrays = {"columns": columns, "b_C": draw(shape[-1])}
+            yield Call("columns_back", arrays, {"x": x}, {"geometry": geometry, "relu": True})
     for relu, db in ((False, draw(6)), (True, draw(6)), (True, None)):
         outputs, rest = {"dy": draw(n, 7, 6), "db_C": db}, {"relu": relu, "accumulate": relu}
         yield Call("bias_back", {"y": draw(n, 7, 6)}, outputs, rest)
@@ -245,10 +245,10 @@ def _depthwise_lines(draw, n):
     for length, c, geometry in DEPTHWISE_LINES:
         x, y, w = draw(n, length, c), draw(n, geometry.output(length), c), draw(geometry.kernel, c)
         for relu in (False, True):
-            rest, given = {"geometry": geometry, "relu": relu}, {"x_NLC": x, "w_SC": w}
-            yield Call("depthwise_line", {**given, "b_C": draw(c) if relu else None}, {"y_NPC": y}, rest)
+            rest, arrays = {"geometry": geometry, "relu": relu}, {"x_NLC": x, "w_SC": w}
+            yield Call("depthwise_line", {**arrays, "b_C": draw(c) if relu else None}, {"y_NPC": y}, rest)
             for accumulate, db, dx in ((relu, draw(c), draw(*x.shape)), (not relu, None, None)):
-                inputs = {**given, "y_NPC": y, "dy_NPC": draw(*y.shape)}
+                inputs = {**arrays, "y_NPC": y, "dy_NPC": draw(*y.shape)}
                 outputs = {"dw_SC": draw(*w.shape), "db_C": db, "dx_NLC": dx}
                 yield Call("depthwise_line_back", inputs, outputs, {**rest, "accumulate": accumulate})
 
@@ -300,10 +300,10 @@ def _batch_norms(draw, n):
     ):
         c, g = shape[-1], -(-n // ghost)
         x, y, mean, var = draw(*shape) + 3, draw(*shape), draw(g, c), np.abs(draw(g, c))
-        gamma, given = draw(c), {"ghost": ghost, "eps": 1e-5}
+        gamma, arrays = draw(c), {"ghost": ghost, "eps": 1e-5}
         for relu in (False, True):
             moments = {"mean_GC": mean, "var_GC": var}
-            inputs, rest = {"x_NHWC": x, "gamma_C": gamma, "beta_C": draw(c)}, {**given, "relu": relu}
+            inputs, rest = {"x_NHWC": x, "gamma_C": gamma, "beta_C": draw(c)}, {**arrays, "relu": relu}
             yield Call("batch_norm", inputs, {"y_NHWC": y, **moments}, rest)
             added = {**inputs, "a_NHWC": draw(*shape)}
             yield Call("batch_norm", added, {"y_NHWC": y, **moments}, rest)
@@ -340,9 +340,9 @@ def _layers(draw, n):
     x, w, b, y = draw(n, 50), draw(50, 40), draw(40), draw(n, 40)
     for relu in (False, True):
         for bias, dx in ((b, draw(n, 50)), (None, None)):
-            given = {"x_ND": x, "w_DK": w}
-            yield Call("linear", {**given, "b_K": bias}, {"y_NK": draw(n, 40)}, {"relu": relu})
-            back = {**given, "y_NK": y, "dy_NK": draw(n, 40)}
+            arrays = {"x_ND": x, "w_DK": w}
+            yield Call("linear", {**arrays, "b_K": bias}, {"y_NK": draw(n, 40)}, {"relu": relu})
+            back = {**arrays, "y_NK": y, "dy_NK": draw(n, 40)}
             outputs = {"dw_DK": draw(50, 40), "db_K": bias, "dx_ND": dx}
             yield Call("linear_back", back, outputs, {"relu": relu, "accumulate": not relu})
         yield Call("add", {"a": draw(n, 4, 10), "b": draw(n, 4, 10)}, {"y": draw(n, 4, 10)}, {"relu": relu})
@@ -405,8 +405,8 @@ def _losses(x, labels, draw):
     values, places = (x / 2).reshape(-1), np.resize(np.array([-1, 0, 1, 1], np.int32), x.size)
     for kind in ("mse", "mae", "huber", "bce"):
         targets = np.clip(draw(x.size), 0, 1) if kind == "bce" else draw(x.size)
-        for given, dx in ((targets, draw(x.size)), (places, draw(x.size))) + ((targets, None),) * (kind == "huber"):
-            inputs, rest = {"x_N": values, "labels_N": given}, {"kind": kind, "scale": 0.3, "delta": 0.7}
+        for arrays, dx in ((targets, draw(x.size)), (places, draw(x.size))) + ((targets, None),) * (kind == "huber"):
+            inputs, rest = {"x_N": values, "labels_N": arrays}, {"kind": kind, "scale": 0.3, "delta": 0.7}
             yield Call("value_loss", inputs, {"dx_N": dx, "totals_3": totals}, rest)
     yield Call("softmax", {"x_NK": x}, {"y_NK": draw(*x.shape)})
 
@@ -470,26 +470,26 @@ def _updates(draw):
     for kind, ema, numbers in product(KINDS, (None, 0.75), ((0.1, 1, 1.0, 1), (0.2, 3, 0.25, 1), (0.1, 2, 1.0, 0))):
         rule = UpdateRule(kind, **RULE, correction=numbers[1] == 3, ema=ema)
         state = {"slots": [np.abs(draw(7777 - 8)) for _ in range(2 + (ema is not None))]}
-        told = {"numbers": np.array([*numbers, 0.0])}
+        numbers_5 = {"numbers": np.array([*numbers, 0.0])}
         common = {"rule": rule, "ranges": RANGES, "first": 8}
         squares = np.array([[3.0, 2.0], [5.0, 0.5]])
-        given = {"g": draw(7800), "squares_N2": squares} | told
-        yield Call("update", given, {"w": draw(7800)} | state, common)
+        inputs = {"g": draw(7800), "squares_N2": squares} | numbers_5
+        yield Call("update", inputs, {"w": draw(7800)} | state, common)
         if rule.layerwise:
             outputs = {"g": draw(7800), "squares_N2": squares.copy()} | state
-            yield Call("update_squares", {"w": draw(7800)} | told, outputs, common)
+            yield Call("update_squares", {"w": draw(7800)} | numbers_5, outputs, common)
 
 
 def _numbers(draw):
     pieces = [(3, 3000), (3000, 3001), (3010, 9000)]
-    for given in (pieces, pieces[:1], []):
-        yield Call("gradient_squares", {"g": draw(9000)}, {"squares_1": np.ones(1)}, {"pieces": given})
+    for inputs in (pieces, pieces[:1], []):
+        yield Call("gradient_squares", {"g": draw(9000)}, {"squares_1": np.ones(1)}, {"pieces": inputs})
     scales = (None, np.array([1024.0, 7, 2]), np.array([1.0, 1999, 2]), np.array([2.0**24, 1999, 0]))
     for squares, limit, scale, dynamic in product((None, 9.0, np.inf, np.nan), (None, 0.5, 1e9), scales, (False, True)):
         outputs = {"numbers": np.array([0.1, 4, 0, 0, 0]), "loss_scale_3": scale}
-        given = {"squares_1": None if squares is None else np.array([squares])}
+        inputs = {"squares_1": None if squares is None else np.array([squares])}
         if limit is None or squares is not None:
-            yield Call("begin_update", given, outputs, {"limit": limit, "dynamic": dynamic})
+            yield Call("begin_update", inputs, outputs, {"limit": limit, "dynamic": dynamic})
     for loss, diverged in ((np.nan, 0), (np.inf, 0), (1.0, 1), (1.0, 0)):
         totals = {"totals_3": np.array([loss, 0, 1])}
         yield Call("begin_update", totals, {"numbers": np.array([0.1, 4, 0, 0, diverged])})
@@ -508,12 +508,12 @@ def _packed(draw):
 
 def _compressed(draw):
     x, few = draw(20_001), np.round(draw(7077))
-    for given, k in ((x, 200), (x, x.size), (few, 3000), (few, 0), (draw(1), 1)):
-        pairs = np.zeros(pair_bytes(k, given.itemsize), np.uint8)
-        yield Call("take_largest", {}, {"x": given, "pairs": pairs}, {"k": k})
-        values, indices = cut_pairs(pairs, k, given.dtype)
+    for arrays, k in ((x, 200), (x, x.size), (few, 3000), (few, 0), (draw(1), 1)):
+        pairs = np.zeros(pair_bytes(k, arrays.itemsize), np.uint8)
+        yield Call("take_largest", {}, {"x": arrays, "pairs": pairs}, {"k": k})
+        values, indices = cut_pairs(pairs, k, arrays.dtype)
         values[...], indices[...] = draw(k), np.arange(k)[::-1]
-        yield Call("add_pairs", {"pairs": pairs}, {"y": given}, {"k": k})
+        yield Call("add_pairs", {"pairs": pairs}, {"y": arrays}, {"k": k})
     for turned in ((False, False), (True, False), (False, True)):
         a, b = (draw(*shape[:: -1 if each else 1]) for shape, each in zip(((90, 70), (70, 4)), turned, strict=True))
         for accumulate in (False, True):
@@ -533,9 +533,9 @@ def forward_and_back(ops, name, inputs, y, kept=(), dy=None, in_place=False, **o
     """
 
     def call(operation, arrays):
-        given = {**dict(kept), **options, **arrays}
+        arguments = {**dict(kept), **options, **arrays}
         names = inspect.signature(operation).parameters
-        operation(**{each: given[each] for each in names if each in given})
+        operation(**{each: arguments[each] for each in names if each in arguments})
 
     result = np.empty(y[1])
     call(getattr(ops, name), {**inputs, y[0]: result})

@@ -45,7 +45,7 @@ def definitions(name, real, act):
     if name in TILED:
         cores = {"float": (0, 1), "double": (0,)}.get(act, (1,))
         return [{**plain, **tile.defines, "CORES": each} for tile in able(SIZES[act]) for each in cores]
-    return [{**plain, **way} for way in WAYS.get(name, [{}])]
+    return [{**plain, **variant} for variant in WAYS.get(name, [{}])]
 
 
 def cases(name):

@@ -25,10 +25,10 @@ def all_calls() -> list[tuple[str, Call]]:
     ]
 
 
-def digests(given: list[tuple[str, Call]]) -> Iterator[str]:
+def digests(cases: list[tuple[str, Call]]) -> Iterator[str]:
     """A line for each call, which ends with the digest of its results."""
     ops = {dtype: CpuOps(dtype) for dtype in ("float32", "float64")}
-    for dtype, call in given:
+    for dtype, call in cases:
         results = perform(ops[dtype], call)
         digest = hashlib.sha256(b"".join(name.encode() + results[name].tobytes() for name in sorted(results)))
         yield f"{dtype} {call} {digest.hexdigest()[:16]}"

@@ -140,10 +140,10 @@ def wide(runtime, stream, values, transposed=False):
 
 
 @pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("given, out", [("float32", "float32"), ("float16", "float32"), ("float64", "float64")])
-def test_a_product(runtime, orders, given, out):
+@pytest.mark.parametrize("dtype, out", [("float32", "float32"), ("float16", "float32"), ("float64", "float64")])
+def test_a_product(runtime, orders, dtype, out):
     random, stream = np.random.default_rng(3), runtime.stream()
-    a, b = (random.integers(-4, 5, shape).astype(given) for shape in ((3, 5), (5, 4)))
+    a, b = (random.integers(-4, 5, shape).astype(dtype) for shape in ((3, 5), (5, 4)))
     c = random.integers(-4, 5, (3, 4)).astype(out)
     for accumulate, precise in ((True, True), (False, False)):
         left, right = (wide(runtime, stream, *each) for each in zip((a, b), orders, strict=True))

@@ -29,9 +29,9 @@ def test_mix_is_splitmix64():
 
 
 def test_keys_depend_on_every_number_and_their_order():
-    made = [keys.additive_key(*numbers) for numbers in ((), (0,), (1,), (1, 2), (2, 1), (1, 2, 0), (-1,), (0, 0))]
-    assert len(set(made)) == len(made)
-    assert all(0 <= key < 2**64 for key in made)
+    drawn = [keys.additive_key(*numbers) for numbers in ((), (0,), (1,), (1, 2), (2, 1), (1, 2, 0), (-1,), (0, 0))]
+    assert len(set(drawn)) == len(drawn)
+    assert all(0 <= key < 2**64 for key in drawn)
     assert keys.additive_key(-1) == keys.additive_key(2**64 - 1)
 
 

@@ -76,13 +76,13 @@ def test_columns_are_orthonormal_and_span_what_they_spanned(make, dtype, toleran
 def test_columns_without_a_direction_are_drawn_alike_everywhere():
     x = np.random.default_rng(1).standard_normal((300, 4))
     x[:, 1], x[:, 3] = 0, 2 * x[:, 0]
-    found = []
+    bases = []
     for ops in (CpuOps("float64"), ReferenceOps("float64")):
         basis = x.copy()
         ops.orthonormalise(basis)
         assert np.abs(basis.T @ basis - np.eye(4)).max() < 1e-14
-        found.append(basis)
-    np.testing.assert_allclose(*found, rtol=0, atol=1e-14)
+        bases.append(basis)
+    np.testing.assert_allclose(*bases, rtol=0, atol=1e-14)
 
 
 def test_nan_stays(make):

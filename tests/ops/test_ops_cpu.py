@@ -242,12 +242,12 @@ def test_an_update_has_the_same_bits_wherever_an_element_lies(make, dtype):
         "scale": (lambda w, g, m, v: ops.scale(g, 0.3)),
     }
     for name, update in updates.items():
-        given = [ops.from_host(np.abs(random.standard_normal(1000)).astype(dtype)) for _ in range(4)]
-        apart = [ops.from_host(array) for array in given]
-        update(*given)
+        arrays = [ops.from_host(np.abs(random.standard_normal(1000)).astype(dtype)) for _ in range(4)]
+        apart = [ops.from_host(array) for array in arrays]
+        update(*arrays)
         for start, stop in ((0, 1), (1, 8), (8, 25), (25, 160), (160, 999), (999, 1000)):
             update(*(array[start:stop] for array in apart))
-        for whole, parts in zip(given, apart, strict=True):
+        for whole, parts in zip(arrays, apart, strict=True):
             assert whole.tobytes() == parts.tobytes(), name
 
 
@@ -268,7 +268,7 @@ def test_squares_are_summed_in_lanes_of_their_own(dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_threads_change_no_bit_of_flat_spans(dtype):
-    found = {}
+    bits = {}
     for threads in (1, 2, 3):
         ops, random = CpuOps(dtype, threads), np.random.default_rng(5)
         w, g, m, v = (np.abs(random.standard_normal(300_001)).astype(dtype) for _ in range(4))
@@ -286,8 +286,8 @@ def test_threads_change_no_bit_of_flat_spans(dtype):
             ops.pack(w, packed)
             ops.unpack(packed, m, accumulate=True)
         ops.take_largest(m, pairs, 3000)
-        found[threads] = [numbers, *(x.tobytes() for x in (w, g, m, v, packed, pairs))]
-    assert found[1] == found[2] == found[3]
+        bits[threads] = [numbers, *(x.tobytes() for x in (w, g, m, v, packed, pairs))]
+    assert bits[1] == bits[2] == bits[3]
 
 
 @pytest.mark.parametrize("count", [1, 31, 33, 1000])

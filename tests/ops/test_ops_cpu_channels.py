@@ -23,21 +23,21 @@ def apart(x, shift):
     """A copy of the array that starts ``shift`` elements after a cache line."""
     memory = np.empty(x.size + 64, x.dtype)
     start = (-memory.ctypes.data % 64) // x.itemsize + shift
-    held = memory[start : start + x.size].reshape(x.shape)
-    held[...] = x
-    return held
+    copy = memory[start : start + x.size].reshape(x.shape)
+    copy[...] = x
+    return copy
 
 
-def results(ops, given, ghost=2, shift=0):
+def results(ops, arrays, ghost=2, shift=0):
     """The bytes of all that forward, backward and the bias operations make."""
-    x, y, dy, a, gamma, beta = (apart(array, shift) for array in given)
+    x, y, dy, a, gamma, beta = (apart(array, shift) for array in arrays)
     channels, groups = x.shape[-1], -(-len(x) // ghost)
     dx, db = np.zeros_like(x), apart(np.zeros(channels, x.dtype), shift)
     mean, var = np.zeros((groups, channels), x.dtype), np.zeros((groups, channels), x.dtype)
-    dgamma, dbeta, sums, found = np.zeros_like(gamma), np.zeros_like(gamma), np.zeros((2, channels)), []
+    dgamma, dbeta, sums, bits = np.zeros_like(gamma), np.zeros_like(gamma), np.zeros((2, channels)), []
 
     def note(*arrays):
-        found.extend(array.tobytes() for array in arrays)
+        bits.extend(array.tobytes() for array in arrays)
 
     ops.batch_norm(x, gamma, beta, y, mean, var, ghost, 1e-5, relu=True, a_NHWC=a)
     note(y, mean, var)
@@ -53,16 +53,16 @@ def results(ops, given, ghost=2, shift=0):
     kernels = ops._kernels
     kernels.unfinish(dx, y, db, dx.size, channels, True, False)
     note(dx, db)
-    return found
+    return bits
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_the_same_bits_for_any_threads_and_any_place_in_memory(channels, dtype):
-    given = batch(channels, dtype)
-    wanted = results(CpuOps(dtype), given)
-    assert all(results(CpuOps(dtype, threads), given) == wanted for threads in (2, 3))
-    assert all(results(CpuOps(dtype), given, shift=shift) == wanted for shift in (1, 5))
+    arrays = batch(channels, dtype)
+    wanted = results(CpuOps(dtype), arrays)
+    assert all(results(CpuOps(dtype, threads), arrays) == wanted for threads in (2, 3))
+    assert all(results(CpuOps(dtype), arrays, shift=shift) == wanted for shift in (1, 5))
 
 
 @pytest.mark.parametrize("channels", [3, 16, 513])

@@ -76,7 +76,7 @@ def test_a_machine_without_kernels_is_named(folder):
 
 
 @pytest.mark.parametrize(
-    ("there", "cxx", "used"),
+    ("installed", "cxx", "used"),
     [
         (["g++", "clang++"], "", "g++"),
         (["clang++"], "", "clang++"),
@@ -84,9 +84,9 @@ def test_a_machine_without_kernels_is_named(folder):
         (["g++"], "mine", "g++"),
     ],
 )
-def test_compilers_are_tried_in_order(folder, monkeypatch, there, cxx, used):
+def test_compilers_are_tried_in_order(folder, monkeypatch, installed, cxx, used):
     monkeypatch.setenv("CXX", cxx)
-    for name in there:
+    for name in installed:
         fake(folder.parent, name)
     assert compile_all(folder, "x86_64")["compiler"] == used
     library = (folder / file_name(V4)).read_text()

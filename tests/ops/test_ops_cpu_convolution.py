@@ -31,7 +31,7 @@ SHAPES = [
 @pytest.fixture(autouse=True)
 def direct(monkeypatch):
     """All shapes go the direct way: Winograd's is tested apart."""
-    monkeypatch.setattr(conv, "way", lambda *given: "direct")
+    monkeypatch.setattr(conv, "algorithm", lambda *arguments: "direct")
 
 
 def arrays_of(shape, dtype, seed=0):
@@ -44,9 +44,9 @@ def arrays_of(shape, dtype, seed=0):
     return [random.standard_normal(size).astype(dtype) for size in sizes], geometry
 
 
-def own(shape, dtype, threads=1, seed=0, relu=True, accumulate=True, given=None):
+def results(shape, dtype, threads=1, seed=0, relu=True, accumulate=True, case=None):
     """y, dx, dw and db of the kernels."""
-    (x, w, b, dy, dw, db), geometry = given or arrays_of(shape, dtype, seed)
+    (x, w, b, dy, dw, db), geometry = case or arrays_of(shape, dtype, seed)
     ops = CpuOps(dtype, threads)
     y, dx, dy = np.full_like(dy, 7), np.full_like(x, 7), dy.copy()
     dw, db = dw.copy(), db.copy()
@@ -55,9 +55,9 @@ def own(shape, dtype, threads=1, seed=0, relu=True, accumulate=True, given=None)
     return {"y": y, "dx": dx, "dw": dw, "db": db}
 
 
-def wanted(shape, dtype, seed=0, relu=True, accumulate=True, y=None, given=None):
+def wanted(shape, dtype, seed=0, relu=True, accumulate=True, y=None, case=None):
     """The same in float64 of the same numbers; ``y``: whose signs are the ReLU's."""
-    arrays, geometry = given or arrays_of(shape, dtype, seed)
+    arrays, geometry = case or arrays_of(shape, dtype, seed)
     x, w, b, dy, dw, db = (each.astype(np.float64) for each in arrays)
     reference = ReferenceOps("float64")
     out, dx = np.zeros_like(dy), np.zeros_like(x)
@@ -71,7 +71,7 @@ def wanted(shape, dtype, seed=0, relu=True, accumulate=True, y=None, given=None)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_shape_agrees_with_float64(shape, dtype):
     for relu, accumulate in ((True, True), (False, False)):
-        got = own(shape, dtype, 1, relu=relu, accumulate=accumulate)
+        got = results(shape, dtype, 1, relu=relu, accumulate=accumulate)
         expected = wanted(shape, dtype, relu=relu, accumulate=accumulate, y=got["y"])
         for name, value in expected.items():
             off = np.abs(got[name] - value).max(initial=0)
@@ -81,9 +81,9 @@ def test_every_shape_agrees_with_float64(shape, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_threads_do_not_change_a_bit(dtype):
     for shape in SHAPES:
-        one = own(shape, dtype, 1)
+        one = results(shape, dtype, 1)
         for threads in (2, 3):
-            got = own(shape, dtype, threads)
+            got = results(shape, dtype, threads)
             assert all(got[name].tobytes() == one[name].tobytes() for name in one), (shape, threads)
 
 
@@ -92,11 +92,11 @@ def test_threads_do_not_change_a_bit(dtype):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("index", [0, 1, 3], ids=["x", "w", "dy"])
 def test_what_is_no_number_goes_where_its_products_go_and_no_further(index, value, channels, stride):
-    given = arrays_of((2, 9, 9, channels, 20, 3, stride, 1, 1), "float32")
-    wrong = given[0][index]
+    case = arrays_of((2, 9, 9, channels, 20, 3, stride, 1, 1), "float32")
+    wrong = case[0][index]
     wrong[tuple(extent // 2 for extent in wrong.shape)] = value  # the tap in the middle meets no padding
     with np.errstate(invalid="ignore"):
-        got, expected = (each(None, "float32", relu=False, given=given) for each in (own, wanted))
+        got, expected = (each(None, "float32", relu=False, case=case) for each in (results, wanted))
     for name, right in expected.items():
         assert (np.isnan(got[name]) == np.isnan(right)).all(), name
         assert (np.isinf(got[name]) == np.isinf(right)).all(), name
@@ -106,12 +106,12 @@ def test_what_is_no_number_goes_where_its_products_go_and_no_further(index, valu
 
 def test_the_workspace_grows_with_the_shape_alone():
     ops = CpuOps("float32", 2)
-    held = []
+    sizes = []
     for _ in range(3):
         for shape in SHAPES[:6]:
             (x, w, b, dy, dw, db), geometry = arrays_of(shape, "float32")
             y = np.empty_like(dy)
             ops.conv2d(x, w, b, y, geometry, True)
             ops.conv2d_back(x, w, y, dy, dw, db, np.empty_like(x), geometry, True, False)
-        held.append(ops.workspace_bytes)
-    assert 0 < held[1] == held[2]
+        sizes.append(ops.workspace_bytes)
+    assert 0 < sizes[1] == sizes[2]

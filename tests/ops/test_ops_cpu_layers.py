@@ -65,9 +65,9 @@ def test_any_number_of_channels(dtype, channels):
         assert np.array_equal(y, wanted) and np.array_equal(where, places)
         dx, expected = np.full_like(x, 7), np.full_like(x, 7)
         for back in ("max_pool_back", "avg_pool_back"):
-            given = (y, where) if back == "max_pool_back" else (y,)
-            getattr(cpu, back)(*given, dx, geometry)
-            getattr(reference, back)(*given, expected, geometry)
+            arrays = (y, where) if back == "max_pool_back" else (y,)
+            getattr(cpu, back)(*arrays, dx, geometry)
+            getattr(reference, back)(*arrays, expected, geometry)
             assert np.abs(dx - expected).max() <= tolerance * np.abs(expected).max()
 
 
@@ -208,9 +208,9 @@ def units(got, wanted):
     return float(np.max(np.abs(got.astype(np.longdouble) - wanted) / np.spacing(np.abs(wanted.astype(np.float64)))))
 
 
-def call(name, x, *given):
+def call(name, x, *arrays):
     y = np.empty_like(x)
-    getattr(KERNELS, name)(x, *given, y, x.size)
+    getattr(KERNELS, name)(x, *arrays, y, x.size)
     return y
 
 

@@ -87,14 +87,14 @@ def test_a_checkout_that_hides_an_installation_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "LIBRARIES", checkout / "ops" / "cpu" / "libraries")
     monkeypatch.setattr(sys, "path", [str(checkout.parent), str(installed.parent)])
     monkeypatch.setattr(sys, "meta_path", [])
-    told = says(checkout, installed, checkout.parent)
-    with pytest.raises(ConfigError, match=told):
+    words = says(checkout, installed, checkout.parent)
+    with pytest.raises(ConfigError, match=words):
         choose_family([V3], set())
     monkeypatch.setattr(sys, "path", [str(checkout.parent)])
     with pytest.raises(ConfigError, match=says(library.LIBRARIES)):
         choose_family([V3], set())
     monkeypatch.setattr(sys, "meta_path", [Editable(installed)])
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=words):
         choose_family([V3], set())
 
 
@@ -108,8 +108,8 @@ class Editable:
         return spec_from_file_location(name, self._package / "__init__.py")
 
 
-def command(*given, **environment):
-    program = [sys.executable, "-m", "ringtrain", *given]
+def command(*arguments, **environment):
+    program = [sys.executable, "-m", "ringtrain", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -168,29 +168,29 @@ def test_wrong_arguments_are_refused():
 @pytest.fixture(scope="session")
 def build(tmp_path_factory):
     """build(flags) → the library of this CPU's family with further flags of the compiler."""
-    folder, made = tmp_path_factory.mktemp("libraries"), {}
+    folder, loaded = tmp_path_factory.mktemp("libraries"), {}
     _, family = library.open_library()
 
     def make(*more, by=None):
         compiler = by or next((each for each in compilers() if isinstance(each, Compiler)), None)
         if compiler is None:
             pytest.skip("there is no compiler: neither ziglang, $CXX, g++ nor clang++")
-        out = folder / f"{len(made)}.so"
-        if (compiler, more) not in made:
+        out = folder / f"{len(loaded)}.so"
+        if (compiler, more) not in loaded:
             compile_family(compiler, platform.machine(), family, out, more)
-            made[compiler, more] = load_library(out)
-        return made[compiler, more], family
+            loaded[compiler, more] = load_library(out)
+        return loaded[compiler, more], family
 
     return make
 
 
 def differing(monkeypatch, one, other) -> list[str]:
     """The calls whose results differ between two libraries."""
-    found = []
+    lines = []
     for opened in (one, other):
         monkeypatch.setattr(library, "open_library", lambda opened=opened: opened)
-        found.append(list(digests(all_calls())))
-    return [line for line, wanted in zip(*found, strict=True) if line != wanted]
+        lines.append(list(digests(all_calls())))
+    return [line for line, wanted in zip(*lines, strict=True) if line != wanted]
 
 
 @X86
@@ -202,10 +202,10 @@ def test_vectors_of_any_width_give_the_same_bits(build, monkeypatch, width):
 
 @pytest.mark.thorough
 def test_every_compiler_gives_the_same_bits(build, monkeypatch):
-    own = library.open_library()
+    current = library.open_library()
     for compiler in compilers():
         if isinstance(compiler, Compiler):
-            assert not differing(monkeypatch, build(by=compiler), own), compiler.name
+            assert not differing(monkeypatch, build(by=compiler), current), compiler.name
 
 
 @pytest.mark.thorough
@@ -221,7 +221,7 @@ def test_the_bits_of_every_kernel_are_compared(monkeypatch):
 
     def note(self, symbol, parameters, real):
         function = bind(self, symbol, parameters, real)
-        return lambda *given: (reached.add(symbol.removesuffix(f"_{real}")), function(*given))[1]
+        return lambda *arguments: (reached.add(symbol.removesuffix(f"_{real}")), function(*arguments))[1]
 
     monkeypatch.setattr(CpuKernels, "_bind", note)
     for _ in digests(all_calls()):

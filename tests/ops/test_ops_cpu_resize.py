@@ -45,14 +45,14 @@ def shares(length, start, extent, size):
     """Shares of each old pixel in each new one: triangles, rounded so that they sum to one. Shapes: → int64 [size,
     length]"""
     scale = extent / size
-    reach, found = max(scale, 1.0), np.zeros((size, length), np.int64)
+    reach, shares = max(scale, 1.0), np.zeros((size, length), np.int64)
     for i in range(size):
         centre = start + (i + 0.5) * scale
         first, end = max(0, int(centre - reach + 0.5)), min(length, int(centre + reach + 0.5))
         weights = [max(0.0, 1 - abs((x - centre + 0.5) * (1 / reach))) for x in range(first, end)]
         edges = [int(sum(weights[:x]) / sum(weights) * WHOLE + 0.5) for x in range(len(weights) + 1)]
-        found[i, first:end] = np.diff(edges)
-    return found
+        shares[i, first:end] = np.diff(edges)
+    return shares
 
 
 def plain(image, box, part, size):
@@ -104,8 +104,8 @@ class Page:
 @pytest.mark.parametrize(("step", "channels"), [(3, 3), (4, 3), (1, 1)])
 @pytest.mark.parametrize(("size", "box", "part", "new"), CASES)
 def test_nothing_beyond_an_image_is_read_or_written(size, box, part, new, step, channels):
-    given, made = Page(size[0] * size[1] * step), Page(new[0] * new[1] * channels)
-    image, out = given.array.reshape(*size, step), made.array.reshape(*new, channels)
+    page, new_page = Page(size[0] * size[1] * step), Page(new[0] * new[1] * channels)
+    image, out = page.array.reshape(*size, step), new_page.array.reshape(*new, channels)
     image[...] = image_of(size, step)
     resize_image(image, out, box, part)
     assert (out == plain(image, box, part, new)[..., :channels]).all()

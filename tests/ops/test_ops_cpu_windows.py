@@ -20,10 +20,10 @@ def alone_and_several():
 
 def test_threads_change_no_bit(alone_and_several):
     one, three = alone_and_several
-    given = [call for dtype, call in all_calls() if dtype == "float32"]
-    given = [call for call in given if call.operation in OPERATIONS or _depthwise(call)]
-    assert {call.operation for call in given} == {*OPERATIONS, "conv2d", "conv2d_back"}
-    for call in given:
+    calls = [call for dtype, call in all_calls() if dtype == "float32"]
+    calls = [call for call in calls if call.operation in OPERATIONS or _depthwise(call)]
+    assert {call.operation for call in calls} == {*OPERATIONS, "conv2d", "conv2d_back"}
+    for call in calls:
         wanted, got = perform(one, call), perform(three, call)
         assert all(got[name].tobytes() == wanted[name].tobytes() for name in wanted), str(call)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import ConvGeometry
+from ringtrain.ops.cpu.conv import algorithm
 from ringtrain.ops.cpu.library import CpuKernels
-from ringtrain.ops.cpu.way import way
 from ringtrain.ops.reference import conv as reference
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-13}  # of the largest element
@@ -90,13 +90,13 @@ def test_results_are_the_same_bits_for_any_number_of_threads(shape):
 
 def test_a_second_call_allocates_nothing():
     case, kernels = Case(SHAPES["5x5, groups"]), CpuKernels(np.dtype("float32"), 2)
-    y, dx, dw, held = np.empty_like(case.dy), np.empty_like(case.x), np.empty_like(case.w), []
+    y, dx, dw, view = np.empty_like(case.dy), np.empty_like(case.x), np.empty_like(case.w), []
     for _ in range(4):
         kernels.winograd_forward(case.x, case.w, None, y, case.sizes, False)
         kernels.winograd_back(case.dy, case.w, dx, case.sizes)
         kernels.winograd_weights(case.x, case.dy, dw, case.sizes, False)
-        held.append(kernels.workspace_bytes)
-    assert held[-1] == held[1]
+        view.append(kernels.workspace_bytes)
+    assert view[-1] == view[1]
 
 
 def test_a_nan_reaches_all_that_sees_it():
@@ -104,12 +104,12 @@ def test_a_nan_reaches_all_that_sees_it():
     clean = case.run()
     case.x[0, 5, 6, 3] = case.dy[1, 2, 3, 4] = np.nan
     y, y_relu, dx, dw, dw_added = case.run()
-    for found in (y, y_relu):
-        assert np.isnan(found[0, 4:7, 5:8]).all()  # the windows that have it; others of its tile may be NaN too
-        np.testing.assert_array_equal(found[1], clean[0 if found is y else 1][1])
+    for result in (y, y_relu):
+        assert np.isnan(result[0, 4:7, 5:8]).all()  # the windows that have it; others of its tile may be NaN too
+        np.testing.assert_array_equal(result[1], clean[0 if result is y else 1][1])
     assert np.isnan(dx[1, 1:4, 2:5]).all() and not np.isnan(dx[0]).any()
-    for found in (dw, dw_added):
-        assert np.isnan(found[:, :, 3]).all() and np.isnan(found[..., 4]).all()
+    for result in (dw, dw_added):
+        assert np.isnan(result[:, :, 3]).all() and np.isnan(result[..., 4]).all()
 
 
 def test_arrays_are_neither_read_nor_written_beyond_their_ends():
@@ -120,9 +120,9 @@ def test_arrays_are_neither_read_nor_written_beyond_their_ends():
     for name in ("x", "w", "b", "dy", "dw"):
         inside = getattr(case, name)
         around[name] = np.full(inside.size + 64, np.nan, inside.dtype)
-        held = around[name][32 : 32 + inside.size].reshape(inside.shape)
-        held[...] = inside
-        setattr(case, name, held)
+        view = around[name][32 : 32 + inside.size].reshape(inside.shape)
+        view[...] = inside
+        setattr(case, name, view)
     for got, expected in zip(case.run(), clean, strict=True):
         np.testing.assert_array_equal(got, expected)
     kernels, dw, y = CpuKernels(case.x.dtype), case.dw, case.dy
@@ -152,12 +152,12 @@ def test_arrays_are_neither_read_nor_written_beyond_their_ends():
         ((32, 8, 8, 64), 128, ConvGeometry(1, 1, 0), "float32", "direct"),
     ],
 )
-def test_the_way_of_a_layer(x, k, geometry, dtype, expected):
+def test_the_algorithm_of_a_layer(x, k, geometry, dtype, expected):
     y = (x[0], geometry.output(x[1]), geometry.output(x[2]), k)
-    assert way(geometry, x, y, np.dtype(dtype)) == expected
+    assert algorithm(geometry, x, y, np.dtype(dtype)) == expected
 
 
 def test_the_gradient_of_unpadded_inputs_has_more_tiles():
     shapes = (64, 12, 12, 20), (64, 8, 8, 50)
-    assert way(ConvGeometry(5), *shapes, "float32") == "winograd"
-    assert way(ConvGeometry(5), *shapes, "float32", to_inputs=True) == "direct"
+    assert algorithm(ConvGeometry(5), *shapes, "float32") == "winograd"
+    assert algorithm(ConvGeometry(5), *shapes, "float32", to_inputs=True) == "direct"

@@ -116,10 +116,10 @@ def test_a_sum_of_any_length(count):
 def test_copies_between_types():
     ops, host = cuda_ops(), np.arange(-20, 21) / 7
     wide = "float32", "float64"
-    for given, wanted in (wide, wide[::-1], ("float16", "float32"), ("float32", "float16"), ("int32", "int32")):
+    for source, wanted in (wide, wide[::-1], ("float16", "float32"), ("float32", "float16"), ("int32", "int32")):
         y = ops.empty((41,), wanted)
-        ops.copy(ops.from_host(host.astype(given)), y)
-        assert ops.to_host(y).tolist() == host.astype(given).astype(wanted).tolist()
+        ops.copy(ops.from_host(host.astype(source)), y)
+        assert ops.to_host(y).tolist() == host.astype(source).astype(wanted).tolist()
 
 
 @pytest.mark.device

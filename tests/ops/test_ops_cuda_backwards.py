@@ -14,11 +14,11 @@ pytestmark = [needs_compiler, pytest.mark.device]
 
 def largest_calls(part):
     """The one with the most elements of each operation, which has the most warps, and :func:`more_calls`."""
-    found = {}
+    largest = {}
     for call in calls_of((part,), "float32", 5):
-        if elements(call) > elements(found.get(call.operation)):
-            found[call.operation] = call
-    return [*found.values(), *more_calls(part)]
+        if elements(call) > elements(largest.get(call.operation)):
+            largest[call.operation] = call
+    return [*largest.values(), *more_calls(part)]
 
 
 def more_calls(part):

@@ -25,11 +25,11 @@ def test_the_gradient_of_a_bias(types, relu):
         dy, y = drawn(ops, shape, shape)
         wanted = np.where(y > 0, dy, 0).astype(dy.dtype) if relu else dy
         for accumulate in (False, True):
-            given, db = ops.from_host(dy), ops.from_host(np.full(shape[-1], 0.5, ops.dtype))
-            unfinish(ops._device, given, ops.from_host(y), db, relu, accumulate)
+            gradient, db = ops.from_host(dy), ops.from_host(np.full(shape[-1], 0.5, ops.dtype))
+            unfinish(ops._device, gradient, ops.from_host(y), db, relu, accumulate)
             total = wanted.astype(np.float64).sum(axis=tuple(range(len(shape) - 1))) + 0.5 * accumulate
             assert_close(ops.to_host(db), total, TOLERANCE[ops.dtype.name], f"{shape} {accumulate}")
-            assert (ops.to_host(given) == wanted).all()
+            assert (ops.to_host(gradient) == wanted).all()
         unfinish(ops._device, ops.from_host(dy), ops.from_host(y), None, relu, False)
 
 
@@ -37,9 +37,9 @@ def test_the_gradient_of_a_bias(types, relu):
 def test_without_a_bias_dy_is_masked_alone():
     ops = cuda_ops()
     dy, y = drawn(ops, (3, 5), (3, 5))
-    given = ops.from_host(dy)
-    unfinish(ops._device, given, ops.from_host(y), None, True, False)
-    assert (ops.to_host(given) == np.where(y > 0, dy, 0)).all()
+    gradient = ops.from_host(dy)
+    unfinish(ops._device, gradient, ops.from_host(y), None, True, False)
+    assert (ops.to_host(gradient) == np.where(y > 0, dy, 0)).all()
 
 
 @pytest.mark.device

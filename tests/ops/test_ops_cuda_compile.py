@@ -39,8 +39,8 @@ def test_every_source_is_among_the_cases():
     assert {each.values[0] for each in CASES} == set(NAMES) > set(TILED)
     tiled = [each.values for each in CASES if each.values[0] in TILED]
     assert len(tiled) == len(TILED) * len(ARCHITECTURES) * (1 + 4 * len(TILES))  # float64, and four of each tile
-    found = [each.values[2] for each in CASES if each.values[0] in BY_WGMMA]
-    assert len(found) == len(BY_WGMMA) * 2 * len(wgmma.TILES) and set(found) == {"sm_90a"}
+    names = [each.values[2] for each in CASES if each.values[0] in BY_WGMMA]
+    assert len(names) == len(BY_WGMMA) * 2 * len(wgmma.TILES) and set(names) == {"sm_90a"}
 
 
 @needs_nvrtc
@@ -131,8 +131,8 @@ def chains(text):
 
 
 def test_the_names_that_are_used_are_found():
-    found = set(chains("cupy.cuda.Stream(1); self._cupy.ndarray; device.cupy.cuda.runtime.setDevice(cupy)"))
-    assert {("cuda", "Stream"), ("ndarray",), ("cuda", "runtime", "setDevice")} <= found
+    names = set(chains("cupy.cuda.Stream(1); self._cupy.ndarray; device.cupy.cuda.runtime.setDevice(cupy)"))
+    assert {("cuda", "Stream"), ("ndarray",), ("cuda", "runtime", "setDevice")} <= names
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ pytestmark = [needs_compiler, pytest.mark.device]
 
 def taken(ops, x, k):
     """(values and indices, what is left) as bytes."""
-    given, pairs = ops.from_host(x), ops.from_host(np.zeros(pair_bytes(k, x.itemsize), np.uint8))
-    ops.take_largest(given, pairs, k)
-    return ops.to_host(pairs).tobytes(), ops.to_host(given).tobytes()
+    array, pairs = ops.from_host(x), ops.from_host(np.zeros(pair_bytes(k, x.itemsize), np.uint8))
+    ops.take_largest(array, pairs, k)
+    return ops.to_host(pairs).tobytes(), ops.to_host(array).tobytes()
 
 
 def awkward(dtype):
@@ -49,9 +49,9 @@ def test_columns_are_at_right_angles():
     random, ops = np.random.default_rng(8), cuda_ops()
     x = random.standard_normal((300, 7)).astype(np.float32)
     x[:, 3], x[:, 6] = 2 * x[:, 1] - x[:, 0], 0  # within the span of others; nothing
-    given, expected = ops.from_host(x), x.copy()
-    ops.orthonormalise(given)
+    array, expected = ops.from_host(x), x.copy()
+    ops.orthonormalise(array)
     ReferenceOps("float32").orthonormalise(expected)
-    got = ops.to_host(given).astype(np.float64)
+    got = ops.to_host(array).astype(np.float64)
     assert np.abs(got.T @ got - np.eye(7)).max() < 1e-6
     assert np.abs(got - expected).max() < 1e-5

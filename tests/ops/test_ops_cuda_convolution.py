@@ -42,9 +42,9 @@ class Named(Choice):
 
     def __call__(self, device, work, ways, trial, flops=0):
         able = ways()
-        found = [way for way in able if way.name == self._name]
-        self.taken += len(found)
-        return (found or able)[0]
+        named = [variant for variant in able if variant.name == self._name]
+        self.taken += len(named)
+        return (named or able)[0]
 
 
 @pytest.mark.device
@@ -132,11 +132,14 @@ def test_what_cannot_be_gathered_goes_by_columns_in_every_pass(shape, geometry, 
     monkeypatch.setattr(columns, "MOST_BYTES", int(2.5 * p * q * depth * ops.active.itemsize))
     x, y, dy = (random.standard_normal(s).astype(ops.active) for s in (shape, (3, p, q, 4), (3, p, q, 4)))
     w = random.standard_normal((geometry.kernel, geometry.kernel, shape[-1] // geometry.groups, 4))
-    given, rest = {"x_NHWC": x, "w_RSCK": w.astype(ops.active).astype("float32")}, {"geometry": geometry, "relu": False}
+    arrays, rest = (
+        {"x_NHWC": x, "w_RSCK": w.astype(ops.active).astype("float32")},
+        {"geometry": geometry, "relu": False},
+    )
     outputs = {"dw_RSCK": np.ones(w.shape, "float32"), "db_K": np.ones(4, "float32"), "dx_NHWC": np.ones_like(x)}
     calls = [
-        Call("conv2d", {**given, "b_K": None}, {"y_NPQK": y}, rest),
-        Call("conv2d_back", {**given, "y_NPQK": y, "dy_NPQK": dy}, outputs, {**rest, "accumulate": True}),
+        Call("conv2d", {**arrays, "b_K": None}, {"y_NPQK": y}, rest),
+        Call("conv2d_back", {**arrays, "y_NPQK": y, "dy_NPQK": dy}, outputs, {**rest, "accumulate": True}),
     ]
     for call in calls:
         assert_alike(perform(ops, call), perform(exact, as_float64(call)), LARGE[precision], call)

@@ -37,13 +37,13 @@ class Product:
     """A product of 3 × 5 by 5 × 4, each matrix a part of a wider one, all of different strides, two elements after the
     start of its array."""
 
-    def __init__(self, given, out, orders=(False, False)):
+    def __init__(self, factor, out, orders=(False, False)):
         random = np.random.default_rng(3)
-        shapes = zip((given, given, out), ((3, 5), (5, 4), (3, 4)), strict=True)
+        shapes = zip((factor, factor, out), ((3, 5), (5, 4), (3, 4)), strict=True)
         self.a, self.b, self.c = (random.integers(-4, 5, shape).astype(TYPES[name]) for name, shape in shapes)
         self._runtime = HostRuntime()
         values = zip((self.a, self.b, self.c), (*orders, False), (7, 9, 6), strict=True)
-        self._held = [self._hold(*each) for each in values]
+        self._operands = [self._hold(*each) for each in values]
 
     def _hold(self, values, transposed, stride):
         stored = values.T if transposed else values
@@ -54,9 +54,9 @@ class Product:
 
     def run(self, accumulate=False, precise=True):
         """The result; what lies around it must be as before."""
-        given = (matrix for *_, matrix in self._held)
-        Cublas(self._runtime, STREAM).multiply(*given, accumulate, precise)
-        memory, rows, _ = self._held[2]
+        matrices = (matrix for *_, matrix in self._operands)
+        Cublas(self._runtime, STREAM).multiply(*matrices, accumulate, precise)
+        memory, rows, _ = self._operands[2]
         assert (rows[:, 4:] == 100).all() and (memory[:2] == 100).all() and (memory[2 + 3 * 6 :] == 100).all()
         return rows[:, :4].astype(float).tolist()
 
@@ -66,16 +66,16 @@ class Product:
 
 
 @pytest.mark.parametrize("orders", ORDERS)
-@pytest.mark.parametrize("given, out", PAIRS)
+@pytest.mark.parametrize("factor, out", PAIRS)
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_every_order_type_and_stride(library, given, out, orders, accumulate):
-    product = Product(given, out, orders)
+def test_every_order_type_and_stride(library, factor, out, orders, accumulate):
+    product = Product(factor, out, orders)
     assert product.run(accumulate) == product.wanted(accumulate), library.log
 
 
 def test_a_result_that_is_not_added_to_is_not_read(library):
     product = Product("float32", "float32")
-    product._held[2][1][:, :4] = np.nan
+    product._operands[2][1][:, :4] = np.nan
     assert product.run() == product.wanted()
 
 
@@ -97,28 +97,28 @@ def test_arguments_that_trade_places_are_seen(library, pairs):
     """The tests above would fail: the library refuses, or gives other numbers."""
     right, product = library.cublasGemmEx, Product("float32", "float32", (False, True))
 
-    def wrong(*given):
-        given = list(given)
+    def wrong(*arguments):
+        arguments = list(arguments)
         for one, other in pairs:
-            given[one], given[other] = given[other], given[one]
-        return right(*given)
+            arguments[one], arguments[other] = arguments[other], arguments[one]
+        return right(*arguments)
 
     library.cublasGemmEx = wrong
     with pytest.raises((DeviceError, AssertionError)):
         assert product.run() == product.wanted()
 
 
-@pytest.mark.parametrize("given, precise, wanted", [("float32", True, 1 + 2.0**-12), ("float32", False, 1.0)])
-def test_tf32_is_for_float32_that_may_be_short(library, given, precise, wanted):
+@pytest.mark.parametrize("factor, precise, wanted", [("float32", True, 1 + 2.0**-12), ("float32", False, 1.0)])
+def test_tf32_is_for_float32_that_may_be_short(library, factor, precise, wanted):
     runtime = HostRuntime()
-    a, b, c = (np.full(1, x, TYPES[given]) for x in (1 + 2.0**-12, 1, 0))
+    a, b, c = (np.full(1, x, TYPES[factor]) for x in (1 + 2.0**-12, 1, 0))
     Cublas(runtime, STREAM).multiply(*(Matrix(runtime.adopt(x), 1, 1, 1) for x in (a, b, c)), False, precise)
     assert c[0] == wanted
 
 
-@pytest.mark.parametrize("given, out", PAIRS)
-def test_types_other_than_float32_are_whole_either_way(library, given, out):
-    product = Product(given, out)
+@pytest.mark.parametrize("factor, out", PAIRS)
+def test_types_other_than_float32_are_whole_either_way(library, factor, out):
+    product = Product(factor, out)
     assert product.run(precise=False) == product.run(precise=True) == product.wanted()
 
 
@@ -137,15 +137,13 @@ def test_a_stream_has_a_handle_and_workspace_that_it_keeps(library):
 @pytest.mark.parametrize("name", HEADER)
 def test_a_status_that_is_no_success_is_told_with_its_call(library, name):
     library.failing = {name: 13}
-    told = says(name, 13, WORDS.decode())
-    with pytest.raises(DeviceError, match=told):
+    with pytest.raises(DeviceError, match=says(name, 13, WORDS.decode())):
         Product("float32", "float32").run()
 
 
 def test_a_handle_is_not_made_within_a_recording(library):
     runtime = HostRuntime()
-    refused = says("an array was allocated")
-    with pytest.raises(DeviceError, match=refused), runtime.record(runtime.stream()):
+    with pytest.raises(DeviceError, match=says("an array was allocated")), runtime.record(runtime.stream()):
         Cublas(runtime, STREAM)
     assert library.log == []
 
@@ -156,7 +154,7 @@ def not_found(name):
 
 
 @pytest.mark.parametrize(
-    "find, there, opened",
+    "find, paths, opened",
     [
         (lambda name: SimpleNamespace(abs_path=f"/extras/lib{name}.so.13"), ["/extras/libcublas.so.13"], 0),
         (not_found, ["libcublas.so.13"], 0),
@@ -164,12 +162,12 @@ def not_found(name):
     ],
     ids=["in the extras", "not in the extras", "no pathfinder"],
 )
-def test_the_library_is_looked_for_in_the_extras_then_by_the_loader(monkeypatch, find, there, opened):
+def test_the_library_is_looked_for_in_the_extras_then_by_the_loader(monkeypatch, find, paths, opened):
     tried, library = [], FakeCublas()
 
     def load(path):
         tried.append(path)
-        if path not in there:
+        if path not in paths:
             raise OSError(f"{path}: cannot open shared object file")
         return library
 
@@ -178,15 +176,14 @@ def test_the_library_is_looked_for_in_the_extras_then_by_the_loader(monkeypatch,
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder if find else None)
     monkeypatch.setattr(cublas.ctypes, "CDLL", load)
-    assert cublas.load_cublas() is library and tried[opened:] == there
+    assert cublas.load_cublas() is library and tried[opened:] == paths
     assert library.cublasGetStatusString(3) == WORDS
 
 
 def test_a_library_that_is_not_there_is_told_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     monkeypatch.setattr(cublas, "SONAMES", ("libnone.so.13", "libnone.so.12"))
-    told = says("a matrix product of cuBLAS", "libnone.so.13, libnone.so.12")
-    with pytest.raises(DeviceError, match=told):
+    with pytest.raises(DeviceError, match=says("a matrix product of cuBLAS", "libnone.so.13, libnone.so.12")):
         Cublas(HostRuntime(), STREAM)
 
 
@@ -206,12 +203,12 @@ def test_numbers_and_types_are_those_of_the_header():
     named = {name: value for name, value in vars(cublas).items() if name.startswith(("CUBLAS_", "CUDA_R_"))}
     assert len(named) == 11
     for name, value in named.items():
-        (found,) = re.findall(rf"\b{name}\s*=\s*(-?\d+)", api + types)
-        assert int(found) == value, name
+        (number,) = re.findall(rf"\b{name}\s*=\s*(-?\d+)", api + types)
+        assert int(number) == value, name
     for name, parameters in HEADER.items():
-        given = re.search(rf"cublasStatus_t CUBLASWINAPI {name}\((.*?)\);", api, re.DOTALL)[1].split(",")
-        assert tuple(map(kind_of, given)) == parameters, name
-    names = " ".join(re.search(r"\w+$", each)[0] for each in given)
+        declared = re.search(rf"cublasStatus_t CUBLASWINAPI {name}\((.*?)\);", api, re.DOTALL)[1].split(",")
+        assert tuple(map(kind_of, declared)) == parameters, name
+    names = " ".join(re.search(r"\w+$", each)[0] for each in declared)
     assert names == "handle transa transb m n k alpha A Atype lda B Btype ldb beta C Ctype ldc computeType algo"
 
 

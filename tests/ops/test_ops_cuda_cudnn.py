@@ -140,11 +140,11 @@ def test_weights_are_turned_on_their_way_there_and_back(precision, refuses, accu
     """Nothing is computed, so that what comes back as dw is what lies there: in float32, where an engine gives that."""
     device, library = device_with(precision), FakeCudnn(refuses=refuses)
     passes, w = Cudnn(device, library), np.random.default_rng(2).integers(-9, 9, (3, 3, 2, 2)).astype("float32")
-    weights, dw, there = put(device, w), put(device, np.ones_like(w)), w.transpose(3, 0, 1, 2).reshape(-1)
-    for given in (weights, RoundedWeights(weights, put(device, w.astype(device.active)))):
-        assert get(device, passes._turned(PLAN, given)).astype("float32").tolist() == there.tolist()
+    weights, dw, turned = put(device, w), put(device, np.ones_like(w)), w.transpose(3, 0, 1, 2).reshape(-1)
+    for stored in (weights, RoundedWeights(weights, put(device, w.astype(device.active)))):
+        assert get(device, passes._turned(PLAN, stored)).astype("float32").tolist() == turned.tolist()
     kind = device.active if refuses else device.real
-    device.runtime.upload(there.astype(kind), device.scratch("turned", w.size, kind), device.stream)
+    device.runtime.upload(turned.astype(kind), device.scratch("turned", w.size, kind), device.stream)
     passes.weights_back(PLAN, weights, weights, dw, accumulate)
     assert get(device, dw).tolist() == (w + accumulate).tolist() and library.graphs == 1 + len(refuses)
 
@@ -169,8 +169,8 @@ def test_what_it_cannot_do_is_told_each_time_and_tried_once(library, words, buil
 
 
 def test_neither_float64_nor_a_stream_that_is_none_of_a_device():
-    given = ({}, True), ({"pointer": None}, False), ({"dtype": "float64", "precision": "float32"}, False)
-    assert [Cudnn(device_with(**each)).able(PLAN) for each, _ in given] == [able for _, able in given]
+    stored = ({}, True), ({"pointer": None}, False), ({"dtype": "float64", "precision": "float32"}, False)
+    assert [Cudnn(device_with(**each)).able(PLAN) for each, _ in stored] == [able for _, able in stored]
 
 
 @needs_compiler

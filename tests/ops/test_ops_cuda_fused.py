@@ -39,21 +39,21 @@ def measured(ops, name, x, w):
     n, h, width, _, k, geometry = SHAPES[name]
     y = ops.empty((n, geometry.output(h), geometry.output(width), k), ops.active)
     memory = ops.empty((ops.moment_parts(y.shape, GHOST),))
-    given = uploaded(ops, x), ops.from_host(w.astype(ops.dtype)), None, y, geometry
-    moments = ops.conv2d(*given, moments=memory, ghost=GHOST)
+    inputs = uploaded(ops, x), ops.from_host(w.astype(ops.dtype)), None, y, geometry
+    moments = ops.conv2d(*inputs, moments=memory, ghost=GHOST)
     if moments is None:
         return ops.to_host(y), None
     assert moments.slices * 2 * k * -(-n // GHOST) <= memory.size
-    made = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, GHOST))
-    ops.norm_statistics(y, made, moments)
-    return ops.to_host(y), [ops.to_host(each) for each in (made.mean, made.var, made.scale)]
+    statistics = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, GHOST))
+    ops.norm_statistics(y, statistics, moments)
+    return ops.to_host(y), [ops.to_host(each) for each in (statistics.mean, statistics.var, statistics.scale)]
 
 
-def assert_measured(y, found, dtype):
+def assert_measured(y, moments, dtype):
     for number, start in enumerate(range(0, len(y), GHOST)):
         wide = y[start : start + GHOST].astype(np.float64)
         mean, var = wide.mean(axis=(0, 1, 2)), wide.var(axis=(0, 1, 2))
-        for got, wanted in zip(found, (mean, var, 1 / np.sqrt(var + 1e-5)), strict=True):
+        for got, wanted in zip(moments, (mean, var, 1 / np.sqrt(var + 1e-5)), strict=True):
             assert_close(got[number], wanted, TOLERANCE[dtype], number)
 
 
@@ -72,10 +72,10 @@ def image_of(ops, name, ghost=None):
 @pytest.mark.parametrize("ghost", [None, GHOST], ids=["", "of a normalised image"])
 def test_moments_are_those_of_the_rounded_result(types, name, ghost):
     ops = cuda_ops(*types, choice=Named("implicit"))
-    y, found = measured(ops, name, *image_of(ops, name, ghost))
+    y, moments = measured(ops, name, *image_of(ops, name, ghost))
     if ghost and SHAPES[name][3] % (16 // ops.active.itemsize):
-        assert found is not None  # normalised before
-    assert_measured(y, found, types[0])
+        assert moments is not None  # normalised before
+    assert_measured(y, moments, types[0])
 
 
 @pytest.mark.usefixtures("hopper")
@@ -83,9 +83,9 @@ def test_moments_are_those_of_the_rounded_result(types, name, ghost):
 def test_moments_by_wgmma(tile):
     choice, name = Named(f"wgmma {tile}"), "several tiles a ghost batch"
     ops = cuda_ops("float32", "bfloat16", choice=choice)
-    y, found = measured(ops, name, *image_of(ops, name))
+    y, moments = measured(ops, name, *image_of(ops, name))
     assert choice.taken == (tile.columns // 2 < 72)
-    assert_measured(y, found, "float32")
+    assert_measured(y, moments, "float32")
 
 
 def test_a_way_that_measures_nothing_says_so():
@@ -111,11 +111,11 @@ def test_a_ghost_batch_may_be_of_more_examples_than_fit_in_a_kernels_integers():
     plain = Normalised(x.x, replace(x.statistics, ghost=n), x.relu)
     ops.conv2d(uploaded(ops, plain), weights, None, wanted, geometry)
     assert (ops.to_host(y) == ops.to_host(wanted)).all()
-    made = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, ghost))
-    ops.norm_statistics(y, made, moments)
+    statistics = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, ghost))
+    ops.norm_statistics(y, statistics, moments)
     wide = ops.to_host(y).astype(np.float64)
-    assert_close(ops.to_host(made.mean)[0], wide.mean(axis=(0, 1, 2)), TOLERANCE["float32"], "mean")
-    assert_close(ops.to_host(made.var)[0], wide.var(axis=(0, 1, 2)), TOLERANCE["float32"], "var")
+    assert_close(ops.to_host(statistics.mean)[0], wide.mean(axis=(0, 1, 2)), TOLERANCE["float32"], "mean")
+    assert_close(ops.to_host(statistics.var)[0], wide.var(axis=(0, 1, 2)), TOLERANCE["float32"], "var")
 
 
 def test_moments_of_a_ghost_batch_are_the_same_wherever_it_is():
@@ -149,11 +149,11 @@ def test_tensor_cores_of_a_normalised_image(precision, name):
         ({"y_NPQK": y, "dy_NPQK": dy}, outputs, {**rest, "accumulate": True, "add": True}),
     ]
     for inputs, results, more in calls:
-        own, wanted = (
+        call, wanted = (
             Call("conv2d_back" if "add" in more else "conv2d", {"x_NHWC": each, **weights, **inputs}, results, more)
             for each in (x, seen)
         )
-        got, wanted = perform(ops, own), perform(exact, as_float64(wanted))
+        got, wanted = perform(ops, call), perform(exact, as_float64(wanted))
         for output, right in wanted.items():
             exactly = output == "dw_RSCK" and precision != "tf32"
             roundings = 2 if output == "dx_NHWC" else 1  # of the gradient, and of the sum
@@ -184,9 +184,9 @@ def test_trials_add_nothing():
         x, w = image_of(ops, "1x1", ghost)
         n, h, width, _, k, geometry = SHAPES["1x1"]
         y, dy = drawing(6)(2, n, h, width, k).astype("float32")
-        given = {"x_NHWC": x, "w_RSCK": w.astype("float32"), "y_NPQK": y, "dy_NPQK": dy}
+        inputs = {"x_NHWC": x, "w_RSCK": w.astype("float32"), "y_NPQK": y, "dy_NPQK": dy}
         outputs = {"dw_RSCK": np.ones(w.shape, "float32"), "db_K": None, "dx_NHWC": np.full(x.shape, 3, "float32")}
-        call = Call("conv2d_back", given, outputs, {"geometry": geometry, "accumulate": True, "add": True})
+        call = Call("conv2d_back", inputs, outputs, {"geometry": geometry, "accumulate": True, "add": True})
         assert_alike(perform(ops, call), perform(reference, call), 5e-6, call)
     assert len(ops.choices.table) == 3  # dw of each kind of image, dx
 
@@ -199,22 +199,22 @@ def test_a_sum_keeps_where_it_was_above_0(types, shape):
     n, c = shape[0], shape[-1]
     x, a, dy = (draw(*shape).astype(ops.active) for _ in range(3))
     statistics = statistics_of(lambda *shape: draw(*shape).astype(ops.dtype), n, c, GHOST)
-    held, y = uploaded(ops, statistics), ops.empty(shape, ops.active)
+    uploaded_statistics, y = uploaded(ops, statistics), ops.empty(shape, ops.active)
     positive = ops.empty((ops.positive_bytes(shape),), "uint8")
-    ops.normalise(ops.from_host(x), held, y, ops.from_host(a), positive, relu=True)
-    made = ops.to_host(y)
-    given = {"x_NHWC": x.astype(ops.dtype), "statistics": statistics, "a_NHWC": a.astype(ops.dtype)}
-    plain = Call("normalise", given, {"y_NHWC": np.zeros(shape, ops.dtype)}, {"relu": True})
-    assert_close(made, perform(ReferenceOps(ops.dtype), plain)["y_NHWC"], TOLERANCE[ops.active.name], "y")
+    ops.normalise(ops.from_host(x), uploaded_statistics, y, ops.from_host(a), positive, relu=True)
+    kept = ops.to_host(y)
+    inputs = {"x_NHWC": x.astype(ops.dtype), "statistics": statistics, "a_NHWC": a.astype(ops.dtype)}
+    plain = Call("normalise", inputs, {"y_NHWC": np.zeros(shape, ops.dtype)}, {"relu": True})
+    assert_close(kept, perform(ReferenceOps(ops.dtype), plain)["y_NHWC"], TOLERANCE[ops.active.name], "y")
     parameters = ("dgamma_C", "dbeta_C", "mean_C", "var_C")
     outputs = [ops.from_host(np.zeros(c, ops.dtype)) for _ in parameters]
     dx, masked = ops.empty(shape, ops.active), ops.from_host(dy)
-    ops.normalise_back(ops.from_host(x), held, masked, *outputs, dx, n, positive, relu=True)
-    dy = np.where(made > 0, dy, 0)
+    ops.normalise_back(ops.from_host(x), uploaded_statistics, masked, *outputs, dx, n, positive, relu=True)
+    dy = np.where(kept > 0, dy, 0)
     assert (ops.to_host(masked) == dy).all()
-    given = {"x_NHWC": x.astype(ops.dtype), "statistics": statistics, "dy_NHWC": dy.astype(ops.dtype)}
+    inputs = {"x_NHWC": x.astype(ops.dtype), "statistics": statistics, "dy_NHWC": dy.astype(ops.dtype)}
     results = {name: np.zeros(c, ops.dtype) for name in parameters} | {"dx_NHWC": np.zeros(shape, ops.dtype)}
-    wanted = perform(ReferenceOps(ops.dtype), Call("normalise_back", given, results, {"total": n}))
+    wanted = perform(ReferenceOps(ops.dtype), Call("normalise_back", inputs, results, {"total": n}))
     for name, got in zip(parameters, outputs, strict=True):
         assert_close(ops.to_host(got), wanted[name], TOLERANCE[ops.dtype.name], name)
     assert_close(ops.to_host(dx), wanted["dx_NHWC"], TOLERANCE[ops.active.name], "dx")
@@ -228,5 +228,5 @@ def test_a_normalised_nan_stays_one():
     image = Normalised(x, NormStatistics(0 * ones, ones, ones, ones[0], 0 * ones[0], 1, 0.0), True)
     y = ops.empty((1, 3, 3, 4))
     ops.conv2d(uploaded(ops, image), ops.from_host(w), None, y, ConvGeometry(1))
-    found = np.isnan(ops.to_host(y))
-    assert found[0, 1, 2].all() and found.sum() == 4
+    moments = np.isnan(ops.to_host(y))
+    assert moments[0, 1, 2].all() and moments.sum() == 4

@@ -41,9 +41,9 @@ def test_each_result_is_rounded_once(precision, n):
     calls = calls_of((elementwise, examples, strips), "float32", n)
     assert calls
     for call in calls:
-        given, outputs = rounded(call.inputs, cuda.active), rounded(call.outputs, cuda.active)
-        short = Call(call.operation, given, outputs, call.rest)
-        exact = Call(call.operation, widened(given), widened(outputs), call.rest)
+        inputs, outputs = rounded(call.inputs, cuda.active), rounded(call.outputs, cuda.active)
+        short = Call(call.operation, inputs, outputs, call.rest)
+        exact = Call(call.operation, widened(inputs), widened(outputs), call.rest)
         got, wanted = perform(cuda, short), perform(reference, exact)
         for name, x in wanted.items():
             assert got[name].dtype == cuda.active

@@ -22,8 +22,8 @@ __global__ void not_ours(int n) {}
 
 
 def test_parameters_are_read_from_the_source():
-    found = parse_signatures(SOURCE, TYPES)
-    assert found == {
+    signatures = parse_signatures(SOURCE, TYPES)
+    assert signatures == {
         "one": (
             KernelParameter("x", "__half", True, True),
             KernelParameter("y", "float", True, False),
@@ -33,7 +33,7 @@ def test_parameters_are_read_from_the_source():
         ),
         "two": (),
     }
-    assert [str(each) for each in found["one"]][:3] == ["const __half *x", "float *y", "long long n"]
+    assert [str(each) for each in signatures["one"]][:3] == ["const __half *x", "float *y", "long long n"]
 
 
 @pytest.mark.parametrize("text", ["float4 *x", "float **x", "void n", "int x[]", "std::vector<int> x"])

@@ -28,10 +28,10 @@ def test_a_label_that_is_no_class_makes_the_loss_nan(label):
         assert np.isnan(totals[0]) and totals[1:].tolist() == [0, 1] and np.isnan(dx).all()
 
 
-@pytest.mark.parametrize("place", [0, 3])
-def test_nan_gets_through(place):
+@pytest.mark.parametrize("index", [0, 3])
+def test_nan_gets_through(index):
     x = np.zeros((2, 5))
-    x[1, place] = np.nan
+    x[1, index] = np.nan
     totals, dx = totals_of(cuda_ops(), x, [1, 1])
     assert np.isnan(totals[0]) and np.isnan(dx[1]).all() and np.isfinite(dx[0]).all()
 

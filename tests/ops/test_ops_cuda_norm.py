@@ -22,12 +22,12 @@ def test_agrees_where_sums_are_of_several_blocks(types, shape):
     x, y, dy = draw(*shape) + 1, draw(*shape), draw(*shape)
     statistics = statistics_of(draw, 7, channels, 3)
     agree(ops, Call("norm_statistics", {"x_NHWC": x}, {"statistics": statistics}))
-    given, rest = {"x_NHWC": x, "statistics": statistics}, {"relu": True}
-    agree(ops, Call("normalise", given, {"y_NHWC": y}, rest))
+    inputs, rest = {"x_NHWC": x, "statistics": statistics}, {"relu": True}
+    agree(ops, Call("normalise", inputs, {"y_NHWC": y}, rest))
     outputs = {name: draw(channels) for name in ("dgamma_C", "dbeta_C", "mean_C", "var_C")}
     agree(
         ops,
-        Call("normalise_back", {**given, "dy_NHWC": dy}, {**outputs, "dx_NHWC": draw(*shape)}, {**rest, "total": 9}),
+        Call("normalise_back", {**inputs, "dy_NHWC": dy}, {**outputs, "dx_NHWC": draw(*shape)}, {**rest, "total": 9}),
     )
 
 
@@ -35,9 +35,9 @@ def statistics(ops, x, ghost):
     """(mean, variance) of each ghost batch, of float32 x."""
     groups, channels = -(-len(x) // ghost), x.shape[-1]
     ones = ops.from_host(np.ones(channels, np.float32))
-    made = NormStatistics(*(ops.empty((groups, channels), "float32") for _ in range(3)), ones, ones, ghost, 1e-5)
-    ops.norm_statistics(ops.from_host(x), made)
-    return ops.to_host(made.mean), ops.to_host(made.var)
+    statistics = NormStatistics(*(ops.empty((groups, channels), "float32") for _ in range(3)), ones, ones, ghost, 1e-5)
+    ops.norm_statistics(ops.from_host(x), statistics)
+    return ops.to_host(statistics.mean), ops.to_host(statistics.var)
 
 
 @pytest.mark.parametrize("offset", [0, 1000, -30000])

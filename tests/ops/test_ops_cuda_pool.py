@@ -27,5 +27,5 @@ def test_a_slice_of_bytes_that_begins_anywhere():
     dx = ops.empty(x.shape, "float32")
     ops.max_pool(x, y, where, PoolGeometry(2, 2))
     ops.max_pool_back(y, where, dx, PoolGeometry(2, 2))
-    given, back = ops.to_host(x), ops.to_host(dx)
-    assert ((back == given) | (back == 0)).all() and (back != 0).sum() == 32
+    image, back = ops.to_host(x), ops.to_host(dx)
+    assert ((back == image) | (back == 0)).all() and (back != 0).sum() == 32

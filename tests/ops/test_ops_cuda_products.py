@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda import products
-from ringtrain.ops.cuda.choice import Choice, Way
+from ringtrain.ops.cuda.choice import Choice, KernelVariant
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.gemm import OwnProduct, by_cores, matrix, products_of, turned
@@ -175,11 +175,11 @@ class Clock:
     def __init__(self, seconds, results=None):
         self.seconds, self.results, self.names = seconds, results or {}, []
 
-    def trial(self, way):
-        if isinstance(self.seconds[way.name], Exception):
-            raise self.seconds[way.name]
-        self.names.append(way.name)
-        return way.name
+    def trial(self, variant):
+        if isinstance(self.seconds[variant.name], Exception):
+            raise self.seconds[variant.name]
+        self.names.append(variant.name)
+        return variant.name
 
     def measure(self, _device, run):
         return self.seconds[run()]
@@ -206,12 +206,8 @@ class Standing:
         self.cleared += 1
 
 
-def left_out(name, why, times=1):
-    return says(name, times, why)
-
-
 def ways(*names):
-    return lambda: [Way(name, None) for name in names]
+    return lambda: [KernelVariant(name, None) for name in names]
 
 
 def test_the_fastest_is_taken_and_told():
@@ -225,7 +221,7 @@ def test_the_fastest_is_taken_and_told():
     assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 6
     chosen = choice.table["work"]
     assert (chosen.name, chosen.milliseconds, chosen.flops_per_second) == ("blas", 1.0, 1e12)
-    assert choice.notes == [left_out("none", "no engine"), left_out("large", "no memory")]
+    assert choice.notes == [says("none", "no engine", 1), says("large", "no memory", 1)]
     device.recording = True
     assert choice(device, "work", None, None).name == "blas"
 
@@ -235,9 +231,9 @@ def test_a_stream_that_has_not_taken_a_way_does_not_record_it():
     clock, beside, theirs = Clock({"own": 3e-3, "blas": 1e-3}), Standing(), ways("own", "blas")()
     choice = clock.choice()
     choice(Standing(), "work", ways("own", "blas"), clock.trial)
-    for recording, way in ((True, theirs[0]), (False, theirs[1]), (True, theirs[1])):
+    for recording, variant in ((True, theirs[0]), (False, theirs[1]), (True, theirs[1])):
         beside.recording = recording
-        assert choice(beside, "work", lambda: theirs, None) is way
+        assert choice(beside, "work", lambda: theirs, None) is variant
     assert len(clock.names) == 4
 
 
@@ -249,11 +245,11 @@ def test_a_way_that_gives_other_numbers_is_left_out(result):
     for work in ("work", "more"):
         assert choice(device, work, ways("own", "blas"), clock.trial).name == "own"
         assert set(choice.table[work].seconds) == {"own"}
-    assert choice.notes == [left_out("blas", says("own", "0.001"), times=2)]
+    assert choice.notes == [says("blas", says("own", "0.001"), 2)]
 
 
 @pytest.mark.parametrize(
-    "own, other, numbers",
+    "value, other, numbers",
     [
         ([3.0, 4.0], [3.0, 4.001], "float32"),
         ([3.0, 4.0], [3.0, 4.04], "tf32"),
@@ -263,9 +259,9 @@ def test_a_way_that_gives_other_numbers_is_left_out(result):
         ([3.0, np.inf], [1.0, 1.0], "float32"),
     ],
 )
-def test_what_rounding_does_leaves_no_way_out(own, other, numbers):
+def test_what_rounding_does_leaves_no_way_out(value, other, numbers):
     """Nor is one judged beside numbers that are none."""
-    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"own": own, "blas": other}), Standing(numbers)
+    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"own": value, "blas": other}), Standing(numbers)
     choice = clock.choice()
     assert choice(device, "work", ways("own", "blas"), clock.trial).name == "blas" and choice.notes == []
 
@@ -275,7 +271,7 @@ def test_the_first_way_that_gives_numbers_is_the_one_that_is_named():
     choice = clock.choice()
     assert choice(Standing(), "work", ways("own", "library", "blas"), clock.trial).name == "library"
     other = says("library", "0.001")
-    assert choice.notes == [left_out("own", "no tile"), left_out("blas", other)]
+    assert choice.notes == [says("own", "no tile", 1), says("blas", other, 1)]
 
 
 def test_numbers_are_held_to_the_type_of_the_factors():
@@ -283,8 +279,8 @@ def test_numbers_are_held_to_the_type_of_the_factors():
     for factors, name in ((None, "blas"), ("float32", "own")):
         clock = Clock({"own": 3e-3, "blas": 1e-3}, {"blas": [3.0, 4.05]})
         choice = clock.choice()
-        found = choice(Standing("bfloat16"), "work", ways("own", "blas"), clock.trial, factors=factors)
-        assert found.name == name
+        variant = choice(Standing("bfloat16"), "work", ways("own", "blas"), clock.trial, factors=factors)
+        assert variant.name == name
 
 
 def test_where_no_way_can_be_timed_the_first_tells_why():
@@ -390,8 +386,8 @@ def test_every_way_finishes_a_layer(name):
     device, random = device_of("float32"), np.random.default_rng(9)
     x, w, b = (random.standard_normal(shape).astype("float32") for shape in ((9, 7), (7, 5), (5,)))
     y = device.runtime.empty((9, 5), "float32")
-    (way,) = [way for way in products_of(device, device.kernels, 9, 5) if way.name == name]
-    way.run(matrix(put(device, x), 9, 7), matrix(put(device, w), 7, 5), matrix(y, 9, 5), put(device, b), True)
+    (variant,) = [variant for variant in products_of(device, device.kernels, 9, 5) if variant.name == name]
+    variant.run(matrix(put(device, x), 9, 7), matrix(put(device, w), 7, 5), matrix(y, 9, 5), put(device, b), True)
     assert np.abs(get(device, y) - np.maximum(x @ w + b, 0)).max() < 1e-5
 
 

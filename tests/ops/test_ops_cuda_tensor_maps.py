@@ -37,10 +37,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words, given", REFUSED.items(), ids=REFUSED)
-def test_what_the_driver_refuses_the_fake_refuses(words, given):
+@pytest.mark.parametrize("words, arguments", REFUSED.items(), ids=REFUSED)
+def test_what_the_driver_refuses_the_fake_refuses(words, arguments):
     with pytest.raises(DeviceError, match=words):
-        tensor_maps.encode(*given)
+        tensor_maps.encode(*arguments)
     assert tensor_maps.encode(MEMORY, IMAGES)["upper"].tolist() == [-1, -1]
 
 
@@ -97,13 +97,13 @@ def pixels_of(images: int, corner: int, start, offset=0):
     """Return the numbers of 16 pixels of images of 4 × 4, counted from 1, whose channels all are that number."""
     runtime = device_runtime()
     stream, numbers = runtime.stream(), np.repeat(np.arange(1, 16 * images + 1, dtype=np.float16), 64)
-    image, found = runtime.empty(numbers.size, "float16"), runtime.empty(16 * 64, "float16")
+    image, copied = runtime.empty(numbers.size, "float16"), runtime.empty(16 * 64, "float16")
     runtime.upload(numbers, image, stream)
     map = runtime.tensor_map(image, PixelBoxes((64, 4, 4, images), (corner, corner), (corner, corner), 1, 64, 16))
-    arguments = map, found, 16, 0, *start, offset, offset
+    arguments = map, copied, 16, 0, *start, offset, offset
     probe(runtime, "show")(1, 1, stream, *arguments, shared_bytes=wgmma.TILES[-1].shared_bytes)
     host = np.empty((16, 64), np.float16)
-    runtime.download(found, host.reshape(-1), stream)
+    runtime.download(copied, host.reshape(-1), stream)
     assert (host == host[:, :1]).all()
     return host[:, 0].astype(int).tolist()
 
@@ -122,9 +122,9 @@ PRINTED = {
 @needs_compiler
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.device
-@pytest.mark.parametrize("given, wanted", PRINTED.items(), ids=str)
-def test_boxes_of_pixels_are_those_that_a_device_copies(given, wanted):
-    assert pixels_of(*given) == wanted
+@pytest.mark.parametrize("arguments, wanted", PRINTED.items(), ids=str)
+def test_boxes_of_pixels_are_those_that_a_device_copies(arguments, wanted):
+    assert pixels_of(*arguments) == wanted
 
 
 SAID = [

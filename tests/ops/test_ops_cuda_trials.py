@@ -9,7 +9,7 @@ import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda import products
-from ringtrain.ops.cuda.choice import SETTING, Choice, Way, kinds_left_out
+from ringtrain.ops.cuda.choice import SETTING, Choice, KernelVariant, kinds_left_out
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import PIECE, PIECES, distance, sample_of, seconds_of
@@ -157,7 +157,7 @@ def multiplied(spoil, active="float32"):
     later_is_faster = itertools.count(1000, -1)
     runtime, choice = device_runtime(), Choice(measure=lambda *_: next(later_is_faster))
     right = runtime.product
-    runtime.product = lambda *given: spoil(runtime, right, given)
+    runtime.product = lambda *operands: spoil(runtime, right, operands)
     try:
         device = Device(runtime, "float32", active, choice=choice)
         x, y = (runtime.empty((5, 5), "float32") for _ in range(2))
@@ -170,30 +170,30 @@ def multiplied(spoil, active="float32"):
     return host, choice
 
 
-def fails(runtime, right, given):
+def fails(runtime, right, operands):
     raise DeviceError("the function failed to launch on the GPU")
 
 
-def raises(runtime, right, given):
+def raises(runtime, right, operands):
     raise AttributeError("undefined symbol")
 
 
-def gives_nan(runtime, right, given):
-    right(*given)
-    runtime.upload(np.full(25, np.nan, "float32"), given[2].array, given[-1])
+def gives_nan(runtime, right, operands):
+    right(*operands)
+    runtime.upload(np.full(25, np.nan, "float32"), operands[2].array, operands[-1])
 
 
-def gives_half(runtime, right, given):
-    right(*given)
-    runtime.upload(np.full(25, 2.5, "float32"), given[2].array, given[-1])
+def gives_half(runtime, right, operands):
+    right(*operands)
+    runtime.upload(np.full(25, 2.5, "float32"), operands[2].array, operands[-1])
 
 
-def gives_a_percent_more(runtime, right, given):
-    right(*given)
-    runtime.upload(np.full(25, 5.05, "float32"), given[2].array, given[-1])
+def gives_a_percent_more(runtime, right, operands):
+    right(*operands)
+    runtime.upload(np.full(25, 5.05, "float32"), operands[2].array, operands[-1])
 
 
-def gives_nothing(runtime, right, given):
+def gives_nothing(runtime, right, operands):
     pass
 
 
@@ -220,7 +220,7 @@ def test_a_library_that_fails_or_is_wrong_is_left_out(spoil, why):
 @pytest.mark.device
 @needs_compiler
 def test_a_library_that_is_right_is_taken():
-    host, choice = multiplied(lambda runtime, right, given: right(*given))
+    host, choice = multiplied(lambda runtime, right, operands: right(*operands))
     assert (host == 5).all() and choice.notes == [] and next(iter(choice.table.values())).name == "cuBLAS"
 
 
@@ -232,7 +232,8 @@ def test_a_product_of_float32_is_held_to_it_in_a_net_of_16_bits():
 
 
 # ── kinds of ways that are left out ──────────────────────────────────────────────────────────────────────────────
-WAYS = [Way(name, name) for name in ("columns, own", "columns, wgmma 128x64", "normalised, cuDNN", "columns, cuBLAS")]
+NAMES = "columns, own", "columns, wgmma 128x64", "normalised, cuDNN", "columns, cuBLAS"
+WAYS = [KernelVariant(name, name) for name in NAMES]
 
 
 class IdleDevice:
@@ -245,22 +246,22 @@ class IdleDevice:
 
 
 @pytest.mark.parametrize(
-    ("setting", "given", "left"),
+    ("setting", "left_out", "left"),
     [
-        ("", None, ["columns, own", "columns, wgmma 128x64", "normalised, cuDNN", "columns, cuBLAS"]),
+        ("", None, [*NAMES]),
         ("wgmma", None, ["columns, own", "normalised, cuDNN", "columns, cuBLAS"]),
         ("WGMMA, cudnn,", None, ["columns, own", "columns, cuBLAS"]),
         ("cublas", {"wgmma": "a trap"}, ["columns, own", "normalised, cuDNN"]),
     ],
 )
-def test_kinds_are_left_out_of_every_choice_with_a_note(monkeypatch, setting, given, left):
+def test_kinds_are_left_out_of_every_choice_with_a_note(monkeypatch, setting, left_out, left):
     monkeypatch.setenv(SETTING, setting)
-    choice, tried = Choice(left_out=given, measure=lambda device, run: 1.0, look=lambda *_: np.ones(1)), []
-    choice(IdleDevice(), "a product", lambda: WAYS, lambda way: tried.append(way.name))
+    choice, tried = Choice(left_out=left_out, measure=lambda device, run: 1.0, look=lambda *_: np.ones(1)), []
+    choice(IdleDevice(), "a product", lambda: WAYS, lambda variant: tried.append(variant.name))
     assert list(dict.fromkeys(tried)) == left
-    told = {"wgmma": "a trap"} if given else {}
-    told |= {kind: f"{SETTING}={setting}" for kind in ("wgmma", "cuDNN", "cuBLAS") if kind.lower() in setting.lower()}
-    assert choice.notes == [says(kind, why) for kind, why in told.items()]
+    settings = [kind for kind in ("wgmma", "cuDNN", "cuBLAS") if kind.lower() in setting.lower()]
+    reasons = (left_out or {}) | dict.fromkeys(settings, f"{SETTING}={setting}")
+    assert choice.notes == [says(kind, why) for kind, why in reasons.items()]
 
 
 def test_the_only_way_is_not_left_out():
@@ -268,6 +269,5 @@ def test_the_only_way_is_not_left_out():
 
 
 def test_a_kind_that_is_not_there_is_refused():
-    wanted = says(SETTING, "wgmma,cutlass", "'cutlass'")
-    with pytest.raises(DeviceError, match=wanted):
+    with pytest.raises(DeviceError, match=says(SETTING, "wgmma,cutlass", "'cutlass'")):
         kinds_left_out("wgmma,cutlass")

@@ -121,10 +121,10 @@ def test_tiles_fit_into_shared_memory():
 def test_a_refusal_leaves_the_other_ways(method, monkeypatch):
     right = getattr(HostRuntime, method)
 
-    def refuses(self, *given):
-        if method == "tensor_map" or "sm_90a" in given:
+    def refuses(self, *arguments):
+        if method == "tensor_map" or "sm_90a" in arguments:
             raise DeviceError("unsupported architecture")
-        return right(self, *given)
+        return right(self, *arguments)
 
     monkeypatch.setattr(HostRuntime, method, refuses)
     device = device_of("bfloat16")
@@ -181,7 +181,7 @@ MUTANTS = {
 
 def product_of_many(device):
     """Rounded results and sums of both kinds of operands: several tiles for a block, and all stages several times."""
-    found = []
+    passed = []
     for layout, (rows, columns, depth) in (("nn", (520, 200, 72)), ("nt", (136, 72, 648)), ("tn", (72, 136, 648))):
         a, b = drawn(device, rows, depth), drawn(device, depth, columns)
         left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
@@ -191,8 +191,8 @@ def product_of_many(device):
         product(left, right, matrix(y, rows, columns))
         a, b = a.astype(np.float64), b.astype(np.float64)
         for got, out in ((sums, "float32"), (y, "bfloat16")):
-            found.append((np.abs(get(device, got) - a @ b) <= bound("bfloat16", a, b, out)).all())
-    return found
+            passed.append((np.abs(get(device, got) - a @ b) <= bound("bfloat16", a, b, out)).all())
+    return passed
 
 
 @pytest.mark.device

@@ -117,11 +117,11 @@ def plan_of(n, h, w, c, k, geometry):
 
 def test_phases_are_the_pixels_each_once():
     for h, w, geometry in ((9, 8, ConvGeometry(3, 2, 1)), (11, 4, ConvGeometry(5, 3, 2)), (2, 7, ConvGeometry(1, 4))):
-        found = np.zeros((h, w), int)
+        counts = np.zeros((h, w), int)
         for down, across in phases(plan_of(1, h, w, 8, 8, geometry)):
             rows, columns = (each.start + geometry.stride * np.arange(each.count) for each in (down, across))
-            found[np.ix_(rows, columns)] += 1
-        assert (found == 1).all()
+            counts[np.ix_(rows, columns)] += 1
+        assert (counts == 1).all()
 
 
 # ── ways ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,7 +133,11 @@ class Capable(HostRuntime):
 
 def offered(what, plan, active="bfloat16", capability=(9, 0)):
     device = Device(Capable(*capability), "float32", active_dtype(active, "float32"))
-    return [way.name for way in CudaConvolution(device)._ways(what, plan, None, False) if "wgmma" in way.name]
+    return [
+        variant.name
+        for variant in CudaConvolution(device)._variants(what, plan, None, False)
+        if "wgmma" in variant.name
+    ]
 
 
 def test_ways_are_offered_where_they_can_be_taken():
@@ -166,7 +170,7 @@ def test_only_hopper_has_such_ways(capability):
     plan = plan_of(2, 8, 8, 64, 64, ConvGeometry(3, 1, 1))
     assert offered(FORWARD, plan, capability=capability) == [] == offered(FORWARD, plan, "float32")
     device = Device(Capable(*capability), "float32", active_dtype("bfloat16", "float32"))
-    assert not any("wgmma" in way.name for way in products_of(device, device.kernels, 64, 64, True))
+    assert not any("wgmma" in variant.name for variant in products_of(device, device.kernels, 64, 64, True))
 
 
 @pytest.mark.device

@@ -123,8 +123,8 @@ def test_statistics_of_parts_make_those_of_the_whole():
     ops.batch_norm(x, gamma, np.zeros(4), y, mean, var, 5, 1e-5)
     ops.batch_norm_back(x, gamma, y, mean, var, dy, np.empty(4), np.empty(4), want, 5, 1e-5)
     sums, dx = np.zeros((2, 2, 4)), np.empty_like(x)
-    for part, own in zip((slice(0, 3), slice(3, 5)), sums, strict=True):
-        ops.batch_norm_sums(x[part], y[part], mean[0], dy[part], own)
+    for part, total in zip((slice(0, 3), slice(3, 5)), sums, strict=True):
+        ops.batch_norm_sums(x[part], y[part], mean[0], dy[part], total)
     ops.batch_norm_dx(x, gamma, mean[0], var[0], dy, sums.sum(axis=0), 30, dx, 1e-5)
     np.testing.assert_allclose(dx, want, rtol=1e-11, atol=1e-13)
     moments = np.empty((2, 4))

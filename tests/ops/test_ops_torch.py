@@ -32,8 +32,8 @@ def back(t_NCHW):
     return t_NCHW.detach().numpy().transpose(0, 2, 3, 1)
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+def close(results, expected):
+    np.testing.assert_allclose(results, expected, rtol=1e-10, atol=1e-12)
 
 
 AXES = {"NHWC": (0, 3, 1, 2), "NPQC": (0, 3, 1, 2), "NPQK": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}
@@ -49,9 +49,9 @@ def check(name, wanted, inputs, y, kept=(), **options):
     tensors = [torch.tensor(x.transpose(axes(key, x)).copy(), requires_grad=True) for key, x in inputs.items()]
     ty, dy = wanted(*tensors), draw(*y[1], seed=1)
     ty.backward(torch.tensor(dy.transpose(axes(y[0], dy)).copy()))
-    found, gradients = forward_and_back(OPS, name, inputs, y, kept, dy, **options)
+    results, gradients = forward_and_back(OPS, name, inputs, y, kept, dy, **options)
     expected = [ty.detach(), *(each.grad for each in tensors)]
-    for key, ours, theirs in zip((y[0], *inputs), (found, *gradients), expected, strict=True):
+    for key, ours, theirs in zip((y[0], *inputs), (results, *gradients), expected, strict=True):
         close(ours, theirs.numpy().transpose(np.argsort(axes(key, ours))))
 
 
@@ -212,12 +212,12 @@ RULES = [
 @pytest.mark.parametrize(("name", "options"), RULES)
 def test_rules_of_updates(name, options):
     beta1, beta2 = options.get("betas", (0, 0))
-    given = {**options, "beta1": beta1, "beta2": beta2, "decay": options["weight_decay"]}
-    given |= {each: np.zeros(11) for each in ("m", "s", "v")}
+    arrays = {**options, "beta1": beta1, "beta2": beta2, "decay": options["weight_decay"]}
+    arrays |= {each: np.zeros(11) for each in ("m", "s", "v")}
     rule = getattr(OPS, name.lower())
 
     def update(w, g, step):
-        arguments = {**given, "w": w, "g": g, "step": step}
+        arguments = {**arrays, "w": w, "g": g, "step": step}
         rule(**{each: arguments[each] for each in inspect.signature(rule).parameters})
 
     close(*steps(lambda parameters: getattr(torch.optim, name)(parameters, **options), update))
@@ -228,14 +228,14 @@ def test_averaged_weights():
     parameter = Parameter("weight", (11,), Fill("constant"), "weight")
     optimizer = SGD(lay_out((("fc.weight", parameter),)), OptimizerConfig(momentum=0.9, weight_decay=0.02, ema=0.8))
     slots = {name: np.zeros(16) for name in optimizer.slots}
-    found = []
+    results = []
 
     class Net(torch.nn.Module):
         def __init__(self, weight):
             super().__init__()
             self.weight = torch.nn.Parameter(weight.detach())
 
-    def made(parameters):
+    def ours(parameters):
         (weight,) = parameters
         kept = torch.optim.swa_utils.AveragedModel(
             Net(weight), multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.8), use_buffers=True
@@ -244,7 +244,7 @@ def test_averaged_weights():
 
         def update(*_):
             kept.update_parameters(Net(weight))
-            found.append(kept.module.weight.detach().numpy().copy())
+            results.append(kept.module.weight.detach().numpy().copy())
 
         sgd.register_step_post_hook(update)
         return sgd
@@ -255,5 +255,5 @@ def test_averaged_weights():
         apply(optimizer, OPS, *padded, slots, 0.1, number, 0, 16)
         w[...] = padded[0][:11]
 
-    close(*steps(made, step))
-    close(slots["ema"][:11], found[-1])
+    close(*steps(ours, step))
+    close(slots["ema"][:11], results[-1])

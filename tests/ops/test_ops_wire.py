@@ -34,9 +34,9 @@ def through(ops, x, name):
 
 def test_bfloat16_rounds_to_nearest_even():
     step = 2.0**-7  # between 1 and 2
-    given = np.array([1, 1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -3.5, np.inf, 1e-40, 0], np.float32)
+    values = np.array([1, 1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -3.5, np.inf, 1e-40, 0], np.float32)
     wanted = [1, 1, 1 + 2 * step, 1 + step, -3.5, np.inf, 1e-40, 0]
-    got = bfloat16.decode(bfloat16.encode(given))
+    got = bfloat16.decode(bfloat16.encode(values))
     assert got[:6].tolist() == wanted[:6] and got[6] == pytest.approx(1e-40, rel=2e-2) and got[7] == 0
 
 
@@ -51,17 +51,17 @@ def test_bfloat16_keeps_nan_and_every_value_it_has():
 @pytest.mark.parametrize(("name", "bits"), [("float16", 10), ("bfloat16", 7)])
 def test_ties_go_to_the_even_neighbour(ops, name, bits):
     step = 2.0**-bits  # between 1 and 2
-    given = [1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, 1 + 0.49 * step, -1 - 1.5 * step, 2 - step / 2, -0.0]
+    values = [1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, 1 + 0.49 * step, -1 - 1.5 * step, 2 - step / 2, -0.0]
     wanted = [1, 1 + 2 * step, 1 + step, 1, -1 - 2 * step, 2, -0.0]
-    got = through(ops, given, name)
+    got = through(ops, values, name)
     assert got == wanted and np.signbit(got[-1])
 
 
 def test_half_precision_overflows_and_underflows_as_ieee_says(ops):
     least = 2.0**-24
-    given = [65504, 65519.996, 65520, 1e38, -65520, least, least / 2, 0.51 * least, 1.5 * least, 2.5 * least, 2.0**-14]
+    values = [65504, 65519.996, 65520, 1e38, -65520, least, least / 2, 0.51 * least, 1.5 * least, 2.5 * least, 2.0**-14]
     wanted = [65504, 65504, np.inf, np.inf, -np.inf, least, 0, least, 2 * least, 2 * least, 2.0**-14]
-    assert through(ops, given, "float16") == wanted
+    assert through(ops, values, "float16") == wanted
     just_below = np.float32(2.0**-14) - np.float32(2.0**-38)
     assert through(ops, [just_below], "float16") == [2.0**-14]
 
@@ -107,8 +107,8 @@ def test_the_compiled_bits_are_the_references(name):
     assert bits.tobytes() == packed(reference, x, name).tobytes()
     assert unpacked(cpu, bits).tobytes() == unpacked(reference, bits).tobytes()
     sums = [np.linspace(-1, 1, x.size, dtype=np.float32) for _ in range(2)]
-    for own, total in zip((cpu, reference), sums, strict=True):
-        own.unpack(bits, total, accumulate=True)
+    for backend, total in zip((cpu, reference), sums, strict=True):
+        backend.unpack(bits, total, accumulate=True)
     np.testing.assert_array_equal(*sums)
 
 

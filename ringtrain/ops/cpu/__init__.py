@@ -12,9 +12,8 @@ import numpy as np
 from ringtrain.humanize import plural
 from ringtrain.ops import keys
 from ringtrain.ops.base import ACTIVATIONS, PREPARE, VALUE_LOSSES
-from ringtrain.ops.cpu.conv import choose_kernels, line_sizes
+from ringtrain.ops.cpu.conv import algorithm, choose_kernels, line_sizes
 from ringtrain.ops.cpu.library import open_kernels, threads_wanted
-from ringtrain.ops.cpu.way import way
 from ringtrain.ops.elementary import power
 from ringtrain.ops.geometry import window_sizes
 from ringtrain.ops.host import HostOps, host_number
@@ -38,7 +37,7 @@ class CpuOps(HostOps):
 
     # ── the machine ───────────────────────────────────────────────────────────────────────────────────────
     def threads(self, count: int) -> None:
-        self._made: dict[tuple, Any] = {}
+        self._cache: dict[tuple, Any] = {}
         self._kernels = open_kernels(self.dtype, count)
         self.helpers = self._kernels if self._kernels.threads > 1 else None
 
@@ -119,8 +118,9 @@ class CpuOps(HostOps):
 
     def conv2d_way(self, x_shape, w_shape, geometry):
         p, q = geometry.output(x_shape[1]), geometry.output(x_shape[2])
-        ways = (way(geometry, x_shape, (x_shape[0], p, q, w_shape[3]), self.dtype, back) for back in (False, True))
-        return "/".join(dict.fromkeys(ways))
+        y_shape = x_shape[0], p, q, w_shape[3]
+        names = (algorithm(geometry, x_shape, y_shape, self.dtype, to_inputs) for to_inputs in (False, True))
+        return "/".join(dict.fromkeys(names))
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False, moments=None, ghost=0):
         chosen = self._chosen(x_NHWC, w_RSCK, y_NPQK, geometry)
@@ -163,9 +163,9 @@ class CpuOps(HostOps):
     def _once(self, make: Callable, *arguments) -> Any:
         """Return ``make(*arguments)``, made at the first call."""
         key = make, *arguments
-        if key not in self._made:
-            self._made[key] = make(*arguments)
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = make(*arguments)
+        return self._cache[key]
 
     def bias_back(self, y, dy, db_C, relu=False, accumulate=False):
         if relu or db_C is not None:
@@ -211,15 +211,15 @@ class CpuOps(HostOps):
         self._kernels.lrn_within_back(*arrays, *x_NHWC.shape, size, alpha, beta)
 
     def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False, a_NHWC=None):
-        given = x_NHWC, gamma_C, beta_C, a_NHWC
-        self._kernels.batch_norm(*given, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu)
+        arrays = x_NHWC, gamma_C, beta_C, a_NHWC
+        self._kernels.batch_norm(*arrays, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu)
 
     def batch_norm_back(
         self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
         relu=False, accumulate=False,
     ):  # fmt: skip
-        given = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
-        self._kernels.batch_norm_back(*given, *_rows(x_NHWC), ghost, eps, relu, accumulate)
+        arrays = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
+        self._kernels.batch_norm_back(*arrays, *_rows(x_NHWC), ghost, eps, relu, accumulate)
 
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False):
         self._kernels.batch_norm_shares(mean_GC, var_GC, *_rows(x_NHWC), ghost, total, mean_C, var_C, accumulate)
@@ -231,20 +231,20 @@ class CpuOps(HostOps):
         self._kernels.batch_norm_sums(x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, x_NHWC.size, mean_C.size, relu)
 
     def batch_norm_dx(self, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, eps):
-        given = x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C
-        self._kernels.batch_norm_dx(*given, count, dx_NHWC, x_NHWC.size, gamma_C.size, eps)
+        arrays = x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C
+        self._kernels.batch_norm_dx(*arrays, count, dx_NHWC, x_NHWC.size, gamma_C.size, eps)
 
     def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False, a_NHWC=None):
-        given = x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC
-        self._kernels.batch_norm_fixed(*given, x_NHWC.size, gamma_C.size, eps, relu)
+        arrays = x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC
+        self._kernels.batch_norm_fixed(*arrays, x_NHWC.size, gamma_C.size, eps, relu)
 
     def group_norm(self, x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps):
-        given = x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG
-        self._kernels.group_norm(*given, *x_NSC.shape, mean_NG.shape[1], eps)
+        arrays = x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG
+        self._kernels.group_norm(*arrays, *x_NSC.shape, mean_NG.shape[1], eps)
 
     def group_norm_back(self, x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False):
-        given = x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC
-        self._kernels.group_norm_back(*given, *x_NSC.shape, mean_NG.shape[1], accumulate)
+        arrays = x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC
+        self._kernels.group_norm_back(*arrays, *x_NSC.shape, mean_NG.shape[1], accumulate)
 
     def embedding(self, x_NL, w_VD, y_NLD):
         self._kernels.embedding(x_NL, w_VD, y_NLD, x_NL.size, *w_VD.shape)
@@ -266,8 +266,8 @@ class CpuOps(HostOps):
 
     def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None):
         scale *= host_number(factor_1)
-        given = x_NK, labels_N, dx_NK, totals_3
-        self._kernels.softmax_cross_entropy(*given, *x_NK.shape, scale, smoothing, ignore)
+        arrays = x_NK, labels_N, dx_NK, totals_3
+        self._kernels.softmax_cross_entropy(*arrays, *x_NK.shape, scale, smoothing, ignore)
 
     def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
         kernels, scale = self._kernels, scale * host_number(factor_1)
@@ -275,9 +275,9 @@ class CpuOps(HostOps):
         kernel(VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, totals_3, x_N.size, scale, delta)
 
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N):
-        given = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
+        arrays = images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N
         kernel = getattr(self._kernels, PREPARE[images_NHWC.dtype.name])
-        kernel(*given, *images_NHWC.shape, *y_NPQC.shape[1:3])
+        kernel(*arrays, *images_NHWC.shape, *y_NPQC.shape[1:3])
 
     # ── rules of updates, on flat spans ─────────────────────────────────────────────────────────────────────────
     def sgd(self, w, g, v, lr, momentum, decay, nesterov):

@@ -1,6 +1,6 @@
 """Compiles the kernels of ``sources`` into one library for each CPU family, when ringtrain is installed.
 
-The compiler is ``$CXX``, or that of the wheel ``ziglang``, ``g++`` or ``clang++``: the first that compiles any family.
+The compiler is ``$CXX``, the wheel ``ziglang``, ``g++`` or ``clang++``: the first that compiles any family.
 setup.py runs this file, so it imports the standard library alone.
 
 A library's file is named by its family and by a digest of the sources: one of other sources is not found, rather than
@@ -71,14 +71,14 @@ class Compiler:
 
 def compilers() -> Iterator[Compiler | str]:
     """The compilers of this machine, best first, or why one is not here. $CXX is the user's choice."""
-    given = tuple(shlex.split(os.environ.get("CXX", "")))
-    if given:
-        named = Compiler("CXX=" + shlex.join(given), given, zig=_is_zig(given))
-        yield named if shutil.which(given[0]) else f"{named.name}: there is no such program"
+    command = tuple(shlex.split(os.environ.get("CXX", "")))
+    if command:
+        named = Compiler("CXX=" + shlex.join(command), command, zig=_is_zig(command))
+        yield named if shutil.which(command[0]) else f"{named.name}: there is no such program"
     zig = (sys.executable, "-m", "ziglang")
     version = subprocess.run([*zig, "version"], capture_output=True, text=True)
     if version.returncode:
-        yield "zig: " + ("left out, as CXX is set" if given else _brief(version.stderr))
+        yield "zig: " + ("left out, as CXX is set" if command else _brief(version.stderr))
     else:
         yield Compiler(f"zig {version.stdout.strip()}", (*zig, "c++"), zig=True)
     for name in ("g++", "clang++"):
@@ -93,7 +93,7 @@ def _is_zig(command: Sequence[str]) -> bool:
 
 @cache
 def sources_digest() -> str:
-    """Return the SHA-256 of the sources and of the way they are compiled."""
+    """Return the SHA-256 of the sources and of how they are compiled."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".hpp")):
         text = path.read_bytes()
@@ -113,16 +113,16 @@ def read_built(folder: Path = LIBRARIES) -> dict:
         built = json.loads((folder / BUILT).read_text())
     except (OSError, ValueError):
         return {}
-    there = built.get("digest") == sources_digest() and all((folder / file_name(f)).exists() for f in built["families"])
-    return built if there else {}
+    is_current = built.get("digest") == sources_digest()
+    return built if is_current and all((folder / file_name(f)).exists() for f in built["families"]) else {}
 
 
 def up_to_date(folder: Path, machine: str) -> bool:
     """Whether the folder has the libraries of these sources for all families of the machine, or all that the compiler
     that the user names can make."""
-    built, given = read_built(folder), os.environ.get("CXX", "")
+    built, cxx = read_built(folder), os.environ.get("CXX", "")
     done = {*built.get("families", ()), *built.get("failed", ())} == set(FAMILIES.get(machine, ("none",)))
-    return done and (built["CXX"] == given if given else not built["failed"])
+    return done and (built["CXX"] == cxx if cxx else not built["failed"])
 
 
 def compile_all(folder: Path, machine: str) -> dict:
@@ -201,8 +201,8 @@ def compile_family(
             return object_file
 
         work = [(s, t) for s in sorted(SOURCES.glob("*.cpp")) for t in (types if s.name not in ONCE else TYPES[:1])]
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as own:
-            objects = list((pool or own).map(compile_one, work))
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
+            objects = list((pool or workers).map(compile_one, work))
         linked = Path(scratch) / out.name
         strip = () if "-g" in more else ("-s",)
         run([*compiler.link(machine), *strip, *more, "-o", str(linked), *objects])

@@ -109,7 +109,7 @@ class CpuKernels:
 
     @property
     def numerics(self) -> str:
-        """The facts that decide the bits of results: the sources, the rule of convolutions' ways, and whether products
+        """The facts that decide the bits of results: the sources, the rule of convolutions, and whether products
         are fused with sums."""
         apart = "" if self.family in FUSED else ", products and sums rounded apart"
         return f"kernels {_numerics_digest()[:8]}{apart}"
@@ -128,7 +128,7 @@ class CpuKernels:
 
 @cache
 def _numerics_digest() -> str:
-    rule = Path(__file__).with_name("way.py").read_bytes()
+    rule = Path(__file__).with_name("conv.py").read_bytes()
     return hashlib.sha256(sources_digest().encode() + rule).hexdigest()
 
 
@@ -148,14 +148,14 @@ def threads_wanted() -> int:
 @cache
 def signatures() -> dict[str, tuple[Argument, ...]]:
     """Return the arguments of each kernel in their order, from the sources."""
-    found = {}
+    arguments = {}
     for path in sorted(SOURCES.glob("*.cpp")):
         for name, written in KERNEL.findall(path.read_text()):
             matches = [PARAMETER.match(" ".join(each.split())) for each in written.split(",")]
             if not all(matches):
                 raise ValueError(f"{path.name}: cannot read the parameters of {name}: {written}")
-            found[name] = tuple(Argument(match[2], match[3] == "*", bool(match[1])) for match in matches if match)
-    return found
+            arguments[name] = tuple(Argument(match[2], match[3] == "*", bool(match[1])) for match in matches if match)
+    return arguments
 
 
 @cache
@@ -223,7 +223,7 @@ def choose_family(having: Sequence[str], compiled: Container[str], wanted: str =
 
 def _none_compiled(package: Path) -> str:
     """Return the reason; another one where the working folder, as Python's first place, hides an installation."""
-    specs = [PathFinder.find_spec(package.name, [place]) for place in sys.path]
+    specs = [PathFinder.find_spec(package.name, [folder]) for folder in sys.path]
     specs += [finder.find_spec(package.name, None) for finder in sys.meta_path]  # pip install -e adds one
     for spec in specs:
         installed = Path(spec.origin).resolve().parent if spec and spec.origin else package

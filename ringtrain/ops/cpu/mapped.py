@@ -28,7 +28,7 @@ class MappedCall:
 
     dtype:      one of :data:`TYPES`
     count:      elements of this rank's chunk
-    counters:   addresses of the ranks' counters, of which this rank's is at ``place``
+    counters:   addresses of the ranks' counters; this rank's is at ``local_rank``
     operations: of this rank, in their order; they run when all ranks have come
     helpers:    kernels whose threads share the operations; None: the caller's thread alone
     spins:      whether a wait spins first; if ranks share cores, it yields
@@ -43,7 +43,7 @@ class MappedCall:
         dtype: str,
         count: int,
         counters: Sequence[int],
-        place: int,
+        local_rank: int,
         operations: Sequence[MappedOperation],
         spins: bool = True,
         helpers: CpuKernels | None = None,
@@ -51,10 +51,11 @@ class MappedCall:
         library, _ = open_library()
         self._helpers = helpers  # kept: the call has the address of their context
         patience = [SPINS, 0] if spins else [0, YIELDS]
-        numbers = [TYPES.index(dtype), count, len(counters), place, len(operations)]
+        numbers = [TYPES.index(dtype), count, len(counters), local_rank, len(operations)]
         head = [IDLE, *patience, helpers.context if helpers else 0, *numbers]
-        made = [word for each in operations for word in (ACTIONS.index(each.action), each.target, each.source)]
-        words = [*head, *counters, *made]
+        words = [*head, *counters]
+        for each in operations:
+            words += ACTIONS.index(each.action), each.target, each.source
         self.state = (ctypes.c_int64 * len(words))(*words)
         at = ctypes.c_void_p(ctypes.addressof(self.state))
         calls = library.mapped_test, library.mapped_wait, library.mapped_rest

@@ -33,7 +33,7 @@ class StreamedCall:
     dtype:       one of :data:`ringtrain.ops.cpu.mapped.TYPES`
     operation:   one of :data:`OPERATIONS`; mean is of floating-point numbers
     sliced:      whether each rank adds a slice of each chunk; else each adds all
-    memory:      the ranks' memory in the window, uint8, of which this rank's is at ``place``
+    memory:      the ranks' memory in the window, uint8; this rank's is at ``local_rank``
     slots:       of each rank, at most :data:`MOST_SLOTS`, of ``slot_bytes`` bytes, a multiple of :data:`LINE_BYTES`
     chunk_bytes: at most ``slot_bytes``, and a multiple of :data:`LINE_BYTES`
     way:         how slots are written: one of :data:`WAYS`
@@ -42,8 +42,8 @@ class StreamedCall:
                  ``faster``: it learns the faster way, and tries the other now and then
     spins:       whether a wait spins first; if ranks share cores, it yields
     state:       its first element grows with each action; it is 0 before a call and after it
-    test:        test() begins, or goes on, without waiting. Returns 1 if it is done, 0 if not, and -1 - place if the
-                 rank of that place makes another call
+    test:        test() begins, or goes on, without waiting. Returns 1 if it is done, 0 if not, and -1 - r if
+                 local rank r makes another call
     wait:        wait() does the same, and waits for some 10 µs each time that it can do nothing
     rest:        rest() does the same, and sleeps for at most a millisecond
     """
@@ -54,7 +54,7 @@ class StreamedCall:
         operation: str,
         sliced: bool,
         memory: Sequence[np.ndarray],
-        place: int,
+        local_rank: int,
         slots: int,
         slot_bytes: int,
         chunk_bytes: int,
@@ -67,13 +67,13 @@ class StreamedCall:
         words = np.frombuffer(call.encode()[:LINE_BYTES].ljust(LINE_BYTES, b"\0"), np.uint8)
         self._kept = memory, costs, words  # the call knows only their addresses
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
-        self._place, self._slots = place, slots
+        self._local_rank, self._slots = local_rank, slots
         patience = (SPINS, 0) if spins else (0, YIELDS)
         chunk = chunk_bytes // (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
         kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
         number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
         asked = *kinds, array_address(costs), number, array_address(words), sliced, chunk, slots, slot_bytes
-        job = [0, *patience, *asked, len(memory), place, *[0] * (COUNT - 14), *map(array_address, memory)]
+        job = [0, *patience, *asked, len(memory), local_rank, *[0] * (COUNT - 14), *map(array_address, memory)]
         self.state = (ctypes.c_int64 * len(job))(*job)
         at = ctypes.c_void_p(ctypes.addressof(self.state))
         calls = library.streamed_test, library.streamed_wait, library.streamed_rest
@@ -84,12 +84,12 @@ class StreamedCall:
         self.state[SOURCE], self.state[TARGET], self.state[COUNT] = source, target, count
 
     def behind(self) -> list[int]:
-        """Return the places of the ranks that have not published what this rank needs next, or else not added it; if
-        this rank has no slot, of those that are not done with what is in one.
+        """Return the local ranks that have not published what this rank needs next, or else not added it; if this rank
+        has no slot, the ones that are not done with what is in one.
         """
-        published, done = (self._headers[self._place][counter] for counter in (PUBLISHED, DONE))
+        published, done = (self._headers[self._local_rank][counter] for counter in (PUBLISHED, DONE))
         needs = [(PUBLISHED, done + 1), (SUMMED, done + 1)] if done < published else [(DONE, done + 1 - self._slots)]
-        others = [(at, header) for at, header in enumerate(self._headers) if at != self._place]
+        others = [(at, header) for at, header in enumerate(self._headers) if at != self._local_rank]
         late = ([at for at, header in others if header[counter] < needed] for counter, needed in needs)
         return next(filter(None, late), [])
 
@@ -98,7 +98,7 @@ class StreamedCall:
         """The chunk that this rank needs next, counted from 1."""
         return self.state[DONE_CHUNKS] + 1
 
-    def call_of(self, place: int) -> str:
-        """Return the call of the rank of that place, or the start of its words."""
-        words = self._headers[place][WORDS : WORDS + LINE_BYTES // 8]
+    def call_of(self, local_rank: int) -> str:
+        """Return the call of a local rank, or the start of its words."""
+        words = self._headers[local_rank][WORDS : WORDS + LINE_BYTES // 8]
         return words.tobytes().rstrip(b"\0").decode(errors="ignore")

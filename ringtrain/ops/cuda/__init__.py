@@ -45,8 +45,8 @@ PARTS = (
 @composed(*PARTS)
 class CudaOps(Ops):
     """The operations on one device. One object serves one thread of the program at a time, on a stream of its own.
-    ``fixed``: ways to compute are chosen by size alone, never by a timing: ringtrain's own kernels. ``left_out``: kinds
-    of ways that are not taken, and why.
+    ``fixed``: variants are chosen by size alone, never by a timing: ringtrain's own kernels. ``left_out``: kinds
+    of variants that are not taken, and why.
     """
 
     name = "cuda"
@@ -75,7 +75,7 @@ class CudaOps(Ops):
 
     @property
     def choices(self):
-        """Return the chosen way of each product and convolution so far, with its time: the ``table`` of the choice."""
+        """The choice, whose ``table`` has the chosen variant of each product and convolution so far, with its time."""
         return self._device.choice
 
     def notes(self):

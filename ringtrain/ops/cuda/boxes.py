@@ -7,7 +7,7 @@ outside of an array is copied as 0. Lines of a box are 128 bytes, and swizzled.
 from dataclasses import dataclass
 
 LINE_BYTES = 128
-WIDE_BYTES = 16  # of which addresses and strides are multiples
+WIDE_BYTES = 16  # addresses and strides are multiples of it
 FURTHEST_CORNER = 127  # of a box of pixels, from the image's
 LONGEST_STEP = 8
 
@@ -52,7 +52,7 @@ class TensorMap:
 
 
 def windows(extents, lower, counts, step: int, channels: int, pixels: int) -> PixelBoxes:
-    """Return the boxes of images with ``counts`` (across, down) windows, of which the first begins at ``lower``."""
+    """Return the boxes of images with ``counts`` (across, down) windows, the first of them at ``lower``."""
     sides = zip(lower, counts, extents[1:3], strict=True)
     upper = tuple(first + (count - 1) * step - (extent - 1) for first, count, extent in sides)
     return PixelBoxes(tuple(extents), tuple(lower), upper, step, channels, pixels)

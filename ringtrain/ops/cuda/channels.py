@@ -20,8 +20,8 @@ def _sum(device: Device, dy, y, db_K, relu, accumulate):
     columns = channel_columns(device, dy, y)
     partial = device.scratch("sums of slices", columns.partial(1), device.real)
     tickets = device.tickets(columns.blocks[1])
-    given = y if relu else None, dy, partial, tickets, db_K, relu, accumulate
-    launch(device, "channels", "bias_sums", columns, *given)
+    arguments = y if relu else None, dy, partial, tickets, db_K, relu, accumulate
+    launch(device, "channels", "bias_sums", columns, *arguments)
 
 
 def channel_columns(device: Device, *arrays, groups_of: int | None = None) -> CudaColumns:

@@ -6,9 +6,7 @@
 import os
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda.faults import explain
-from ringtrain.template import Template
 
 OLDEST = 8, 0  # compute capability: tensor cores of bfloat16, copies past the registers
 MAJORS = 12, 13  # versions of CUDA that CuPy is built for
@@ -18,15 +16,13 @@ def import_cupy():
     """Return CuPy. Raises: DeviceError if it is not installed, or cannot be imported."""
     try:
         import cupy
-    except ModuleNotFoundError as error:
-        if error.name != "cupy":
-            raise DeviceError(texts.CUPY_BROKEN(error=error)) from error
-        raise DeviceError(
-            f"--device cuda wants CuPy, which is not installed: {texts.INSTALL(major=13)} for a driver of CUDA 13, "
-            f"{texts.INSTALL(major=12)} for an older one (nvidia-smi shows the driver's CUDA version)"
-        ) from None
     except ImportError as error:
-        raise DeviceError(texts.CUPY_BROKEN(error=error)) from error
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "cupy"):
+            raise DeviceError(f"--device cuda: CuPy cannot be imported: {error}") from error
+        raise DeviceError(
+            "--device cuda wants CuPy, which is not installed: pip install 'ringtrain[cuda13]' for a driver of CUDA "
+            "13, pip install 'ringtrain[cuda12]' for an older one (nvidia-smi shows the driver's CUDA version)"
+        ) from None
     return cupy
 
 
@@ -67,10 +63,8 @@ def _check_driver(cupy):
             "GPU, give a container `--gpus all`, or use --device cpu"
         )
     if driver[0] < runtime[0]:
-        older = (
-            f"pip uninstall cupy-cuda{runtime[0]}x, then {texts.INSTALL(major=driver[0])}; or install a newer driver"
-        )
-        what_to_do = older if driver[0] in MAJORS else "install a newer driver"
+        older = f"pip uninstall cupy-cuda{runtime[0]}x, then pip install 'ringtrain[cuda{driver[0]}]'; or "
+        what_to_do = (older if driver[0] in MAJORS else "") + "install a newer driver"
         raise DeviceError(
             f"--device cuda: the installed CuPy is built for CUDA {runtime[0]}, but the driver runs up to CUDA "
             f"{_dotted(driver)}: {what_to_do}"
@@ -117,10 +111,7 @@ def _check_memory(cupy, index):
         raise DeviceError(words or f"device {index} cannot be used: {error}") from error
     capability = properties["major"], properties["minor"]
     if capability < OLDEST:
-        given = {"capability": _dotted(capability), "oldest": _dotted(OLDEST)}
         raise DeviceError(
-            Template(
-                "device {index}, {name}, has compute capability {capability}; ringtrain's kernels want {oldest} "
-                "(A100, RTX 30) or newer"
-            )(index=index, name=properties["name"].decode(), **given)
+            f"device {index}, {properties['name'].decode()}, has compute capability {_dotted(capability)}; ringtrain's "
+            f"kernels want {_dotted(OLDEST)} (A100, RTX 30) or newer"
         )

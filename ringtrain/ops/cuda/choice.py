@@ -1,14 +1,14 @@
-"""The choice among several ways to do the same work: the fastest by a timing at the first call, or always the first.
+"""The choice among several variants of the same work: the fastest by a timing at the first call, or always the first.
 
-    key unknown ── recording? ──► first, and nothing is kept: other ways allocate when a stream first takes them
+    key unknown ── recording? ──► first, and nothing is kept: other variants allocate when a stream first takes them
          └──────── fixed?     ──► first
-         └──────── else       ──► each way once, its result beside the first one's; then it is timed; the least is kept
+         └──────── else       ──► each variant once, compared with the first and timed; the fastest is kept
 
-Timings vary, so results may differ in their last bits from run to run; ``fixed`` prevents this. A way that fails,
+Timings vary, so results may differ in their last bits from run to run; ``fixed`` prevents this. A variant that fails,
 cannot be recorded or gives other numbers is excluded, and :attr:`Choice.notes` reports it. Numbers are compared as they
 are at the first call: if all of them are 0 then, as in some gradients, the comparison sees nothing.
 
-``RINGTRAIN_LEAVE_OUT=wgmma,cudnn`` leaves kinds of ways out of every choice in which another way remains.
+``RINGTRAIN_LEAVE_OUT=wgmma,cudnn`` leaves kinds of variants out of every choice in which another variant remains.
 """
 
 import os
@@ -22,15 +22,15 @@ from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import distance, sample_of, seconds_of
 
 SETTING = "RINGTRAIN_LEAVE_OUT"
-WGMMA, CUDNN, CUBLAS = "wgmma", "cuDNN", "cuBLAS"  # kinds that can be left out; a way's name holds its kind
+WGMMA, CUDNN, CUBLAS = "wgmma", "cuDNN", "cuBLAS"  # kinds that can be left out; a variant's name holds its kind
 
-# Largest distance of a way's result from the first way's, relative to its norm: many times the effect of rounding.
+# Largest distance of a variant's result from the first one's, relative to its norm: many times the effect of rounding.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3, "tf32": 1e-2, "float16": 3e-2, "bfloat16": 3e-2}
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to do the work. ``run`` does it; its arguments depend on the work."""
+class KernelVariant:
+    """One implementation of the work. ``run`` does it; its arguments depend on the work."""
 
     name: str
     run: Callable
@@ -38,7 +38,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A line of the report. name: of the way; seconds: of each that was timed; flops: of the work, once."""
+    """A line of the report. name: of the variant; seconds: of each that was timed; flops: of the work, once."""
 
     name: str
     seconds: dict[str, float]
@@ -67,23 +67,23 @@ def kinds_left_out(value: str) -> dict[str, str]:
 
 
 class Choice:
-    """The choice among ways. ``fixed``: the first way, always. ``left_out``: kinds that are not taken, and why.
+    """The choice among variants. ``fixed``: the first, always. ``left_out``: kinds that are not taken, and why.
     ``measure(device, run)`` returns seconds; ``look(device, array)`` returns the numbers to compare. Tests have their
     own.
 
-    Streams of a device share the results; each stream has ways of its own.
+    Streams of a device share the results; each stream has variants of its own.
     """
 
     def __init__(self, fixed=False, measure=seconds_of, look=sample_of, left_out: Mapping[str, str] | None = None):
         self._fixed, self._measure, self._look = fixed, measure, look
         self._kinds_left_out = {**(left_out or {}), **kinds_left_out(os.environ.get(SETTING, ""))}
-        self._ways: dict[tuple, Way] = {}  # by device and work
+        self._variants: dict[tuple, KernelVariant] = {}  # by device and work
         self.table: dict[Hashable, Chosen] = {}
-        self._left_out: dict[tuple[str, str], int] = {}  # of how much work, by a way's name and why
+        self._left_out: dict[tuple[str, str], int] = {}  # of how much work, by a variant's name and why
 
     @property
     def notes(self) -> list[str]:
-        """Return a line for each kind that is left out, and for each reason why a way was excluded."""
+        """Return a line for each kind that is left out, and for each reason why a variant was excluded."""
         kinds = [f"{kind} is left out: {why}" for kind, why in self._kinds_left_out.items()]
         return kinds + [f"{name} is left out {times}×: {why}" for (name, why), times in self._left_out.items()]
 
@@ -91,51 +91,52 @@ class Choice:
         self,
         device,
         work: Hashable,
-        ways: Callable[[], Sequence[Way]],
-        trial: Callable[[Way], object],
+        variants: Callable[[], Sequence[KernelVariant]],
+        trial: Callable[[KernelVariant], object],
         flops=0,
         factors=None,
-    ) -> Way:
-        """Do the work by the chosen way.
+    ) -> KernelVariant:
+        """Do the work by the chosen variant.
 
-        trial(way): does the work by that way, any number of times, losing only its results; returns the result array,
-                    the same for all ways
-        factors:    type of the factors, which decides the rounding of results; by default that of activations
+        trial(variant): does the work by it, any number of times, losing only its results; returns the result array,
+                    the same for all variants
+        factors:    type of the factors, which decides the rounding of results; by default the type of activations
         """
-        return self._ways.get((device, work)) or self._find(device, work, ways(), trial, flops, factors)
+        return self._variants.get((device, work)) or self._find(device, work, variants(), trial, flops, factors)
 
-    def _find(self, device, work, able, trial, flops, factors) -> Way:
-        able = [way for way in able if not any(kind in way.name for kind in self._kinds_left_out)] or able[:1]
+    def _find(self, device, work, candidates, trial, flops, factors) -> KernelVariant:
+        kept = [each for each in candidates if not any(kind in each.name for kind in self._kinds_left_out)]
+        candidates = kept or candidates[:1]
         if device.recording:
-            return able[0]
+            return candidates[0]
         if work not in self.table:
-            seconds = {} if self._fixed or len(able) == 1 else self._time_all(device, able, trial, factors)
-            name = min(seconds, key=seconds.__getitem__, default=able[0].name)
+            seconds = {} if self._fixed or len(candidates) == 1 else self._time_all(device, candidates, trial, factors)
+            name = min(seconds, key=seconds.__getitem__, default=candidates[0].name)
             self.table[work] = Chosen(name, seconds, flops)
-        self._ways[device, work] = next(way for way in able if way.name == self.table[work].name)
-        return self._ways[device, work]
+        self._variants[device, work] = next(each for each in candidates if each.name == self.table[work].name)
+        return self._variants[device, work]
 
-    def _time_all(self, device, able, trial, factors) -> dict[str, float]:
+    def _time_all(self, device, candidates, trial, factors) -> dict[str, float]:
         seconds, first, most = {}, None, TOLERANCE[device.numbers(factors)]
-        for way in able:
+        for variant in candidates:
             try:
-                first = self._compared(device, way, trial, first, most)
-                seconds[way.name] = self._measure(device, lambda way=way: trial(way))
+                first = self._compared(device, variant, trial, first, most)
+                seconds[variant.name] = self._measure(device, lambda variant=variant: trial(variant))
             except (Unable, DeviceFullError) as error:
-                key = way.name, str(error)
+                key = variant.name, str(error)
                 self._left_out[key] = self._left_out.get(key, 0) + 1
         return seconds
 
-    def _compared(self, device, way, trial, first, most):
-        """Return (results, results of the first way that gave some, its name). Raises: Unable if this way gives
+    def _compared(self, device, variant, trial, first, most):
+        """Return (results, results of the first variant that gave some, its name). Raises: Unable if this one gives
         others.
         """
         if first is None:
-            out = trial(way)
-            return out, self._look(device, out), way.name
+            out = trial(variant)
+            return out, self._look(device, out), variant.name
         out, wanted, name = first
-        device.runtime.clear(out, device.stream)  # of the way before
-        trial(way)
+        device.runtime.clear(out, device.stream)  # of the variant before
+        trial(variant)
         if not distance(self._look(device, out), wanted) <= most and np.isfinite(wanted).all():
             raise Unable(f"its result differs from that of {name} by more than {most:g} of the norm")
         return first

@@ -14,12 +14,12 @@ ORTHONORMAL_BLOCK = 1024
 def take_largest(device: Device, x, pairs, k):
     if k == 0:
         return
-    found = _find(device, x, k)
+    threshold = _find(device, x, k)
     blocks, part = _parts(device, x.size)
     sizes = device.scratch("taken", (2, blocks), "int32")
-    given = x, x.size, part, found, sizes
-    _launch(device, "tally", blocks, *given)
-    _launch(device, "move", blocks, *given, *_halves(device, pairs, k))
+    arguments = x, x.size, part, threshold, sizes
+    _launch(device, "tally", blocks, *arguments)
+    _launch(device, "move", blocks, *arguments, *_halves(device, pairs, k))
 
 
 def add_pairs(device: Device, pairs, y, k):
@@ -38,16 +38,16 @@ def orthonormalise(device: Device, x_MR):
 
 def _find(device: Device, x, k):
     """Return (magnitude of the k-th largest, number of its equals to take), on the device."""
-    found, counts = device.scratch("found", 2, "uint64"), device.scratch("counts", BINS, "uint32")
-    _launch(device, "begin", 1, counts, found, k)
+    threshold, counts = device.scratch("found", 2, "uint64"), device.scratch("counts", BINS, "uint32")
+    _launch(device, "begin", 1, counts, threshold, k)
     blocks, _ = _parts(device, x.size)
     shift = 8 * x.dtype.itemsize - 1
     while shift > 0:
         step = min(shift, BITS)
         shift -= step
-        _launch(device, "count_bits", blocks, x, x.size, found, counts, shift, step)
-        _launch(device, "choose", 1, counts, found, step, threads=BLOCK // 2)
-    return found
+        _launch(device, "count_bits", blocks, x, x.size, threshold, counts, shift, step)
+        _launch(device, "choose", 1, counts, threshold, step, threads=BLOCK // 2)
+    return threshold
 
 
 def _parts(device: Device, count):

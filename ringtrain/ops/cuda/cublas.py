@@ -11,7 +11,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_size_t,
 import numpy as np
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
+from ringtrain.ops.cuda.faults import no_library
 
 WORKSPACE_BYTES = 32 << 20  # NVIDIA's recommendation for Hopper and Blackwell; older devices want 4 MiB
 SONAMES = "libcublas.so.13", "libcublas.so.12"
@@ -86,7 +86,7 @@ def _open():
     for path in _paths():
         with suppress(OSError):
             return ctypes.CDLL(path)
-    raise DeviceError(texts.NO_LIBRARY(doing="a matrix product of cuBLAS", error=", ".join(SONAMES)))
+    raise DeviceError(no_library("a matrix product of cuBLAS", ", ".join(SONAMES)))
 
 
 def _paths():
@@ -101,10 +101,10 @@ def _paths():
 def check_product(a, b, c) -> None:
     """Raise DeviceError for matrices that cannot be multiplied."""
     if a.columns != b.rows or (a.rows, b.columns) != (c.rows, c.columns) or c.transposed:
-        raise DeviceError(texts.PRODUCT(a=_extents(a), b=_extents(b), c=_extents(c)))
-    given, out = a.array.dtype, c.array.dtype
-    if given != b.array.dtype or (out != given and (given == np.float64 or out != np.float32)):
-        raise DeviceError(texts.PRODUCT(a=given.name, b=b.array.dtype.name, c=out.name))
+        raise DeviceError(f"a product of {_extents(a)} and {_extents(b)} to {_extents(c)}")
+    factor, out = a.array.dtype, c.array.dtype
+    if factor != b.array.dtype or (out != factor and (factor == np.float64 or out != np.float32)):
+        raise DeviceError(f"a product of {factor.name} and {b.array.dtype.name} to {out.name}")
 
 
 def _extents(matrix) -> str:

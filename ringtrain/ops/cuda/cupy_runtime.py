@@ -133,12 +133,12 @@ class CupyRuntime(Runtime):
         return address, pinned
 
     @as_device_errors("a copy")
-    def _copy(self, target, source, nbytes, given, stream):
+    def _copy(self, target, source, nbytes, source_bytes, stream):
         """Copy by CUDA, because CuPy's own copies are refused within a recording. Copies from unpinned memory return
         when it has been read.
         """
-        if nbytes != given:
-            raise DeviceError(f"a copy of {given} bytes to {nbytes}")
+        if nbytes != source_bytes:
+            raise DeviceError(f"a copy of {source_bytes} bytes to {nbytes}")
         if nbytes:
             runtime = self._cupy.cuda.runtime
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, stream.stream.ptr)

@@ -19,7 +19,7 @@ class Device:
     real:      dtype of weights, gradients, statistics
     active:    dtype of activations and their gradients
     precise:   whether products of float32 use float32, and not TF32
-    choice:    the choice among several ways to do the same work
+    choice:    the choice among several variants of the same work
     recording: whether work issued now is recorded
     """
 
@@ -50,7 +50,7 @@ class Device:
         return self._tickets
 
     def numbers(self, factors=None) -> str:
-        """Return the coarsest rounding in products of a type, by default that of activations: this type, or tf32."""
+        """Return the coarsest rounding in products of a type, by default of activations: this type, or tf32."""
         name = (self.active if factors is None else factors).name
         return "tf32" if name == "float32" and not self.precise else name
 

@@ -34,8 +34,8 @@ def add(device: Device, a, b, y, relu=False):
 
 
 def scale(device: Device, x, factor):
-    given = (factor, None) if isinstance(factor, int | float | np.number) else (1.0, factor)
-    _each(device, _kernel(device, "scale", x), x, x, x.size, *given)
+    factors = (factor, None) if isinstance(factor, int | float | np.number) else (1.0, factor)
+    _each(device, _kernel(device, "scale", x), x, x, x.size, *factors)
 
 
 def relu(device: Device, x, y):

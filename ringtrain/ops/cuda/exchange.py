@@ -15,8 +15,8 @@ def add_all(device: Device, sources, targets):
             raise ValueError(f"add_all got {len(arrays)} {name}; it takes 1 to {MOST}")
     count, dtype = sources[0].size, sources[0].dtype
     kernel = device.kernels.of(dtype)("exchange", "add_all")
-    given = *_filled(sources), *_filled(targets), len(sources), len(targets), count
-    device.each(kernel, count, *given, per_thread=16 // dtype.itemsize)
+    arguments = *_filled(sources), *_filled(targets), len(sources), len(targets), count
+    device.each(kernel, count, *arguments, per_thread=16 // dtype.itemsize)
 
 
 def _filled(arrays):

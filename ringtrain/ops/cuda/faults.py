@@ -1,8 +1,7 @@
 """Errors of a device: CuPy's errors as texts with a remedy."""
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops import texts
-from ringtrain.template import Template
+from ringtrain.template import LINES, Lines, escaped
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"
 BUSY = "cudaErrorDevicesUnavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE"
@@ -11,7 +10,7 @@ GIBIBYTE = 1 << 30
 
 
 class Unable(DeviceError):
-    """A way cannot do this work; the message is the reason."""
+    """A variant cannot do this work; the message is the reason."""
 
 
 def explain(error: Exception, index: int, doing: str) -> str | None:
@@ -27,12 +26,20 @@ def explain(error: Exception, index: int, doing: str) -> str | None:
             f"its mode; nvidia-smi -c DEFAULT lets processes share it): {text}"
         )
     if kind == "CompileException":
-        return Template("{doing} failed; the compiler says:\n{error}")(doing=doing, error=text)
+        return Lines(f"{doing} failed; the compiler says:\n{escaped(text, LINES)}")
     if kind in NAMES:
         return f"{doing} failed on device {index}: {text}"
     if isinstance(error, ImportError):
-        return texts.NO_LIBRARY(doing=doing, error=text.splitlines()[0])
+        return no_library(doing, text.splitlines()[0])
     return None
+
+
+def no_library(doing: str, error: str) -> str:
+    """Return the text for a library that is not installed."""
+    return (
+        f"{doing} wants a CUDA library that cannot be loaded; pip install 'ringtrain[cuda13]' (or cuda12) installs it: "
+        f"{error}"
+    )
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 
 from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.boxes import Boxes
-from ringtrain.ops.cuda.choice import Way
+from ringtrain.ops.cuda.choice import KernelVariant
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.kernels import Kernels
@@ -25,14 +25,14 @@ def matrix(array, rows: int, columns: int, stride: int | None = None, start: int
     return Matrix(array.reshape(-1), rows, columns, columns if stride is None else stride, start)
 
 
-def turned(given: Matrix) -> Matrix:
+def turned(matrix: Matrix) -> Matrix:
     """Return the transposed matrix."""
-    return Matrix(given.array, given.columns, given.rows, given.stride, given.start, not given.transposed)
+    return Matrix(matrix.array, matrix.columns, matrix.rows, matrix.stride, matrix.start, not matrix.transposed)
 
 
-def from_start(given: Matrix):
+def from_start(matrix: Matrix):
     """Return the array from the matrix's first element on."""
-    return given.array[given.start :] if given.start else given.array
+    return matrix.array[matrix.start :] if matrix.start else matrix.array
 
 
 def is_wide(runtime, array, *strides: int) -> bool:
@@ -63,22 +63,22 @@ class OwnProduct:
         if count > 1:
             parts = self._device.scratch("parts", count * rows * columns, self._kernels.real)
             tickets = self._device.tickets(tile.count(rows, columns))
-        given = bias, *((target, None) if rounds else (None, target)), parts, tickets
-        self._launch(a, b, tile, count, given, y.stride, each, flags)
+        outputs = bias, *((target, None) if rounds else (None, target)), parts, tickets
+        self._launch(a, b, tile, count, outputs, y.stride, each, flags)
 
-    def _launch(self, a, b, tile, count, given, stride, each, flags):
+    def _launch(self, a, b, tile, count, outputs, stride, each, flags):
         name = f"gemm_{'t' if a.transposed else 'n'}{'t' if b.transposed else 'n'}"
         kernel = self._kernels("gemm", name, **tile.defines, CORES=int(self._cores))
         tiles = tile.count(a.rows, b.columns)
         flags |= WIDE_A * self._wide(a) + WIDE_B * self._wide(b)
         kernel(
-            (tiles, 1, count), THREADS, self._device.stream, from_start(a), from_start(b), *given,
+            (tiles, 1, count), THREADS, self._device.stream, from_start(a), from_start(b), *outputs,
             a.rows, b.columns, a.columns, a.stride, b.stride, stride, each, flags,
             shared_bytes=tile.shared_bytes,
         )  # fmt: skip
 
-    def _wide(self, given: Matrix) -> bool:
-        return is_wide(self._device.runtime, from_start(given), given.stride)
+    def _wide(self, matrix: Matrix) -> bool:
+        return is_wide(self._device.runtime, from_start(matrix), matrix.stride)
 
 
 class WgmmaProduct:
@@ -107,11 +107,11 @@ class WgmmaProduct:
             target, (1, a.rows, b.columns, y.stride), accumulate,
         )  # fmt: skip
 
-    def _map(self, given: Matrix, rows: int, deep: bool):
+    def _map(self, matrix: Matrix, rows: int, deep: bool):
         """Return the map of a factor whose panels have so many rows (or columns, of the right one)."""
-        length, lines = (given.rows, given.columns) if given.transposed else (given.columns, given.rows)
-        boxes = Boxes((length, lines, 1), (given.stride, given.stride * lines), wgmma.panel(rows, deep))
-        return self._launches.map(from_start(given), boxes)
+        length, lines = (matrix.rows, matrix.columns) if matrix.transposed else (matrix.columns, matrix.rows)
+        boxes = Boxes((length, lines, 1), (matrix.stride, matrix.stride * lines), wgmma.panel(rows, deep))
+        return self._launches.map(from_start(matrix), boxes)
 
 
 class BlasProduct:
@@ -139,16 +139,16 @@ def by_cores(precise: bool, dtype) -> bool:
     return dtype.itemsize == 2 or (dtype.itemsize == 4 and not precise)
 
 
-def products_of(device: Device, kernels: Kernels, rows: int, columns: int, whole: bool = False) -> list[Way]:
-    """Return every way to a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, by wgmma
-    where there is one, then cuBLAS. ``whole``: whether the lines of both factors are whole 16 bytes.
+def products_of(device: Device, kernels: Kernels, rows: int, columns: int, whole: bool = False) -> list[KernelVariant]:
+    """Return every variant of a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, by
+    wgmma where there is one, then cuBLAS. ``whole``: whether the lines of both factors are whole 16 bytes.
     """
-    own = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
+    own_product = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
     usual = choose_tile(rows, columns, kernels.act.itemsize)
     fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]
-    blas = Way("cuBLAS", BlasProduct(device, kernels, device.precise))
-    ours = [Way("own", own()), *(Way(f"own {tile}", own(tile)) for tile in fits)]
+    blas = KernelVariant("cuBLAS", BlasProduct(device, kernels, device.precise))
+    ours = [KernelVariant("own", own_product()), *(KernelVariant(f"own {tile}", own_product(tile)) for tile in fits)]
     if whole and wgmma.is_offered(device.runtime, kernels.act):
         tiles = wgmma.worth(columns)
-        ours += [Way(f"wgmma {tile}", WgmmaProduct(device, kernels, tile)) for tile in tiles]
+        ours += [KernelVariant(f"wgmma {tile}", WgmmaProduct(device, kernels, tile)) for tile in tiles]
     return [*ours, blas]

@@ -21,9 +21,9 @@ def group_norm_back(
     slices = -(-rows // slice_rows)
     partial = device.scratch("sums of rows", (max(1, slices), 2, channels), "float64")
     if rows:
-        given = x_NSC, mean_NG, inverse_NG, dy_NSC, partial, rows, slice_rows, pixels, channels, groups
+        arguments = x_NSC, mean_NG, inverse_NG, dy_NSC, partial, rows, slice_rows, pixels, channels, groups
         kernel, blocks = device.kernels("group_norm", "group_norm_sums"), (slices, -(-channels // COLUMNS))
-        kernel(blocks, (COLUMNS, LANES), device.stream, *given)
+        kernel(blocks, (COLUMNS, LANES), device.stream, *arguments)
     kernel = device.kernels("group_norm", "group_norm_gradients")
     sums = partial, dgamma_C, dbeta_C, slices, channels, accumulate
     kernel(-(-channels // THREADS), THREADS, device.stream, *sums)

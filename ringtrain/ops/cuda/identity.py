@@ -17,12 +17,12 @@ def _asked(index: int) -> bytes | None:
     """Return the UUID by cuDeviceGetUuid_v2, which drivers have had since CUDA 11.4."""
     try:
         driver = ctypes.CDLL(DRIVER)
-        device, found = ctypes.c_int(), ctypes.create_string_buffer(BYTES)
+        device, uuid = ctypes.c_int(), ctypes.create_string_buffer(BYTES)
         calls = (
             lambda: driver.cuInit(0),
             lambda: driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index)),
-            lambda: driver.cuDeviceGetUuid_v2(found, device),
+            lambda: driver.cuDeviceGetUuid_v2(uuid, device),
         )
-        return None if any(call() for call in calls) else found.raw
+        return None if any(call() for call in calls) else uuid.raw
     except (OSError, AttributeError):  # no such library, or no such function in it
         return None

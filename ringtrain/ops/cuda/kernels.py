@@ -2,7 +2,7 @@
 
     kernels("elementwise", "add")(blocks, threads, stream, a, b, y, count)
 
-A source uses REAL for the type of weights and of arithmetic, and ACT for that of activations. Its includes of this
+A source uses REAL for the type of weights and of arithmetic, and ACT for the type of activations. Its includes of this
 folder are inserted before it is compiled: the compiler's cache on disk identifies a source by its text alone.
 """
 

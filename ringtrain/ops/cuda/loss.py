@@ -21,8 +21,8 @@ def softmax_cross_entropy(
     if not rows:
         return
     results = device.scratch("results of rows", (3, rows), "float64")
-    given = x_NK, labels_N, dx_NK, results, totals_3, device.tickets(1)
-    _rows(device, "cross_entropy", rows, classes, *given, rows, classes, scale, smoothing, ignore, factor_1)
+    arguments = x_NK, labels_N, dx_NK, results, totals_3, device.tickets(1)
+    _rows(device, "cross_entropy", rows, classes, *arguments, rows, classes, scale, smoothing, ignore, factor_1)
 
 
 def value_loss(device: Device, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
@@ -31,8 +31,8 @@ def value_loss(device: Device, kind, x_N, labels_N, dx_N, totals_3, scale, delta
     blocks = min(MOST_BLOCKS, -(-x_N.size // ROW_BLOCK))
     results = device.scratch("results of blocks", (3, blocks), "float64")
     kernel = device.kernels("loss", "class_values" if labels_N.dtype == "int32" else "values")
-    given = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, totals_3, device.tickets(1)
-    kernel(blocks, ROW_BLOCK, device.stream, *given, x_N.size, scale, delta, factor_1)
+    arguments = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, totals_3, device.tickets(1)
+    kernel(blocks, ROW_BLOCK, device.stream, *arguments, x_N.size, scale, delta, factor_1)
 
 
 def mix_totals(device: Device, a_3, b_3, totals_3, share):

@@ -65,11 +65,11 @@ def normalise_back(
         totals, levels, *outputs, 1 / (pixels * total), accumulate,
     )  # fmt: skip
     if dx_NHWC is not None:
-        given = x_NHWC, dy_NHWC, s.gamma, s.beta, s.mean, s.var, levels, dx_NHWC, s.eps
-        _launch_back(device, "input_gradient", mask, columns, *given)
+        arguments = x_NHWC, dy_NHWC, s.gamma, s.beta, s.mean, s.var, levels, dx_NHWC, s.eps
+        _launch_back(device, "input_gradient", mask, columns, *arguments)
 
 
-# ── by given statistics, and by those of several ranks ────────────────────────────────────────────────────
+# ── by given statistics, and by statistics of several ranks ────────────────────────────────────────────────────
 def batch_norm_fixed(device: Device, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False, a_NHWC=None):
     _normalise(device, x_NHWC, a_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, None, eps, relu)
 
@@ -100,8 +100,8 @@ def batch_norm_dx(device: Device, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_
     _, levels = _totals(device, 1, columns.channels)
     kernel = device.kernels("norm_back", "levels_of_totals", MASKED_BY=PLAIN)
     device.each(kernel, columns.channels, sums_2C, var_C, levels, columns.channels, count, eps)
-    given = x_NHWC, dy_NHWC, gamma_C, None, mean_C, var_C, levels, dx_NHWC, eps
-    _launch_back(device, "input_gradient", PLAIN, columns, *given)
+    arguments = x_NHWC, dy_NHWC, gamma_C, None, mean_C, var_C, levels, dx_NHWC, eps
+    _launch_back(device, "input_gradient", PLAIN, columns, *arguments)
 
 
 # ── kernels ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,8 +121,8 @@ def _sums(device: Device, columns, mask, x, y, bits, dy, gamma, beta, mean, var,
     _, across = columns.blocks
     partial = device.scratch("sums of slices", columns.partial(2), device.real)
     tickets = device.tickets((columns.groups + 1) * across)
-    given = x, y, bits, dy, gamma, beta, mean, var, partial, tickets, totals, levels, *outputs, weight, accumulate
-    _launch_back(device, "gradient_sums", mask, columns, *given, eps)
+    arguments = x, y, bits, dy, gamma, beta, mean, var, partial, tickets, totals, levels, *outputs, weight, accumulate
+    _launch_back(device, "gradient_sums", mask, columns, *arguments, eps)
 
 
 def _launch_back(device: Device, function: str, mask: int, columns: CudaColumns, *arguments):

@@ -14,7 +14,7 @@ class PinnedMemory:
         self._starts = []  # in order
 
     def add(self, memory: np.ndarray) -> None:
-        """Add ``memory``, which stays known as long as it, or a view of it, lives."""
+        """Register page-locked memory until its last view dies."""
         start = memory.ctypes.data
         self._ends[start] = start + memory.nbytes
         insort(self._starts, start)

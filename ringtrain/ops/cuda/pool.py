@@ -39,17 +39,17 @@ def global_avg_pool_back(device: Device, dy_NC, dx_NHWC):
     _each(device, "global_avg_pool_back", vector, dx_NHWC, dy_NC, dx_NHWC, *extents)
 
 
-def _windows(device: Device, function, x_NHWC, y_NPQC, geometry, made, *arrays):
+def _windows(device: Device, function, x_NHWC, y_NPQC, geometry, output, *arrays):
     """Launch a kernel with a thread for each element of ``made``, which is x or y."""
     (n, height, width, channels), (p, q) = x_NHWC.shape, y_NPQC.shape[1:3]
     extents = n, height, width, channels, p, q, geometry.kernel, geometry.stride, geometry.pad
     vector = vector_of(device.runtime, channels, *arrays)
-    _each(device, function, vector, made, *arrays, *extents)
+    _each(device, function, vector, output, *arrays, *extents)
 
 
-def _each(device: Device, function, vector, made, *arguments):
+def _each(device: Device, function, vector, output, *arguments):
     kernel = device.kernels("pool", function)
-    device.each(kernel, made.size, *arguments, int(vector > 1), per_thread=vector)
+    device.each(kernel, output.size, *arguments, int(vector > 1), per_thread=vector)
 
 
 def _lines(x):

@@ -41,19 +41,19 @@ def product(device: Device, a, b, y, a_transposed=False, b_transposed=False, acc
 
 def _multiply(device: Device, what, kernels, a, b, y, bias=None, relu=False, accumulate=False):
     rows, columns, depth = a.rows, b.columns, a.columns
-    way = device.choice(
+    variant = device.choice(
         device,
         (what, kernels.act.name, (rows, columns, depth), a.transposed, b.transposed, bias is not None, relu),
         lambda: products_of(device, kernels, rows, columns, is_whole(a.stride, b.stride)),
-        lambda way: _try(device, way, a, b, _spare(device, y) if accumulate else y, bias, relu),
+        lambda variant: _try(device, variant, a, b, _spare(device, y) if accumulate else y, bias, relu),
         2 * rows * columns * depth,
         kernels.act,
     )
-    way.run(a, b, y, bias, relu, accumulate)
+    variant.run(a, b, y, bias, relu, accumulate)
 
 
-def _try(device: Device, way, a, b, y, bias, relu):
-    way.run(a, b, y, bias, relu)
+def _try(device: Device, variant, a, b, y, bias, relu):
+    variant.run(a, b, y, bias, relu)
     return y.array
 
 

@@ -31,5 +31,5 @@ def _within(device: Device, function, scale, *arrays, rest):
     """Launch a kernel over as many channels at a time as fit in 16 bytes of ``scale``, whose type is the widest."""
     vector = vector_of(device.runtime, scale.shape[-1], scale, *arrays)
     kernel = device.kernels("response", function)
-    given = *arrays, *scale.shape, *rest, int(vector > 1)
-    device.each(kernel, scale.size, *given, per_thread=vector)
+    arguments = *arrays, *scale.shape, *rest, int(vector > 1)
+    device.each(kernel, scale.size, *arguments, per_thread=vector)

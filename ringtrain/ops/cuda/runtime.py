@@ -72,7 +72,7 @@ class Facts:
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """``rows`` × ``columns`` elements of ``array``, row by row, ``stride`` elements from row to row (the columns,
-    unless it is part of a wider matrix), from element ``start`` on. ``transposed``: rows and columns are those of the
+    unless it is part of a wider matrix), from element ``start`` on. ``transposed``: rows and columns are of the
     matrix in the product, and each of its columns is a row of memory.
     """
 

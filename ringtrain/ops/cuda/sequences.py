@@ -18,8 +18,8 @@ def embedding_back(device: Device, x_NL, dy_NLD, dw_VD, accumulate=False):
     entries, units = dw_VD.shape
     each = -(-entries // MOST_PARTS)
     blocks = -(-units // THREADS), -(-entries // each)
-    given = x_NL, dy_NLD, dw_VD, x_NL.size, entries, units, each, accumulate
-    device.kernels("sequences", "embedding_back")(blocks, THREADS, device.stream, *given)
+    arguments = x_NL, dy_NLD, dw_VD, x_NL.size, entries, units, each, accumulate
+    device.kernels("sequences", "embedding_back")(blocks, THREADS, device.stream, *arguments)
 
 
 def add_bias(device: Device, x_ND, b_D, y_ND):
@@ -34,9 +34,9 @@ def attention(device: Device, x_NLE, y_NLD, y_NHLL, causal=False):
 
 
 def attention_back(device: Device, x_NLE, y_NHLL, dy_NLD, dx_NLE):
-    given, scores = (x_NLE, y_NHLL, dy_NLD), _scores(device, y_NHLL)
-    _rows(device, "attention_back", y_NHLL, dy_NLD, *given, scores, dx_NLE)
-    _rows(device, "attention_back_keys", y_NHLL, dy_NLD, *given, scores, dx_NLE)
+    inputs, scores = (x_NLE, y_NHLL, dy_NLD), _scores(device, y_NHLL)
+    _rows(device, "attention_back", y_NHLL, dy_NLD, *inputs, scores, dx_NLE)
+    _rows(device, "attention_back_keys", y_NHLL, dy_NLD, *inputs, scores, dx_NLE)
 
 
 def _scores(device: Device, y_NHLL):

@@ -69,8 +69,8 @@ class KernelParameter:
     @cached_property
     def limits(self) -> tuple[int, int] | None:
         """The least and the largest value of a whole number; None for others."""
-        found = np.iinfo(self.dtype) if self.dtype and self.dtype[0] in "iu" else None
-        return None if found is None else (int(found.min), int(found.max))
+        integers = np.iinfo(self.dtype) if self.dtype and self.dtype[0] in "iu" else None
+        return None if integers is None else (int(integers.min), int(integers.max))
 
 
 def parse_signatures(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
@@ -78,8 +78,8 @@ def parse_signatures(source: str, types: dict[str, str]) -> dict[str, tuple[Kern
 
     Raises: ValueError for a parameter that is neither a number nor an array of numbers.
     """
-    found = KERNEL.findall(COMMENT.sub(" ", source))
-    return {name: tuple(_parameters(name, text, types)) for name, text in found}
+    declarations = KERNEL.findall(COMMENT.sub(" ", source))
+    return {name: tuple(_parameters(name, text, types)) for name, text in declarations}
 
 
 def _parameters(kernel, text, types):

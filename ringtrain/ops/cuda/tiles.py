@@ -1,7 +1,7 @@
 """The tile of a product, and the slices of its sums: chosen from its size alone.
 
 A tile of rows × columns takes, for each element of the sums, rows · columns multiply-adds and reads rows + columns
-elements. Of 2 bytes each, on an H200 (4.8 TB/s from memory; 989 · 10¹² FLOP/s by tensor cores, of which the instruction
+elements. Of 2 bytes each, on an H200 (4.8 TB/s from memory; 989 · 10¹² FLOP/s by tensor cores, whose instruction
 used here can reach about 600):
 
     tile         FLOP for each    bytes read at     FLOP/s if all were    shared memory    blocks on
@@ -58,7 +58,7 @@ def able(itemsize: int) -> tuple[Tile, ...]:
 
 
 def worth(rows: int, columns: int, itemsize: int) -> tuple[Tile, ...]:
-    """Return those of them that would not be half empty."""
+    """Return the tiles that the matrix fills at least half."""
     fits = (tile for tile in able(itemsize) if rows > tile.rows // 2 and columns > tile.columns // 2)
     return tuple(fits) or (SMALL,)
 

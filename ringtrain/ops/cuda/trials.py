@@ -1,4 +1,4 @@
-"""Trials of a way: its seconds on the device, and the numbers that it gives.
+"""Trials of a variant: its seconds on the device, and the numbers that it gives.
 
 A kernel of a few microseconds is done before Python has issued the next one, so that events around single launches
 would measure Python. Work is therefore timed as a graph, several runs in one.
@@ -29,7 +29,7 @@ def seconds_of(device, run) -> float:
 
 
 def _recorded(device, run):
-    """Return the recording. It may fail at its end too, with an error that does not come from the way itself."""
+    """Return the recording. It may fail at its end too, with an error that does not come from the variant itself."""
     try:
         with device.record() as graphs:
             run()
@@ -67,8 +67,8 @@ def sample_of(device, array) -> np.ndarray:
     return host.astype(np.float64)
 
 
-def distance(given: np.ndarray, wanted: np.ndarray) -> float:
+def distance(values: np.ndarray, wanted: np.ndarray) -> float:
     """Return ‖given - wanted‖ / ‖wanted‖; infinite or NaN if that is no number."""
     with np.errstate(all="ignore"):
-        off, size = np.linalg.norm(given - wanted), np.linalg.norm(wanted)
+        off, size = np.linalg.norm(values - wanted), np.linalg.norm(wanted)
         return float(off / size) if size else (0.0 if off == 0 else float("inf"))

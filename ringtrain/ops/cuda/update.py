@@ -21,8 +21,8 @@ NO_NORM, NO_LIMIT = -1, -1.0
 def chunks_of(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
     """Cut pieces (start, stop) into chunks. Shapes: → int64 [chunks, 3]: first element, elements, place of the piece"""
     cut = [
-        (at, min(CHUNK, stop - at), place)
-        for place, (start, stop) in enumerate(pieces)
+        (at, min(CHUNK, stop - at), index)
+        for index, (start, stop) in enumerate(pieces)
         for at in range(start, stop, CHUNK)
     ]
     return np.array(cut, np.int64).reshape(-1, 3)
@@ -46,8 +46,8 @@ def gradient_squares(device: Device, g, pieces, squares_1):
         return
     parts = device.scratch("parts of squares", MOST_PARTS, "float64")
     kernel = device.kernels.of(g.dtype)("numbers", "square_sum")
-    given = g, chunks, count, parts, device.tickets(1), squares_1
-    kernel(min(count, MOST_PARTS), THREADS, device.stream, *given)
+    arguments = g, chunks, count, parts, device.tickets(1), squares_1
+    kernel(min(count, MOST_PARTS), THREADS, device.stream, *arguments)
 
 
 def begin_update(device: Device, numbers, squares_1=None, limit=None, loss_scale_3=None, dynamic=False, totals_3=None):
@@ -62,8 +62,8 @@ def update_squares(device: Device, rule, ranges, w, g, slots, first, numbers, sq
         return
     state, _ = _states(rule, slots)
     parts = device.scratch("parts of norms", 2 * table.count, "float64")
-    given = w, g, *state, table.chunks, table.ranges, numbers, parts, first, table.count
-    _launch(device, rule, "directions", table, w, *given, rule.momentum, rule.beta2, rule.eps)
+    arguments = w, g, *state, table.chunks, table.ranges, numbers, parts, first, table.count
+    _launch(device, rule, "directions", table, w, *arguments, rule.momentum, rule.beta2, rule.eps)
     if table.norms:
         kernel = _kernel(device, rule, "add_norms", w)
         kernel(table.norms, THREADS, device.stream, parts, table.spans, numbers, squares_N2)
@@ -74,9 +74,9 @@ def update(device: Device, rule, ranges, w, g, slots, first, numbers, squares_N2
     if not table.count:
         return
     state, average = _states(rule, slots)
-    given = w, g, *state, average, squares_N2, table.chunks, table.ranges, numbers, first, table.count
+    arguments = w, g, *state, average, squares_N2, table.chunks, table.ranges, numbers, first, table.count
     constants = rule.momentum, rule.beta2, rule.eps, rule.trust_coefficient, rule.trust_limit, rule.correction
-    _launch(device, rule, "update", table, w, *given, *constants, rule.ema or 0.0)
+    _launch(device, rule, "update", table, w, *arguments, *constants, rule.ema or 0.0)
 
 
 def _launch(device: Device, rule: UpdateRule, name: str, table: UpdateTable, w, *arguments) -> None:
@@ -122,5 +122,5 @@ def _on_device(device: Device, host: np.ndarray) -> Array:
 
 def _states(rule: UpdateRule, slots: Sequence[Array]) -> tuple[list[Array | None], Array | None]:
     """Return (the two arrays of state that a kernel takes, the average)."""
-    own, average = (slots[:-1], slots[-1]) if rule.ema is not None else (slots, None)
-    return [*own, None, None][:2], average
+    state, average = (slots[:-1], slots[-1]) if rule.ema is not None else (slots, None)
+    return [*state, None, None][:2], average

@@ -11,6 +11,6 @@ def upsample_back(device: Device, dy_NPQC, dx_NHWC, bilinear=False):
     _each(device, "upsample_back", dx_NHWC, dy_NPQC, dx_NHWC, dx_NHWC, dy_NPQC, bilinear)
 
 
-def _each(device: Device, function, made, source, target, small, large, bilinear):
+def _each(device: Device, function, output, source, target, small, large, bilinear):
     kernel, scale = device.kernels("upsample", function), large.shape[1] // small.shape[1]
-    device.each(kernel, made.size, source, target, *small.shape, scale, bilinear)
+    device.each(kernel, output.size, source, target, *small.shape, scale, bilinear)

@@ -83,7 +83,7 @@ def panel(rows: int, deep: bool) -> tuple[int, int, int]:
 
 @contextmanager
 def _or_unable():
-    """A compiler or a driver that refuses leaves the other ways."""
+    """A compiler or a driver that refuses leaves the other variants."""
     try:
         yield
     except DeviceError as error:

@@ -25,7 +25,6 @@ import numpy as np
 
 from ringtrain.child import child_command
 from ringtrain.errors import DeviceError, DeviceFullError, RingtrainError
-from ringtrain.ops import texts
 from ringtrain.ops.cuda import CudaOps, wgmma
 from ringtrain.ops.cuda.checks import import_cupy
 from ringtrain.ops.cuda.choice import SETTING, TOLERANCE, WGMMA, kinds_left_out
@@ -71,7 +70,7 @@ def _digest(facts: Facts, precision: str) -> str:
 
 
 def ask(path: Path, child: Sequence[str], limit_s: float = LIMIT_S) -> str:
-    """Return why wgmma is not offered: nothing where it is. By the verdict in a file, or by that of a child."""
+    """Return why wgmma is not offered: nothing where it is. By the verdict in a file, or of a child."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +82,7 @@ def ask(path: Path, child: Sequence[str], limit_s: float = LIMIT_S) -> str:
         with suppress(ValueError, KeyError, TypeError):  # nothing yet, or its writer was killed
             return json.load(file)["why"]
         if waited:
-            return texts.WGMMA_UNTRIED(why="another process tried, and has no verdict")
+            return _untried("another process tried, and has no verdict")
         why, is_verdict = run(child, limit_s, path)
         if is_verdict:
             file.truncate(0)
@@ -108,32 +107,38 @@ def run(child: Sequence[str], limit_s: float, path: Path) -> tuple[str, bool]:
             child, timeout=limit_s, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
         )
     except subprocess.TimeoutExpired:
-        return texts.WGMMA_UNTRIED(why=f"it was not done after {limit_s:g} s"), False
+        return _untried(f"it was not done after {limit_s:g} s"), False
     code = done.returncode
     if code == 0:
         return "", True
     why = (done.stderr.strip().splitlines() or [f"ended by signal {-code}" if code < 0 else f"exit code {code}"])[-1]
     if code != FAILED and (code > 0 or -code in OUTSIDE):
-        return texts.WGMMA_UNTRIED(why=why), False
+        return _untried(why), False
     return f"a child process tried it on this GPU, and failed: {why}; to try again, remove {path}", True
+
+
+def _untried(why: str) -> str:
+    return f"a child process could not try it on this GPU ({why})"
 
 
 # ── the child ─────────────────────────────────────────────────────────────────────────────────────────────────────
 class Beside:
-    """In the place of a Choice: takes the first way, and compares those by wgmma with it. ``compared``: how many."""
+    """In the place of a Choice: takes the first variant, and compares with it the ``compared`` variants by wgmma."""
 
     def __init__(self):
         self.compared = 0
 
-    def __call__(self, device, work, ways, trial, flops=0, factors=None):
-        first, *others = ways()
+    def __call__(self, device, work, variants, trial, flops=0, factors=None):
+        first, *others = variants()
         result, most = trial(first), TOLERANCE[device.numbers(factors)]
         wanted = sample_of(device, result)
-        for way in others:
-            if WGMMA in way.name:
+        for each in others:
+            if WGMMA in each.name:
                 device.runtime.clear(result, device.stream)
-                if not distance(sample_of(device, trial(way)), wanted) <= most:
-                    raise Unable(f"{work[0]} by {way.name} differs from {first.name} by more than {most:g} of the norm")
+                if not distance(sample_of(device, trial(each)), wanted) <= most:
+                    raise Unable(
+                        f"{work[0]} by {each.name} differs from {first.name} by more than {most:g} of the norm"
+                    )
                 self.compared += 1
         return first
 

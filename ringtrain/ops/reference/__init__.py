@@ -29,7 +29,7 @@ def operations():
 
 
 class ReferenceOps(HostOps):
-    """The operations in plain NumPy: those of :data:`MODULES`, and the ones below."""
+    """The operations in plain NumPy: the functions of :data:`MODULES`, and the methods below."""
 
     name = "reference"
     vars().update(operations())

@@ -6,7 +6,7 @@ from ringtrain.ops import keys
 from ringtrain.ops.pairs import cut_pairs
 from ringtrain.ops.reference.simple import put, random_bits
 
-# A column of which no more than this many roundings is left has no direction of its own.
+# A column has no direction of its own if no more than this many roundings is left of it.
 NOTHING_LEFT = 16
 
 

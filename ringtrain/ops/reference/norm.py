@@ -1,4 +1,4 @@
-"""Local response normalisation, batch normalisation, and that of groups of channels."""
+"""Local response normalisation, batch normalisation, and normalisation of groups of channels."""
 
 import numpy as np
 

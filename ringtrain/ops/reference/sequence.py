@@ -19,7 +19,7 @@ def embedding_back(x_NL, dy_NLD, dw_VD, accumulate=False):
 
 
 def _known(x_NL, entries):
-    """Return which numbers are those of entries."""
+    """Return which numbers are numbers of entries."""
     return (x_NL >= 0) & (x_NL < entries) & (x_NL == np.floor(x_NL))
 
 
@@ -43,8 +43,8 @@ def attention_back(x_NLE, y_NHLL, dy_NLD, dx_NLE):
     dy = dy_NLD.reshape(n, length, heads, q.shape[3]).swapaxes(1, 2)
     dp = dy @ v.swapaxes(2, 3)
     ds = y_NHLL * (dp - (y_NHLL * dp).sum(axis=3, keepdims=True)) / math.sqrt(q.shape[3])
-    found = ds @ k, ds.swapaxes(2, 3) @ q, y_NHLL.swapaxes(2, 3) @ dy
-    dx_NLE[...] = np.concatenate([each.swapaxes(1, 2).reshape(dy_NLD.shape) for each in found], axis=2)
+    gradients = ds @ k, ds.swapaxes(2, 3) @ q, y_NHLL.swapaxes(2, 3) @ dy
+    dx_NLE[...] = np.concatenate([each.swapaxes(1, 2).reshape(dy_NLD.shape) for each in gradients], axis=2)
 
 
 def _heads(x_NLE, heads):

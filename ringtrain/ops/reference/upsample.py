@@ -1,4 +1,4 @@
-"""Larger images: each axis is a product with a small matrix, a row of which has the shares of the pixels."""
+"""Larger images: each axis is a product with a small matrix, whose rows have the shares of the pixels."""
 
 import numpy as np
 

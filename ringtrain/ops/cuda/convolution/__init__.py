@@ -1,4 +1,4 @@
-"""Convolution on a GPU: the passes of a layer, each by the way that :class:`~ringtrain.ops.cuda.choice.Choice` chooses.
+"""Convolution on a GPU: the passes of a layer, each by the variant of :class:`~ringtrain.ops.cuda.choice.Choice`.
 
     columns     windows as a matrix in memory, a product      forward and dw, if 16-byte loads cannot read windows;
                                                               1 × 1, where the image is that matrix; large kernels
@@ -7,14 +7,14 @@
     cuDNN       where nvidia-cudnn-frontend is installed      passes for which cuDNN has an engine
 
 A fixed choice takes the first of them. The mask of max(·, 0) and db come before, and are common to all. An image that
-is not normalised yet is so as implicit products load it, and before all other ways; moments of the result are made by
-implicit products and wgmma, and after all other ways: a trial takes as long as both.
+is not normalised yet is so as implicit products load it, and before all other variants; moments of the result are made
+by implicit products and wgmma, and after all other variants: a trial takes as long as both.
 """
 
 from functools import partial
 
 from ringtrain.ops.cuda.channels import unfinish
-from ringtrain.ops.cuda.choice import Way
+from ringtrain.ops.cuda.choice import KernelVariant
 from ringtrain.ops.cuda.convolution.columns import ColumnsConvolution
 from ringtrain.ops.cuda.convolution.cudnn import Cudnn, is_installed
 from ringtrain.ops.cuda.convolution.implicit import Implicit
@@ -34,7 +34,7 @@ RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's argum
 
 
 class CudaConvolution:
-    """Convolution and its gradients. ``library``: passes by cuDNN; by default those of the installed library."""
+    """Convolution and its gradients. ``library``: passes by cuDNN; by default the installed one."""
 
     def __init__(self, device: Device, library: Cudnn | None = None):
         self._device, self._library = device, library or (Cudnn(device) if is_installed() else None)
@@ -43,9 +43,9 @@ class CudaConvolution:
         plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
         if not plan.pixels:
             return None
-        given = x_NHWC, w_RSCK, b_K, y_NPQK, relu, moments, ghost
-        found = self._do(FORWARD, plan, given, key=(b_K is not None, relu, isinstance(x_NHWC, Normalised), ghost))
-        return None if found is None or moments is None else Moments(moments, *found)
+        arguments = x_NHWC, w_RSCK, b_K, y_NPQK, relu, moments, ghost
+        slices = self._do(FORWARD, plan, arguments, key=(b_K is not None, relu, isinstance(x_NHWC, Normalised), ghost))
+        return None if slices is None or moments is None else Moments(moments, *slices)
 
     def conv2d_back(
         self, x_NHWC, w_RSCK, y_NPQK, dy_NPQK, dw_RSCK, db_K, dx_NHWC, geometry, relu=False, accumulate=False, add=False
@@ -63,12 +63,12 @@ class CudaConvolution:
         if dx is not None:
             self._do(INPUT_BACK, plan, (w, dy, dx, add), (lambda: (w, dy, self._cleared(dx), True)) if add else None)
 
-    def _spare(self, given):
+    def _spare(self, array):
         """Return an array for trials, because the given one may hold sums that are added to."""
-        return self._device.scratch("trial", given.size, given.dtype)
+        return self._device.scratch("trial", array.size, array.dtype)
 
-    def _cleared(self, given):
-        spare = self._spare(given).reshape(given.shape)
+    def _cleared(self, array):
+        spare = self._spare(array).reshape(array.shape)
         self._device.runtime.clear(spare, self._device.stream)
         return spare
 
@@ -80,49 +80,49 @@ class CudaConvolution:
             self._device.runtime.clear(dx, self._device.stream)
 
     def _do(self, what: str, plan: ConvolutionPlan, arguments, trial=None, key=()):
-        """Do a pass, and return what its way does. ``trial()`` returns other arguments for trials, if these are added
-        to."""
+        """Run a pass by the chosen variant; return its result. ``trial()`` makes scratch outputs for timing where the
+        real ones are added to."""
         device, adds = self._device, what == INPUT_BACK and arguments[-1]
         measures = what == FORWARD and arguments[-1] > 0
-        way = device.choice(
+        variant = device.choice(
             device,
             (what, device.active.name, plan, adds, *key),
-            lambda: self._ways(what, plan, arguments[0], measures),
-            lambda way: self._try(way, what, plan, trial() if trial else arguments),
+            lambda: self._variants(what, plan, arguments[0], measures),
+            lambda variant: self._try(variant, what, plan, trial() if trial else arguments),
             plan.flops,
         )
-        return way.run(plan, *arguments)
+        return variant.run(plan, *arguments)
 
-    def _try(self, way, what, plan, arguments):
-        found = way.run(plan, *arguments)
-        if what == FORWARD and arguments[-1] > 0 and found is None:
+    def _try(self, variant, what, plan, arguments):
+        slices = variant.run(plan, *arguments)
+        if what == FORWARD and arguments[-1] > 0 and slices is None:
             measure(self._device, arguments[RESULT[what]], arguments[-1])  # as it will have to be
         return arguments[RESULT[what]]
 
-    def _ways(self, what, plan, x, measures) -> list[Way]:
+    def _variants(self, what, plan, x, measures) -> list[KernelVariant]:
         """``x``: the first argument of the pass, which may be an image to normalise. ``measures``: moments are wanted:
         then products of the image as a matrix come last."""
         if isinstance(x, Normalised):
-            plain = self._ways(what, plan, x.x, measures)
-            plain = [Way(f"normalised, {way.name}", self._normalising(way.run)) for way in plain]
+            plain = self._variants(what, plan, x.x, measures)
+            plain = [KernelVariant(f"normalised, {variant.name}", self._normalising(variant.run)) for variant in plain]
             reads = Implicit.able(plan) and Implicit(self._device).normalises(plan, x)
             return [*(self._implicit(what, plan) if reads else []), *plain]
         gathers = Implicit.able(plan)
-        ways = self._by_columns(what, plan) if not gathers or self._suits_columns(what, plan) else []
+        variants = self._by_columns(what, plan) if not gathers or self._suits_columns(what, plan) else []
         implicit = self._implicit(what, plan) if gathers else []
-        ways = [*implicit, *ways] if measures else [*ways, *implicit]
-        ways += self._wgmma(what, plan) if WgmmaConvolution.able(self._device, plan, direct=measures) else []
+        variants = [*implicit, *variants] if measures else [*variants, *implicit]
+        variants += self._wgmma(what, plan) if WgmmaConvolution.able(self._device, plan, direct=measures) else []
         if self._library is not None and self._library.able(plan):
-            ways.append(Way("cuDNN", self._adding(what, getattr(self._library, what))))
-        return ways
+            variants.append(KernelVariant("cuDNN", self._adding(what, getattr(self._library, what))))
+        return variants
 
     def _normalising(self, run):
         """Return a pass on the image that is normalised before, into memory of its own."""
 
         def normalise_first(plan, x, *arguments):
-            given, statistics, relu = x
-            y = self._device.scratch("normalised", given.size, given.dtype).reshape(given.shape)
-            normalise(self._device, given, statistics, y, relu=relu)
+            raw, statistics, relu = x
+            y = self._device.scratch("normalised", raw.size, raw.dtype).reshape(raw.shape)
+            normalise(self._device, raw, statistics, y, relu=relu)
             return run(plan, y, *arguments)
 
         return normalise_first
@@ -133,10 +133,10 @@ class CudaConvolution:
         def add_after(plan, w, dy, dx, add=False):
             if not add:
                 return run(plan, w, dy, dx)
-            device, own = self._device, self._device.scratch("added", dx.size, dx.dtype).reshape(dx.shape)
-            run(plan, w, dy, own)
+            device, gradient = self._device, self._device.scratch("added", dx.size, dx.dtype).reshape(dx.shape)
+            run(plan, w, dy, gradient)
             vector = WIDE_BYTES // dx.dtype.itemsize
-            device.each(device.kernels("elementwise", "add"), dx.size, dx, own, dx, dx.size, 0, per_thread=vector)
+            device.each(device.kernels("elementwise", "add"), dx.size, dx, gradient, dx, dx.size, 0, per_thread=vector)
             return None
 
         return add_after if what == INPUT_BACK else run
@@ -153,18 +153,22 @@ class CudaConvolution:
         device, (rows, columns) = self._device, self._shape(what, plan)
         fits = worth(rows, columns, device.active.itemsize)
         named = [("implicit", Implicit(device)), *((f"implicit {tile}", Implicit(device, tile)) for tile in fits)]
-        return [Way(name, self._rounding(what, each)) for name, each in named]
+        return [KernelVariant(name, self._rounding(what, each)) for name, each in named]
 
     def _wgmma(self, what, plan):
         tiles = worth_by_wgmma(self._shape(what, plan)[1])
-        return [Way(f"wgmma {tile}", self._rounding(what, WgmmaConvolution(self._device, tile))) for tile in tiles]
+        return [
+            KernelVariant(f"wgmma {tile}", self._rounding(what, WgmmaConvolution(self._device, tile))) for tile in tiles
+        ]
 
     def _by_columns(self, what, plan):
         device, whole = self._device, is_whole(plan.features, plan.channels if plan.direct else 0)  # windows are padded
         products = products_of(device, device.kernels, *self._shape(what, plan), whole)
         named = [(f"columns, {each.name}", ColumnsConvolution(device, each.run)) for each in products]
-        ways = [Way(name, self._rounding(what, each)) for name, each in named]
-        return ways if plan.direct else [Way(way.name, self._adding(what, way.run)) for way in ways]
+        variants = [KernelVariant(name, self._rounding(what, each)) for name, each in named]
+        return (
+            variants if plan.direct else [KernelVariant(each.name, self._adding(what, each.run)) for each in variants]
+        )
 
     def _shape(self, what, plan) -> tuple[int, int]:
         """Return the rows and columns of the product."""

@@ -38,13 +38,13 @@ class ColumnsConvolution:
         for start, end, group in self._turns(plan):
             pixels = (end - start) * plan.p * plan.q
             weights = matrix(w, plan.depth, columns, plan.features, group * columns)
-            given = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
+            gradients = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
             if plan.direct:
                 image = self._image(plan, dx[start:end], pixels, group)
-                self._product(given, turned(weights), image, accumulate=add)
+                self._product(gradients, turned(weights), image, accumulate=add)
             else:
                 windows = matrix(self._memory(plan, pixels), pixels, plan.depth)
-                self._product(given, turned(weights), windows)
+                self._product(gradients, turned(weights), windows)
                 columns_back(self._device, windows.array, None, dx[start:end], plan.geometry, group)
 
     def weights_back(self, plan: ConvolutionPlan, x, dy, dw, accumulate):
@@ -54,9 +54,9 @@ class ColumnsConvolution:
         for start, end, group in self._turns(plan):
             pixels = (end - start) * plan.p * plan.q
             windows = self._windows(plan, x[start:end], pixels, group)
-            given = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
+            gradients = matrix(dy[start:end], pixels, columns, plan.features, group * columns)
             out = matrix(dw, plan.depth, columns, plan.features, group * columns)
-            self._product(turned(windows), given, out, accumulate=accumulate or start > 0)
+            self._product(turned(windows), gradients, out, accumulate=accumulate or start > 0)
 
     def _turns(self, plan):
         """Yield (first image, end, group), such that the windows fit."""

@@ -6,7 +6,7 @@
 
 cuDNN names dimensions N C H W and K C R S for any order in memory, which strides define: images are NHWC as everywhere,
 weights KRSC, so that w_RSCK is transposed on its way there, and dw on its way back. Sums are float32 for all types of
-arrays. Engines with nondeterministic results are excluded, and for full float32 those of tensor cores. A graph is
+arrays. Engines with nondeterministic results are excluded, and for full float32 engines of tensor cores. A graph is
 built at its first call, which allocates; from then on calls may be recorded. A pass without an engine raises
 :class:`~ringtrain.ops.cuda.faults.Unable`, at every call.
 """
@@ -203,12 +203,12 @@ class Cudnn:
 
     def _find(self, request):
         """Return (graph, bytes of workspace). Raises: Unable, at every call."""
-        found = self._built.get(request)
-        if found is None:
-            found = self._built[request] = self._build(request)
-        if isinstance(found, Unable):
-            raise found
-        return found
+        graph = self._built.get(request)
+        if graph is None:
+            graph = self._built[request] = self._build(request)
+        if isinstance(graph, Unable):
+            raise graph
+        return graph
 
     def _build(self, request):
         try:

@@ -5,7 +5,7 @@
     dw        [R·S·C, pixels] · [pixels, K]                   groups and slices of the pixels at once, then their sum
 
 Weights are rounded for products (:mod:`ringtrain.ops.cuda.rounding`), with w_RSCK in its order in memory. The image may
-be one that is normalised as it is loaded; tiles of the result may be those of ghost batches, and leave their moments.
+be one that is normalised as it is loaded; tiles of the result may be of ghost batches, and leave their moments.
 """
 
 from ringtrain.arrays import Array
@@ -34,7 +34,7 @@ class Implicit:
 
     def forward(self, plan: ConvolutionPlan, x, w, b, y, relu, moments: Array | None = None, ghost: int = 0):
         """``ghost``: examples that moments are of. Returns what a slice of the moments is: (its rows, slices of a ghost
-        batch); None where tiles are those of a normalised image's own statistics, of other ghost batches."""
+        batch); None where the tiles follow a normalised image's own statistics, of other ghost batches."""
         rows, columns = plan.pixels, plan.group_features
         if not rows:
             return None
@@ -48,11 +48,11 @@ class Implicit:
         blocks = -(-rows // group_rows) * tile.count(group_rows, columns), 1, plan.groups
         divide, moments = divider(plan.group_channels), moments if measures else None
         if isinstance(x, Normalised):
-            given = *_normal(x), w, b, y, moments, *plan.sizes, *divide, tiled, x.relu, flags
-            self._launch("convolution_normalised", "forward", tile, blocks, *given)
+            arguments = *_normal(x), w, b, y, moments, *plan.sizes, *divide, tiled, x.relu, flags
+            self._launch("convolution_normalised", "forward", tile, blocks, *arguments)
         else:
-            given = x, w, b, y, moments, *plan.sizes, plan.groups, *divide, tiled, flags
-            self._launch("convolution", "forward", tile, blocks, *given)
+            arguments = x, w, b, y, moments, *plan.sizes, plan.groups, *divide, tiled, flags
+            self._launch("convolution", "forward", tile, blocks, *arguments)
         return (tile.rows, -(-group_rows // tile.rows)) if measures else None
 
     def input_back(self, plan: ConvolutionPlan, w, dy, dx, add=False):
@@ -84,11 +84,11 @@ class Implicit:
         divide = *divider(plan.p * plan.q), *divider(plan.q)
         if isinstance(x, Normalised):
             by_group = divider(_ghost(plan, x) * plan.p * plan.q)
-            given = *_normal(x), *outputs, *divide, *by_group, each, x.relu, flags
-            self._launch("convolution_normalised", "weights_back", tile, blocks, *given)
+            arguments = *_normal(x), *outputs, *divide, *by_group, each, x.relu, flags
+            self._launch("convolution_normalised", "weights_back", tile, blocks, *arguments)
         else:
-            given = x, *outputs, plan.groups, *divide, each, flags
-            self._launch("convolution", "weights_back", tile, blocks, *given)
+            arguments = x, *outputs, plan.groups, *divide, each, flags
+            self._launch("convolution", "weights_back", tile, blocks, *arguments)
 
     def _tile_of(self, rows, columns, others):
         return self._tile or choose_tile(rows, columns, self._device.active.itemsize, others)

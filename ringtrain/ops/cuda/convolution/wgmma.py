@@ -48,8 +48,8 @@ def phases(plan: ConvolutionPlan) -> list[tuple[Side, Side]]:
     """Return the phases (down, across) that have pixels."""
 
     def sides(size):
-        found = (side(phase, size, plan.kernel, plan.stride, plan.pad) for phase in range(plan.stride))
-        return [each for each in found if each.count]
+        candidates = (side(phase, size, plan.kernel, plan.stride, plan.pad) for phase in range(plan.stride))
+        return [each for each in candidates if each.count]
 
     return [(down, across) for down in sides(plan.height) for across in sides(plan.width)]
 
@@ -86,11 +86,11 @@ class WgmmaConvolution:
         if not wgmma.is_aligned(self._device, w, dy):
             self._usual.input_back(plan, w, dy, dx, add)
             return
-        found = phases(plan)
-        if not (add or all(_meets(*each) for each in found)):
+        sides = phases(plan)
+        if not (add or all(_meets(*each) for each in sides)):
             self._device.runtime.clear(dx, self._device.stream)  # pixels that are in no window
         weights = self._weights(plan, w, deep=True)
-        for down, across in found:
+        for down, across in sides:
             if _meets(down, across):
                 self._phase(plan, weights, dy, dx, down, across, add)
 
