@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import Ops
+from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.cuda import PARTS as MODULES
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.choice import Choice
@@ -52,6 +53,11 @@ def cuda_ops(dtype="float32", precision="float32", runtime=None, choice=None):
     active = active_dtype(precision, dtype)
     device = Device(runtime, dtype, active, precision != "tf32", choice=choice or Choice(fixed=True))
     return CudaOps(runtime, dtype, precision, device)
+
+
+ON_DEVICE = [needs_compiler, pytest.mark.device]
+COMPILED = [CpuOps, pytest.param(cuda_ops, marks=ON_DEVICE)]  # what makes operations, of a type
+BACKENDS = [*COMPILED, ReferenceOps]
 
 
 def operations(*parts):

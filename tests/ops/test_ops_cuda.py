@@ -9,7 +9,7 @@ from ringtrain.ops.cuda.parts import composed
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call
-from tests.ops.cuda_support import PARTS, TYPES, cuda_ops, needs_compiler, operations, perform
+from tests.ops.cuda_support import BACKENDS, COMPILED, PARTS, TYPES, cuda_ops, needs_compiler, operations, perform
 from tests.ops.test_ops_cuda_parts import test_agrees_with_the_reference as agrees
 
 pytestmark = needs_compiler
@@ -22,10 +22,10 @@ def test_no_operation_is_of_two_parts_and_none_of_a_part_is_unknown():
         composed(elementwise, elementwise)(type("Two", (Ops,), {}))
 
 
-@pytest.mark.device
+@pytest.mark.parametrize("make", COMPILED)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(dtype):
-    cuda, reference = cuda_ops(dtype), ReferenceOps(dtype)
+def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(make, dtype):
+    compiled, reference = make(dtype), ReferenceOps(dtype)
     x = np.random.default_rng(1).standard_normal((6, 400)).astype(dtype)
     examples, key = np.array([3, 9, 10**12, 0, -5, 7]), np.array([2**64 - 3], np.uint64)
 
@@ -33,32 +33,18 @@ def test_dropout_is_the_references_bit_for_bit_wherever_an_example_is(dtype):
         call = Call("dropout", {"x_ND": x[rows], "examples_N": examples[rows], "key_1": key}, {"y_ND": x[rows]})
         return perform(ops, Call(call.operation, call.inputs, call.outputs, {"layer": layer, "rate": 0.4}))["y_ND"]
 
-    whole = dropped(cuda, slice(0, 6))
+    whole = dropped(compiled, slice(0, 6))
     assert whole.tobytes() == dropped(reference, slice(0, 6)).tobytes()
-    assert dropped(cuda, slice(2, 5)).tobytes() == whole[2:5].tobytes()
-    assert dropped(cuda, slice(0, 6), key + np.uint64(1)).tobytes() != whole.tobytes()
-    assert dropped(cuda, slice(0, 6), layer=4).tobytes() != whole.tobytes()
+    assert dropped(compiled, slice(2, 5)).tobytes() == whole[2:5].tobytes()
+    assert dropped(compiled, slice(0, 6), key + np.uint64(1)).tobytes() != whole.tobytes()
+    assert dropped(compiled, slice(0, 6), layer=4).tobytes() != whole.tobytes()
 
 
-@pytest.mark.device
-@pytest.mark.parametrize("kind", [np.float16, np.uint16])
-def test_packing_is_the_references_bit_for_bit(kind):
-    edges = [0x477FEFFF, 0x477FF000, 0x387FFFFF, 0x33000000, 0x33000001, 0x7F7FFFFF, 0x7F7F8000, 0x00000001, 0x00808000]
-    odd = np.array([*edges, 0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x7F800000, 0x80000000], np.uint32).view(np.float32)
-    x = np.concatenate([odd, np.random.default_rng(2).integers(0, 2**32, 4001, np.uint64).astype(np.uint32).view("f4")])
-    call = Call("pack", {"x": x}, {"packed": np.zeros(x.size, kind)})
-    wanted, got = (perform(ops, call)["packed"] for ops in (ReferenceOps(), cuda_ops()))
-    assert got.tobytes() == wanted.tobytes()
-    back = Call("unpack", {"packed": wanted}, {"x": np.zeros(x.size, np.float32)})
-    wanted, got = (perform(ops, back)["x"] for ops in (ReferenceOps(), cuda_ops()))
-    np.testing.assert_array_equal(got, wanted)
-
-
-@pytest.mark.device
+@pytest.mark.parametrize("make", BACKENDS)
 @pytest.mark.parametrize("widths", [(3, 1, 4), (8, 4, 12), (1, 1), (5,)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_concat_and_back(dtype, widths):
-    ops = cuda_ops(dtype)
+def test_concat_and_back(make, dtype, widths):
+    ops = make(dtype)
     parts = [np.random.default_rng(width).standard_normal((2, 3, width)).astype(dtype) for width in widths]
     y = ops.empty((2, 3, sum(widths)))
     ops.concat([ops.from_host(part) for part in parts], y)
@@ -146,7 +132,7 @@ def test_a_kernel_with_a_mistake_is_caught(monkeypatch):
         monkeypatch.setattr(kernels, "whole_source", wrong)
         with pytest.raises(AssertionError):
             if part is None:
-                test_concat_and_back("float32", (3, 1, 4))
+                test_concat_and_back(cuda_ops, "float32", (3, 1, 4))
             else:
                 agrees(part, TYPES[0], 5)
 

@@ -6,9 +6,14 @@ import pytest
 from ringtrain.ops import bfloat16
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
+from tests.ops.cases import Call, perform
+from tests.ops.cuda_support import ON_DEVICE, cuda_ops
 
 KINDS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(np.uint16)}
 EVERY = np.arange(1 << 16).astype(np.uint16)
+# Bits of float32: about where 16 bits overflow, lose their digits or have a tie; NaN, infinity, -0.
+EDGES = [0x477FEFFF, 0x477FF000, 0x387FFFFF, 0x33000000, 0x33000001, 0x7F7FFFFF, 0x7F7F8000, 0x00000001, 0x00808000]
+EDGES = np.array([*EDGES, 0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x7F800000, 0x80000000], np.uint32)
 
 
 @pytest.fixture(params=[CpuOps, ReferenceOps])
@@ -95,21 +100,21 @@ def test_every_value_comes_back(ops, name):
         assert (values[numbers] == every.astype(np.float32)[numbers]).all()
 
 
+@pytest.mark.parametrize(("make", "count"), [(CpuOps, 1 << 18), pytest.param(cuda_ops, 4001, marks=ON_DEVICE)])
 @pytest.mark.parametrize("name", KINDS)
-def test_the_compiled_bits_are_the_references(name):
-    cpu, reference = CpuOps("float32"), ReferenceOps("float32")
-    rng = np.random.default_rng(5)
-    any_bits = rng.integers(0, 1 << 32, 1 << 18, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    scales = [scale * rng.standard_normal(20_001) for scale in (1, 1e-4, 1e-6, 3e-8, 1e-39, 3e4, 1e5, 1e38)]
+def test_the_compiled_bits_are_the_references(make, count, name):
+    compiled, reference, rng = make("float32"), ReferenceOps("float32"), np.random.default_rng(5)
+    any_bits = rng.integers(0, 1 << 32, count, dtype=np.uint64).astype(np.uint32)
+    scales = [scale * rng.standard_normal(count // 13) for scale in (1, 1e-4, 1e-6, 3e-8, 1e-39, 3e4, 1e5, 1e38)]
     with np.errstate(over="ignore", invalid="ignore"):  # infinite, and signalling NaN
-        x = np.concatenate([any_bits, *scales]).astype(np.float32)
-    bits = packed(cpu, x, name)
-    assert bits.tobytes() == packed(reference, x, name).tobytes()
-    assert unpacked(cpu, bits).tobytes() == unpacked(reference, bits).tobytes()
-    sums = [np.linspace(-1, 1, x.size, dtype=np.float32) for _ in range(2)]
-    for backend, total in zip((cpu, reference), sums, strict=True):
-        backend.unpack(bits, total, accumulate=True)
-    np.testing.assert_array_equal(*sums)
+        x = np.concatenate([*(bits.view(np.float32) for bits in (EDGES, any_bits)), *scales]).astype(np.float32)
+    call = Call("pack", {"x": x}, {"packed": np.zeros(x.size, KINDS[name])})
+    bits, wanted = (perform(ops, call)["packed"] for ops in (compiled, reference))
+    assert bits.tobytes() == wanted.tobytes()
+    for accumulate in (False, True):
+        sums = {"x": np.linspace(-1, 1, x.size, dtype=np.float32)}
+        back = Call("unpack", {"packed": bits}, sums, {"accumulate": accumulate})
+        np.testing.assert_array_equal(*(perform(ops, back)["x"] for ops in (compiled, reference)))
 
 
 @pytest.mark.parametrize("name", KINDS)
