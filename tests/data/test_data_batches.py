@@ -115,7 +115,9 @@ def test_without_flip_nothing_is_mirrored():
 
 @pytest.mark.parametrize("augment", [Augment(0, True, 5, 5), Augment(1, True, 4, 8), Augment(-1, True, 2, 2)])
 def test_a_crop_that_does_not_fit_is_refused(augment):
-    with pytest.raises(DataError, match=says(4, 5, "crop", "padded")):
+    with pytest.raises(
+        DataError, match=says("4x5", f"crop of {augment.height}x{augment.width}", f"padded by {augment.pad}")
+    ):
         Batches(split(4), Sampler(4, 2), augment=augment)
 
 

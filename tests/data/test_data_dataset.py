@@ -383,12 +383,9 @@ def test_large_sets_are_verified_by_check_alone(tiny, monkeypatch):
 
 def test_a_file_cut_anywhere_is_refused(tiny):
     whole = tiny.read_bytes()
-    cut = "|".join(
-        text.pattern() for text in (says("truncated", "ends"), says("make", "data"), says("could", "opened"))
-    )
     for size in [0, 7, 8, 100, *range(500, len(whole), 777), len(whole) - 1]:
         tiny.write_bytes(whole[:size])
-        with pytest.raises(DataError, match=cut):
+        with pytest.raises(DataError, match=r"tiny\.h5.*(truncated|data make|could not be opened)"):
             open_dataset(tiny)
 
 

@@ -175,8 +175,8 @@ def damaged(path):
     yield "no tar", IMAGE * 3, says(0, "tar", "archive")
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
         yield f"type {kind}", _special(kind), says("a/1.png", 0)
-    yield "a size below 0", _sized(-512), says("header", "sense") + "|" + says("tar", "archive")
-    yield "a size of all", _sized(1 << 60), says("tar", "archive") + "|" + says("truncated", "archive")
+    yield "a size below 0", _sized(-512), says("archive")
+    yield "a size of all", _sized(1 << 60), says("archive")
 
 
 def _changed(data, at):
