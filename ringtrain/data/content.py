@@ -132,12 +132,12 @@ def checksum(part: Part) -> str:
     return running.finish()
 
 
-def difference(held: str, given: str) -> str:
-    """Describe how two data sets differ, by their checksums; empty if they are equal. ``held`` may come from an earlier
-    ringtrain, whose checksums cover the examples only."""
-    (held, beside, facts), (given, _, other) = held.partition(BESIDE), given.partition(BESIDE)
-    if held != given:
-        return f"its examples have the checksum {held[:12]}…, these have {given[:12]}…"
+def difference(stored: str, current: str) -> str:
+    """Describe how two data sets differ, by their checksums; empty if they are equal. ``stored`` may come from an
+    earlier ringtrain, whose checksums cover the examples only."""
+    (stored, beside, facts), (current, _, other) = stored.partition(BESIDE), current.partition(BESIDE)
+    if stored != current:
+        return f"its examples have the checksum {stored[:12]}…, these have {current[:12]}…"
     if beside and facts != other:
         return f"its class names, mean, std and mean_image have the checksum {facts[:12]}…, these have {other[:12]}…"
     return ""

@@ -26,9 +26,9 @@ def decoder_errors(what: str):
     except RingtrainError:
         raise
     except MemoryError as error:
-        raise DataError(texts.DECODING(what=what, reason=texts.OUT_OF_MEMORY)) from error
+        raise DataError(f"{what}: {texts.OUT_OF_MEMORY}") from error
     except Exception as error:
-        raise DataError(texts.DECODING(what=what, reason=_reason(error))) from error
+        raise DataError(f"{what}: {_reason(error)}") from error
 
 
 @contextmanager

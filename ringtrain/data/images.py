@@ -188,10 +188,10 @@ def _orientation(image, chunks: set[bytes]) -> int:
             if XMP in image.tag_v2:
                 image.load()  # which may turn it, and only then is its size known
             return 1
-        found = image.getexif().get(ORIENTATION, 1)
+        orientation = image.getexif().get(ORIENTATION, 1)
     except Exception:  # malformed bytes raise exceptions of any type; the pixels may be good
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def decode_image(data: bytes, where: str, channels: int) -> np.ndarray:

@@ -29,7 +29,7 @@ LABEL_NAMES = {"x_test": "y_test", "x": "y", "images": "labels", "x_train": "y_t
 
 
 # ── which they are ────────────────────────────────────────────────────────────────────────────────────────────
-def list_inputs(given: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list[str]]:
+def list_inputs(named: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list[str]]:
     """Sort inputs into (kind, paths), in their order: neighbouring images are one entry. A folder stands for all images
     in it and its folders, in the order of their names; what is neither image nor array is a data set. Then notes, on
     what in folders is no image.
@@ -38,7 +38,7 @@ def list_inputs(given: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list
     """
     listed: list[tuple[str, list[str]]] = []
     others: list[str] = []
-    for path in given:
+    for path in named:
         kind, paths = _look(path, others)
         if kind == IMAGES and listed and listed[-1][0] == IMAGES:
             listed[-1][1].extend(paths)
@@ -52,11 +52,11 @@ def list_inputs(given: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list
 def _look(path: str, others: list[str]) -> tuple[str, list[str]]:
     ending = os.path.splitext(path)[1].lower()
     if os.path.isdir(path):
-        found = list(walk(path))
-        images = [each for each, kind in found if kind != OTHER]
+        entries = list(walk(path))
+        images = [each for each, kind in entries if kind != OTHER]
         if not images:
             raise DataError(f"{path} and the folders in it have no images (of {', '.join(sorted(SUFFIXES))})")
-        others += [each for each, kind in found if kind == OTHER]
+        others += [each for each, kind in entries if kind == OTHER]
         return IMAGES, images
     for kind, endings in ((IMAGES, SUFFIXES), (ARRAY, ARRAY_ENDINGS)):
         if ending in endings and not os.path.exists(path):

@@ -38,7 +38,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 )
 
 
-class _Held:
+class _ForeignMemory:
     """Memory that an array is made of, and what keeps it."""
 
     def __init__(self, address: int, shape: tuple[int, ...], keeper):
@@ -56,4 +56,4 @@ def pixels_of(image) -> np.ndarray:
         return np.asarray(image, np.uint8).reshape(*shape[:2], -1)
     array = ArrowArray.from_address(_pointer(capsule, b"arrow_array"))
     values = array.children[0].contents if array.n_children else array
-    return np.asarray(_Held(values.buffers[1], shape, (image, capsule)))
+    return np.asarray(_ForeignMemory(values.buffers[1], shape, (image, capsule)))

@@ -225,11 +225,11 @@ def _is_plain(at: int, name: str) -> bool:
 
 def _rename(at: int, aside: str, name: str) -> None:
     """Rename; NFS may do it, lose its answer, try again, and report that the old name is missing."""
-    made = os.stat(aside, dir_fd=at, follow_symlinks=False)
+    status = os.stat(aside, dir_fd=at, follow_symlinks=False)
     try:
         os.replace(aside, name, src_dir_fd=at, dst_dir_fd=at)
     except FileNotFoundError:
-        if not os.path.samestat(os.stat(name, dir_fd=at, follow_symlinks=False), made):
+        if not os.path.samestat(os.stat(name, dir_fd=at, follow_symlinks=False), status):
             raise
 
 

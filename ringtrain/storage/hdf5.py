@@ -63,13 +63,13 @@ class CheckedFile(io.FileIO):
         if start + size > self.seek(0, io.SEEK_END):
             return  # cut short: the library reports it
         self.seek(start)
-        heap, place = self.read(size), HEAP_HEAD
-        while place + HEAP_HEAD <= size:
-            index, length = struct.unpack_from("<H6xQ", heap, place)
+        heap, offset = self.read(size), HEAP_HEAD
+        while offset + HEAP_HEAD <= size:
+            index, length = struct.unpack_from("<H6xQ", heap, offset)
             step = length if index == 0 else HEAP_HEAD + -(-length // 8) * 8
-            if step < HEAP_HEAD or place + step > size:
+            if step < HEAP_HEAD or offset + step > size:
                 raise OSError(f"the texts at byte {start} are damaged")
-            place += step
+            offset += step
 
 
 def is_own(group: h5py.Group, name: str) -> bool:
@@ -123,11 +123,11 @@ def attribute(owner, name: str, kinds: Collection[int]):
     key = name.encode()
     if not h5a.exists(owner.id, key):
         return None
-    held = h5a.open(owner.id, key)
-    if held.get_type().get_class() not in kinds:
+    handle = h5a.open(owner.id, key)
+    if handle.get_type().get_class() not in kinds:
         return None
-    points = held.get_space().get_simple_extent_npoints()
-    if points * held.get_type().get_size() > ATTRIBUTE_BYTES:
+    points = handle.get_space().get_simple_extent_npoints()
+    if points * handle.get_type().get_size() > ATTRIBUTE_BYTES:
         return None
     return owner.attrs[name]
 

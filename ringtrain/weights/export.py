@@ -45,32 +45,32 @@ def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -
         raise UsageError(f"-o {out}: give a file .safetensors or .onnx")
     if os.path.lexists(out) and not force:
         raise UsageError(f"{out} is there already: give another -o, or --force to replace it")
-    found = find_checkpoint(target, best, ranks=False)
-    checkpoint = found.checkpoint
-    model = spec.parse_model(checkpoint.model, checkpoint.model_name, str(found.path))
+    source = find_checkpoint(target, best, ranks=False)
+    checkpoint = source.checkpoint
+    model = spec.parse_model(checkpoint.model, checkpoint.model_name, str(source.path))
     graph = model.graph()
-    check_parameters(checkpoint, {name: p.shape for name, p in graph.parameters()}, str(found.path))
+    check_parameters(checkpoint, {name: p.shape for name, p in graph.parameters()}, str(source.path))
     weights, averaged = weights_for_use(checkpoint, raw)
     if out.suffix == tensor_file.SUFFIX:
         tensors = to_torch(graph, weights, checkpoint.iteration)
         tensor_file.write_tensors(out, tensors, _about(model, checkpoint))
         count = len(tensors)
     else:
-        prepared = _prepared(model, checkpoint, found.path)
-        made = onnx_model.make_onnx(graph, weights, prepared, _about(model, checkpoint))
-        files.write(out, made.SerializeToString())
+        prepared = _prepared(model, checkpoint, source.path)
+        onnx_file = onnx_model.make_onnx(graph, weights, prepared, _about(model, checkpoint))
+        files.write(out, onnx_file.SerializeToString())
         count = len(weights)
-    return Exported(found.path, count, model.name, checkpoint.iteration, averaged, tuple(found.skipped))
+    return Exported(source.path, count, model.name, checkpoint.iteration, averaged, tuple(source.skipped))
 
 
 def to_torch(graph: Graph, weights: Mapping[str, np.ndarray], iteration: int = 0) -> dict[str, np.ndarray]:
     """Return weights in PyTorch's names and layouts; torchvision's names where the model is one of its. A BatchNorm has
     its count of batches too, which is ``iteration``."""
     parameters = torch_parameters(graph)
-    there = torchvision_names({each.layer for each in parameters})
+    layer_names = torchvision_names({each.layer for each in parameters})
     tensors: dict[str, np.ndarray] = {}
     for each in parameters:
-        name = torch_names(each, there)[0]
+        name = torch_names(each, layer_names)[0]
         tensors[name] = each.to_torch(weights[each.name])
         if each.suffix == "running_var":
             tensors[f"{name.removesuffix(each.suffix)}{COUNTER}"] = np.array(iteration, np.int64)
@@ -95,24 +95,24 @@ def _about(model: ModelSpec, checkpoint: Checkpoint) -> dict[str, str]:
 
 def _prepared(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> onnx_model.Preparation:
     """(x - mean) · scale, as the run prepared its images."""
-    given, inputs = model.input, checkpoint.inputs
-    if (given.mean, given.std) != ("none", "none") and not inputs:
+    input_spec, inputs = model.input, checkpoint.inputs
+    if (input_spec.mean, input_spec.std) != ("none", "none") and not inputs:
         raise UsageError(
             f"checkpoint {path} is of an earlier version, which did not keep the mean of the training images, and "
             f"model {model.name!r} subtracts it: go on with the run by --resume, for one iteration, and export that"
         )
-    scale = np.full(given.shape[-1:], given.scale, np.float64)
-    if given.std == "channel":
+    scale = np.full(input_spec.shape[-1:], input_spec.scale, np.float64)
+    if input_spec.std == "channel":
         scale = scale / np.where(inputs["std"] > 0, inputs["std"], 1.0)
-    return onnx_model.Preparation(_mean_of(given, inputs), scale)
+    return onnx_model.Preparation(_mean(input_spec, inputs), scale)
 
 
-def _mean_of(given: InputSpec, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    if given.mean == "channel":
+def _mean(input_spec: InputSpec, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    if input_spec.mean == "channel":
         return np.asarray(inputs["mean"], np.float64)
-    if given.mean == "image":
-        return _centre(np.asarray(inputs["mean_image"], np.float64), given.shape)
-    return np.zeros(given.shape[-1:])
+    if input_spec.mean == "image":
+        return _centre(np.asarray(inputs["mean_image"], np.float64), input_spec.shape)
+    return np.zeros(input_spec.shape[-1:])
 
 
 def _centre(image: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -105,18 +105,18 @@ def _torch(node: Node, parameter: Parameter, orders: dict[str, Order]) -> TorchP
 
 def _orders(graph: Graph) -> dict[str, Order]:
     """The order of the elements of each output."""
-    found: dict[str, Order] = {INPUT: None}
+    order_by_node: dict[str, Order] = {INPUT: None}
     first = {INPUT: len(graph.input_shape) > 2}  # whether channels come first there
     for node in graph.nodes:
         kind, source = type(node.layer).__name__, node.inputs[0]
-        shapes, orders = graph_checks.input_shapes(node, graph.shapes), [found[source] for source in node.inputs]
+        shapes = graph_checks.input_shapes(node, graph.shapes)
         inherits = kind in ELEMENTWISE or kind == "Concat"
         first[node.name] = len(graph.shapes[node.name]) > 2 or kind in CHANNELS_FIRST or (inherits and first[source])
-        found[node.name] = _order_of(kind, shapes, orders, first[source])
-    return found
+        order_by_node[node.name] = _order(kind, shapes, [order_by_node[each] for each in node.inputs], first[source])
+    return order_by_node
 
 
-def _order_of(kind: str, shapes: Sequence[Shape], orders: Sequence[Order], channels_first: bool) -> Order:
+def _order(kind: str, shapes: Sequence[Shape], orders: Sequence[Order], channels_first: bool) -> Order:
     if kind == "Flatten":
         if len(shapes[0]) < 2:
             return orders[0]

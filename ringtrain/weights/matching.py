@@ -57,13 +57,13 @@ class Wanted:
 def wanted_of_torch(graph: Graph) -> list[Wanted]:
     """Return the parameters of a network by PyTorch's names, torchvision's first."""
     parameters = torch_parameters(graph)
-    there = torchvision_names({each.layer for each in parameters})
-    return [Wanted(each.name, each.layer, torch_names(each, there), each.shape, each.from_torch) for each in parameters]
+    names = torchvision_names({each.layer for each in parameters})
+    return [Wanted(each.name, each.layer, torch_names(each, names), each.shape, each.from_torch) for each in parameters]
 
 
-def torch_names(parameter: TorchParameter, there: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what a file may call a parameter. ``there``: :func:`.names.torchvision_names` of its network"""
-    layers = dict.fromkeys((there.get(parameter.layer, parameter.layer), parameter.layer))
+def torch_names(parameter: TorchParameter, layer_names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what a file may call a parameter. ``layer_names``: :func:`.names.torchvision_names` of its network"""
+    layers = dict.fromkeys((layer_names.get(parameter.layer, parameter.layer), parameter.layer))
     return tuple(f"{layer}.{parameter.suffix}" for layer in layers)
 
 
@@ -95,11 +95,11 @@ def match(
         if shapes[name] == tuple(each.shape):
             weights[each.name] = each.convert(read(name))
             continue
-        here, there = format_shape(each.shape), format_shape(shapes[name])
+        wanted_shape, file_shape = format_shape(each.shape), format_shape(shapes[name])
         if head is not None and each.layer == head.name:
-            new.append(f"{each.name} ({here}, there {there})")
+            new.append(f"{each.name} ({wanted_shape}, there {file_shape})")
         else:
-            differing.append(f"{each.name} is {here}, there {there}")
+            differing.append(f"{each.name} is {wanted_shape}, there {file_shape}")
     if differing:
         raise UsageError(
             f"--init {source} is of another network: {_listed(differing)}. Only the last layer may differ: give the "

@@ -21,7 +21,7 @@ VGG16 = {  # layer → place in torchvision's features or classifier
     "fc8": "classifier.6",
 }
 ALEXNET = {
-    **{f"conv{i}": f"features.{place}" for i, place in enumerate((0, 3, 6, 8, 10), 1)},
+    **{f"conv{i}": f"features.{index}" for i, index in enumerate((0, 3, 6, 8, 10), 1)},
     "fc6": "classifier.1",
     "fc7": "classifier.4",
     "fc8": "classifier.6",
@@ -32,11 +32,14 @@ def _resnet(model: str) -> dict[str, str]:
     depth, names = DEPTH[model], dict(RESNET_TOP)
     for stage, blocks in enumerate(BLOCKS[model], 1):
         for block in range(1, blocks + 1):
-            here, there = f"stage{stage}.{block}", f"layer{stage}.{block - 1}"
+            layer, module = f"stage{stage}.{block}", f"layer{stage}.{block - 1}"
             for i in range(1, depth + 1):
-                names |= {f"{here}.conv{i}": f"{there}.conv{i}", f"{here}.norm{i}": f"{there}.bn{i}"}
+                names |= {f"{layer}.conv{i}": f"{module}.conv{i}", f"{layer}.norm{i}": f"{module}.bn{i}"}
             if block == 1 and (stage > 1 or model == "resnet50"):
-                names |= {f"{here}.short": f"{there}.downsample.0", f"{here}.norm{depth + 1}": f"{there}.downsample.1"}
+                names |= {
+                    f"{layer}.short": f"{module}.downsample.0",
+                    f"{layer}.norm{depth + 1}": f"{module}.downsample.1",
+                }
     return names
 
 

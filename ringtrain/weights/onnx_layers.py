@@ -72,13 +72,13 @@ Operator = Callable[[Operators, Any, Sequence[str], Sequence[Shape], Weights], s
 def convolution(g, layer, xs, shapes, w):
     kind, rank = type(layer).__name__, len(shapes[0]) - 1
     x = g.swap_axes(xs[0]) if rank == 1 else xs[0]
-    given = [x, g.constant(w["weight"].transpose(AXES[kind, "weight"]), "weight")]
+    operands = [x, g.constant(w["weight"].transpose(AXES[kind, "weight"]), "weight")]
     if "bias" in w:
-        given.append(g.constant(w["bias"], "bias"))
+        operands.append(g.constant(w["bias"], "bias"))
     window = {"pads": [layer.pad] * (2 * rank), "strides": [layer.stride] * rank, "kernel_shape": [layer.kernel] * rank}
     if kind == "ConvTranspose2D":
-        return g.add("ConvTranspose", *given, **window, output_padding=[layer.output_pad] * 2)
-    y = g.add("Conv", *given, **window, group=layer.groups)
+        return g.add("ConvTranspose", *operands, **window, output_padding=[layer.output_pad] * 2)
+    y = g.add("Conv", *operands, **window, group=layer.groups)
     return g.swap_axes(y) if rank == 1 else y
 
 
@@ -159,17 +159,17 @@ def flatten(g, layer, xs, shapes, w):
 
 # ── normalisation ─────────────────────────────────────────────────────────────────────────────────────────────────
 def batch_norm(g, layer, xs, shapes, w):
-    given = [g.constant(w[name], name) for name in ("gamma", "beta", "mean", "variance")]
+    constants = [g.constant(w[name], name) for name in ("gamma", "beta", "mean", "variance")]
     is_sequence = len(shapes[0]) == 2
     x = g.swap_axes(xs[0]) if is_sequence else xs[0]
-    y = g.add("BatchNormalization", x, *given, epsilon=layer.eps)
+    y = g.add("BatchNormalization", x, *constants, epsilon=layer.eps)
     return g.swap_axes(y) if is_sequence else y
 
 
 def layer_norm(g, layer, xs, shapes, w):
     rank = len(shapes[0])
-    given = [g.constant(w[name], name) for name in ("gamma", "beta")]
-    y = g.add("LayerNormalization", g.channels_last(xs[0], rank), *given, axis=-1, epsilon=layer.eps)
+    constants = [g.constant(w[name], name) for name in ("gamma", "beta")]
+    y = g.add("LayerNormalization", g.channels_last(xs[0], rank), *constants, axis=-1, epsilon=layer.eps)
     return g.channels_first(y, rank)
 
 

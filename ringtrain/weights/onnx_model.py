@@ -55,15 +55,18 @@ def make_onnx(graph: Graph, weights: Mapping[str, np.ndarray], prepared: Prepara
     operators.begin(OUTPUT)
     operators.nodes.append(helper.make_node("Identity", [names[graph.output]], [OUTPUT], name=OUTPUT))
     kind = onnx.TensorProto.FLOAT
-    made = helper.make_graph(
+    onnx_graph = helper.make_graph(
         operators.nodes,
         "ringtrain",
-        [helper.make_tensor_value_info(IMAGES, kind, [EXAMPLES, *there(graph.input_shape)])],
-        [helper.make_tensor_value_info(OUTPUT, kind, [EXAMPLES, *there(graph.shapes[graph.output])])],
+        [helper.make_tensor_value_info(IMAGES, kind, [EXAMPLES, *onnx_shape(graph.input_shape)])],
+        [helper.make_tensor_value_info(OUTPUT, kind, [EXAMPLES, *onnx_shape(graph.shapes[graph.output])])],
         operators.constants,
     )
     model = helper.make_model(
-        made, opset_imports=[helper.make_opsetid("", OPERATOR_SET)], producer_name="ringtrain", ir_version=IR_VERSION
+        onnx_graph,
+        opset_imports=[helper.make_opsetid("", OPERATOR_SET)],
+        producer_name="ringtrain",
+        ir_version=IR_VERSION,
     )
     helper.set_model_props(model, dict(about))
     onnx.checker.check_model(model, full_check=True)
@@ -81,7 +84,7 @@ def check_kinds(graph: Graph) -> None:
             )
 
 
-def there(shape: Shape) -> Shape:
+def onnx_shape(shape: Shape) -> Shape:
     """Return the shape of one example in an ONNX graph."""
     return (shape[-1], *shape[:-1]) if len(shape) > 2 else tuple(shape)
 
@@ -105,7 +108,7 @@ def _spread(values: np.ndarray, shape: Shape) -> np.ndarray:
 
 def _layer(operators: Operators, node: Node, graph: Graph, weights: Mapping, names: Mapping[str, str]) -> str:
     shapes = graph_checks.input_shapes(node, graph.shapes)
-    own = {p.name: np.asarray(weights[f"{node.name}.{p.name}"]) for p in node.layer.parameters(shapes)}
+    layer_weights = {p.name: np.asarray(weights[f"{node.name}.{p.name}"]) for p in node.layer.parameters(shapes)}
     return OPERATORS[type(node.layer).__name__](
-        operators, node.layer, [names[source] for source in node.inputs], shapes, own
+        operators, node.layer, [names[source] for source in node.inputs], shapes, layer_weights
     )

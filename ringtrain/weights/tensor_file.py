@@ -38,13 +38,13 @@ class TensorFile:
                 slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118, no mapping
                 self.shapes = {name: tuple(each.get_shape()) for name, each in slices.items()}
                 self._dtypes = {name: each.get_dtype() for name, each in slices.items()}
-            self._starts = self._places()
+            self._starts = self._offsets()
         except OSError as error:
             raise UsageError(texts.UNREADABLE(path=path, reason=error.strerror or error)) from None
         except (library.SafetensorError, ValueError) as error:
             raise UsageError(texts.NO_SAFETENSORS(path=path, error=plain(str(error)))) from None
 
-    def _places(self) -> dict[str, int]:
+    def _offsets(self) -> dict[str, int]:
         """The first byte of each tensor. The library has checked the header."""
         with open(self.path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -9,7 +9,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.weights.onnx_model import Preparation, make_onnx, there
+from ringtrain.weights.onnx_model import Preparation, make_onnx, onnx_shape
 
 NOTHING = {"ringtrain": "test"}
 
@@ -20,11 +20,11 @@ def random_weights(graph: Graph, seed: int = 3) -> dict[str, np.ndarray]:
     arena, random = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype), None
     initialise(arena, ops, seed)
     random = np.random.default_rng(seed)
-    made = {}
+    weights = {}
     for span in arena.spans:
         spread = 0.1 * random.uniform(-1, 1, span.shape) if span.parameter.role != "weight" else 0
-        made[span.name] = (arena.weight(span) + spread).astype(np.float32)
-    return made
+        weights[span.name] = (arena.weight(span) + spread).astype(np.float32)
+    return weights
 
 
 def output_here(graph: Graph, weights: dict[str, np.ndarray], x: np.ndarray, ops="cpu") -> np.ndarray:
@@ -49,8 +49,8 @@ def output_there(graph: Graph, weights: dict[str, np.ndarray], x: np.ndarray, me
     """The output of onnxruntime, in the order of axes here."""
     channels = graph.input_shape[-1:]
     prepared = Preparation(np.zeros(channels) if mean is None else mean, np.ones(channels) if scale is None else scale)
-    given = np.moveaxis(x, -1, 1) if x.ndim > 3 else x
+    images = np.moveaxis(x, -1, 1) if x.ndim > 3 else x
     model = make_onnx(graph, weights, prepared, NOTHING)
-    (y,) = session(model).run(None, {"images": np.ascontiguousarray(given, np.float32)})
-    assert y.shape[1:] == there(graph.shapes[graph.output])
+    (y,) = session(model).run(None, {"images": np.ascontiguousarray(images, np.float32)})
+    assert y.shape[1:] == onnx_shape(graph.shapes[graph.output])
     return np.moveaxis(y, 1, -1) if y.ndim > 3 else y

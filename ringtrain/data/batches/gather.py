@@ -172,7 +172,7 @@ class _WindowsKept:
 
     def _windows(self, epoch: int) -> EpochWindows:
         if epoch not in self._epochs:
-            self._epochs = {known: held for known, held in self._epochs.items() if known >= epoch - 1}
+            self._epochs = {known: windows for known, windows in self._epochs.items() if known >= epoch - 1}
             self._epochs[epoch] = self._sampler.epoch_windows(epoch)
         return self._epochs[epoch]
 

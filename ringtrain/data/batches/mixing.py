@@ -56,9 +56,9 @@ def partners(count: int, seed: int, iteration: int) -> np.ndarray:
     """Return the place of each example's partner in a global batch: another one, where there is one. Shapes: → int64
     [count]"""
     order = keys.permutation(keys.make_key(keys.PARTNERS, seed, iteration), count)
-    found = np.empty(count, np.int64)
-    found[order] = np.roll(order, -1)
-    return found
+    positions = np.empty(count, np.int64)
+    positions[order] = np.roll(order, -1)
+    return positions
 
 
 @dataclass(frozen=True, slots=True)

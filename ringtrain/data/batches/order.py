@@ -64,8 +64,8 @@ class EpochWindows:
 
     def __init__(self, windows: Windows, key: tuple[int, int] | None):
         self._windows, self._key = windows, key
-        of_blocks = windows.blocks
-        self._blocks = np.arange(of_blocks) if key is None else keys.permutation(_key(key), of_blocks)
+        block_count = windows.blocks
+        self._blocks = np.arange(block_count) if key is None else keys.permutation(_key(key), block_count)
         sizes = [windows.size(self._numbers(window)) for window in range(windows.windows)]
         self.starts = np.cumsum([0, *sizes])
         self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
@@ -77,9 +77,9 @@ class EpochWindows:
         """Return the blocks of a window."""
         return [self._windows.span(int(number)) for number in self._numbers(window)]
 
-    def window_of(self, place: int) -> int:
+    def window_of(self, position: int) -> int:
         """Return the window of a place in the epoch."""
-        return int(np.searchsorted(self.starts, place, side="right")) - 1
+        return int(np.searchsorted(self.starts, position, side="right")) - 1
 
     def examples(self, start: int, stop: int) -> np.ndarray:
         """Return the examples at places ``start:stop``. Shapes: → int64 [n]"""

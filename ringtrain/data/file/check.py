@@ -9,11 +9,11 @@ from ringtrain.data import texts
 from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.contents import (
     arrays_of,
+    byte_ranges,
     checksum_problems,
     fill,
     label_blocks,
     label_problems,
-    places_of,
     plan,
     read_part,
     verify_parts,
@@ -42,7 +42,7 @@ def check_file(path, progress: Progress = no_progress) -> list[str]:
         source = open_source(path)
         verify_parts(source.joined, progress)
         planned = plan(source, streamed=True)
-        fill(source, arrays_of(planned, np.empty(places_of(planned)[1], np.uint8)), progress)
+        fill(source, arrays_of(planned, np.empty(byte_ranges(planned)[1], np.uint8)), progress)
         problems += _content_problems(source, progress)
     except DataError as error:
         problems.append(str(error))

@@ -1,8 +1,8 @@
-"""The values of an open source: their places in memory, their reading, and what is found on the way.
+"""The values of an open source: their ranges in memory, their reading, and what is computed on the way.
 
 What is kept in memory lies in one window: inputs and labels, or of a streamed set its class numbers alone. Statistics
-and checksums that no file notes are found in the same pass, exactly up to VERIFY_BYTES of a part; of a larger part from
-SAMPLED examples, chosen by a fixed key, so that every node and every start finds the same.
+and checksums that no file notes are computed in the same pass, exactly up to VERIFY_BYTES of a part; of a larger part
+from SAMPLED examples, chosen by a fixed key, so that every node and every start finds the same.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ HEADER_BYTES = 4096
 ALIGN = 64
 
 Key = tuple[str, str]
-FOUND = "found"  # of the whole set: statistics, checksums and the highest class number, where no file notes them
+COMPUTED = "computed"  # of the whole set: statistics, checksums and the highest class number, where no file notes them
 
 
 def plan(source: OpenSource, streamed: bool) -> dict[Key, tuple[tuple[int, ...], np.dtype]]:
@@ -39,31 +39,31 @@ def plan(source: OpenSource, streamed: bool) -> dict[Key, tuple[tuple[int, ...],
         elif not part.of_values:
             arrays[name, "numbered"] = (count,), np.dtype(np.int32)
         if part.checksum is None:
-            arrays[FOUND, name] = (64,), np.dtype(np.uint8)
+            arrays[COMPUTED, name] = (64,), np.dtype(np.uint8)
     if source.statistics is None:
         shape = source.parts["train"].inputs.shape[1:]
-        arrays[FOUND, "mean"] = arrays[FOUND, "std"] = shape[-1:], np.dtype(np.float64)
-        arrays[FOUND, "mean_image"] = shape, np.dtype(np.float32)
-    arrays[FOUND, "highest"] = (1,), np.dtype(np.int64)
+        arrays[COMPUTED, "mean"] = arrays[COMPUTED, "std"] = shape[-1:], np.dtype(np.float64)
+        arrays[COMPUTED, "mean_image"] = shape, np.dtype(np.float32)
+    arrays[COMPUTED, "highest"] = (1,), np.dtype(np.int64)
     return arrays
 
 
-def places_of(planned) -> tuple[dict[Key, tuple[int, int]], int]:
-    """Return the place of each array in the window, (start, stop) in bytes, and the window's size."""
-    places: dict[Key, tuple[int, int]] = {}
+def byte_ranges(planned) -> tuple[dict[Key, tuple[int, int]], int]:
+    """Return the (start, stop) of each array in the window, in bytes, and the window's size."""
+    ranges: dict[Key, tuple[int, int]] = {}
     end = HEADER_BYTES
     for key, (shape, dtype) in planned.items():
         start = -(-end // ALIGN) * ALIGN
         end = start + int(np.prod(shape, dtype=object)) * dtype.itemsize
-        places[key] = (start, end)
-    return places, end
+        ranges[key] = (start, end)
+    return ranges, end
 
 
 def arrays_of(planned, memory: np.ndarray) -> dict[Key, np.ndarray]:
     """Return the arrays in the window, by part and key."""
-    places, _ = places_of(planned)
+    ranges, _ = byte_ranges(planned)
     return {
-        key: memory[start:stop].view(planned[key][1]).reshape(planned[key][0]) for key, (start, stop) in places.items()
+        key: memory[start:stop].view(planned[key][1]).reshape(planned[key][0]) for key, (start, stop) in ranges.items()
     }
 
 
@@ -71,7 +71,7 @@ def fill(source: OpenSource, arrays: dict[Key, np.ndarray], progress: Progress =
     """Read everything into ``arrays``. Raises: DataError if labels, checksums or statistics are wrong."""
     source.verify()
     highest = max(_fill_labels(source, name, part, arrays) for name, part in source.parts.items())
-    arrays[FOUND, "highest"][0] = highest
+    arrays[COMPUTED, "highest"][0] = highest
     verify = source.nbytes <= VERIFY_BYTES
     if verify:
         verify_parts(source.joined, progress)
@@ -104,7 +104,7 @@ def _fill_labels(source: OpenSource, name: str, part: SourcePart, arrays: dict[K
         raise DataError(_out_of_range(part, lowest, highest))
     for _, block in label_blocks(part) if kept is None else [(None, kept)]:
         for problem in label_problems(name, block, classes):
-            raise DataError(in_file(source, problem))
+            raise DataError(f"{source.where}: {problem}")
     return highest
 
 
@@ -136,17 +136,17 @@ def _fill_inputs(
     elif kept is not None or takers:
         read_inputs(part, kept, takers, progress)
     if part.checksum is None:
-        arrays[FOUND, name][:] = np.frombuffer((digest or sampled_checksum(part)).encode(), np.uint8)
+        arrays[COMPUTED, name][:] = np.frombuffer((digest or sampled_checksum(part)).encode(), np.uint8)
     elif digest:
         for problem in checksum_problems(name, part.checksum, digest):
-            raise DataError(in_file(source, problem))
+            raise DataError(f"{source.where}: {problem}")
     if name == "train" and noted is None:
-        found = statistics.finish() if statistics is not None else sampled_statistics(part)
+        computed = statistics.finish() if statistics is not None else sampled_statistics(part)
         for key in STATISTICS:
-            arrays[FOUND, key][...] = getattr(found, key)
+            arrays[COMPUTED, key][...] = getattr(computed, key)
     elif statistics is not None and noted is not None:
         for problem in statistic_problems(noted, statistics.finish()):
-            raise DataError(in_file(source, problem))
+            raise DataError(f"{source.where}: {problem}")
 
 
 def verify_parts(parts: Iterable[SourcePart], progress: Progress = no_progress) -> None:
@@ -189,11 +189,6 @@ def read_inputs(
         for taker in takers:
             taker.add(block)
         progress(what, rows.stop, part.inputs.count)
-
-
-def in_file(source: OpenSource, problem: str) -> str:
-    """Return a problem with the name of its file."""
-    return texts.IN_FILE(path=source.where, problem=problem)
 
 
 # ── samples of large parts ────────────────────────────────────────────────────────────────────────────────────
@@ -245,18 +240,18 @@ def label_problems(name: str, labels: np.ndarray, classes: int) -> Iterator[str]
         )
 
 
-def checksum_problems(name: str, noted: str, found: str) -> Iterator[str]:
+def checksum_problems(name: str, noted: str, computed: str) -> Iterator[str]:
     """Yield a problem if the examples differ from the written ones."""
-    if noted != found:
+    if noted != computed:
         yield (
-            f"the {name} examples changed after they were written: their checksum is {found[:12]}…, the file says "
+            f"the {name} examples changed after they were written: their checksum is {computed[:12]}…, the file says "
             f"{noted[:12]}…; make the file with `ringtrain data make` or copy it again"
         )
 
 
 def statistics_of(source: OpenSource, arrays: dict[Key, np.ndarray]) -> PixelStatistics:
-    """Return the statistics: the file's, or those found."""
-    return source.statistics or PixelStatistics(*(arrays[FOUND, key].copy() for key in STATISTICS))
+    """Return the statistics: the file's, or the computed ones."""
+    return source.statistics or PixelStatistics(*(arrays[COMPUTED, key].copy() for key in STATISTICS))
 
 
 def class_names(source: OpenSource, highest: int | None = None) -> tuple[str, ...]:

@@ -18,13 +18,13 @@ import numpy as np
 from ringtrain.data.content import BESIDE, Progress, no_progress
 from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.contents import (
-    FOUND,
+    COMPUTED,
     HEADER_BYTES,
     Key,
     arrays_of,
+    byte_ranges,
     class_names,
     fill,
-    places_of,
     plan,
     statistics_of,
 )
@@ -112,7 +112,7 @@ def open_dataset(
             "file of it with `ringtrain data make`, or give --stream no"
         )
     planned = plan(source, streamed)
-    nbytes = places_of(planned)[1]
+    nbytes = byte_ranges(planned)[1]
     window = node.window(nbytes) if node else None
     if node is None or window is None:
         try:
@@ -125,8 +125,8 @@ def open_dataset(
     else:
         memory = window
         _fill_for_node(source, arrays_of(planned, memory), memory, node, progress)
-    held = STREAMED if streamed else "private" if window is None else "node window"
-    return _assemble(source, arrays_of(planned, memory), held, extents)
+    location = STREAMED if streamed else "private" if window is None else "node window"
+    return _assemble(source, arrays_of(planned, memory), location, extents)
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,12 +151,12 @@ def _fill(source: OpenSource, arrays, progress: Progress) -> None:
         fill(source, arrays, progress)
 
 
-def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str, extents: int | None) -> DataSet:
+def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], location: str, extents: int | None) -> DataSet:
     for array in arrays.values():
         array.flags.writeable = False
     shape = input_shape(source.parts["train"].inputs.shape[1:], extents)
     mean, std, mean_image = statistics_for(shape, statistics_of(source, arrays))
-    classes = class_names(source, int(arrays[FOUND, "highest"][0]))
+    classes = class_names(source, int(arrays[COMPUTED, "highest"][0]))
     splits = {name: _split(name, part, arrays, len(classes), shape) for name, part in source.parts.items()}
     return DataSet(
         name=source.name,
@@ -168,13 +168,13 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], held: str, exte
         mean_image=mean_image,
         source=source.source,
         licence=source.licence,
-        held=held,
+        held=location,
         notes=source.notes,
     )
 
 
 def _split(name: str, part: SourcePart, arrays: dict[Key, np.ndarray], classes: int, shape: Shape) -> Split:
-    checksum = part.checksum or arrays[FOUND, name].tobytes().decode()
+    checksum = part.checksum or arrays[COMPUTED, name].tobytes().decode()
     if (name, "images") in arrays:
         return ArraySplit(arrays[name, "images"].reshape(-1, *shape), arrays[name, "labels"], checksum)
     kept = (arrays.get((name, key)) for key in ("labels", "numbered"))

@@ -68,10 +68,10 @@ def is_here(text) -> bool:
 def _files(text: str) -> tuple[Path, ...]:
     if Path(text).exists() or not WILD & set(text):
         return (existing(Path(text)),)
-    found = tuple(sorted(Path(name) for name in glob.glob(text, recursive=True)))
-    if not found:
+    paths = tuple(sorted(Path(name) for name in glob.glob(text, recursive=True)))
+    if not paths:
         raise DataError(f"no file matches {text}: check the folder and the pattern")
-    return found
+    return paths
 
 
 def existing(path: Path) -> Path:

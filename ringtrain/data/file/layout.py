@@ -67,9 +67,9 @@ def layout_problems(file) -> Iterator[str]:
         yield from _split_problems(file, name, shapes)
     if shapes.get("train", ()) and shapes.get("test", ()) and shapes["train"] != shapes["test"]:
         yield f"test images are {_by(shapes['test'])}, but training images are {_by(shapes['train'])}"
-    held = [file[name]["images"].dtype for name in shapes]
-    if len(set(held)) > 1:
-        yield f"test images are of type {held[1]}, but training images of {held[0]}"
+    types = [file[name]["images"].dtype for name in shapes]
+    if len(set(types)) > 1:
+        yield f"test images are of type {types[1]}, but training images of {types[0]}"
     if shapes.get("train"):
         yield from _statistic_problems(file, shapes["train"])
 
@@ -79,10 +79,10 @@ def _by(shape) -> str:
 
 
 def _kind_problem(file) -> str | None:
-    found = _attribute(file, "format")
-    if not isinstance(found, str) or found != FORMAT:
+    kind = _attribute(file, "format")
+    if not isinstance(kind, str) or kind != FORMAT:
         return (
-            f"the attribute format is {found!r}, not {FORMAT!r}: this is another kind of HDF5 file; name its arrays, "
+            f"the attribute format is {kind!r}, not {FORMAT!r}: this is another kind of HDF5 file; name its arrays, "
             "as in FILE.h5:IMAGES,LABELS, or make the file with `ringtrain data make`"
         )
     version = _attribute(file, "version")
@@ -96,9 +96,9 @@ def _kind_problem(file) -> str | None:
 
 def _attribute_problems(file) -> Iterator[str]:
     for key in ("name", "source", "licence"):
-        found = _attribute(file, key)
-        if not hdf5.is_text(found):
-            yield f"the attribute {key} is {found!r}, not a text"
+        value = _attribute(file, key)
+        if not hdf5.is_text(value):
+            yield f"the attribute {key} is {value!r}, not a text"
     classes = _attribute(file, "classes")
     listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and (classes.size > 0 or _has_values(file))
     if not listed or not all(hdf5.is_text(name) for name in classes):
@@ -136,11 +136,11 @@ def _split_problems(file, name: str, shapes: dict) -> Iterator[str]:
 
 
 def _checksum_problems(owner, name: str) -> Iterator[str]:
-    found = _attribute(owner, "checksum")
-    if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{64}", found):
+    checksum = _attribute(owner, "checksum")
+    if not isinstance(checksum, str) or not re.fullmatch("[0-9a-f]{64}", checksum):
         yield (
-            f"{name} has no checksum (sha256, 64 hexadecimal digits); it has {found!r}: make the file with `ringtrain "
-            "data make`"
+            f"{name} has no checksum (sha256, 64 hexadecimal digits); it has {checksum!r}: make the file with "
+            "`ringtrain data make`"
         )
 
 

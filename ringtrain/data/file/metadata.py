@@ -39,20 +39,20 @@ def is_sealed(file) -> bool:
 
 def seal_problems(file) -> Iterator[str]:
     """Yield a problem if the metadata differ from the file's checksum of them."""
-    found = metadata_checksum(file.attrs["classes"], read_statistics(file))
-    if is_sealed(file) and file.attrs["checksum"] != found:
+    checksum = metadata_checksum(file.attrs["classes"], read_statistics(file))
+    if is_sealed(file) and file.attrs["checksum"] != checksum:
         yield (
             "the class names, mean, std or mean_image changed after they were written: their checksum is "
-            f"{found[:12]}…, the file says {file.attrs['checksum'][:12]}…; make the file with `ringtrain data make` "
+            f"{checksum[:12]}…, the file says {file.attrs['checksum'][:12]}…; make the file with `ringtrain data make` "
             "or copy it again"
         )
 
 
-def statistic_problems(noted: PixelStatistics, found: PixelStatistics) -> Iterator[str]:
+def statistic_problems(noted: PixelStatistics, computed: PixelStatistics) -> Iterator[str]:
     """Yield a problem for each statistic that differs from those of the training inputs."""
     for key in STATISTICS:
         # Not "off > TOLERANCE": a NaN must not pass.
-        value, right = getattr(noted, key), getattr(found, key)
+        value, right = getattr(noted, key), getattr(computed, key)
         off = (np.abs(value - right) / np.maximum(1, np.abs(right) / 255)).max()
         if not off <= TOLERANCE:
             yield (

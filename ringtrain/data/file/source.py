@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import h5py
@@ -124,23 +125,23 @@ def open_source(text, test=None, extents: int | None = None) -> OpenSource:
              as `data make` stores them. :func:`input_shape` has the shape of other inputs for the network
     Raises: DataError naming the file and its problem
     """
-    found = _open(parse_data(text))
+    source = _open(parse_data(text))
     if test is not None:
         other = _open(parse_data(test))
         chosen = other.parts.get("test", other.parts["train"])
-        parts = {"train": found.parts["train"], "test": chosen}
-        joined = (*found.joined, *other.joined)
-        found = replace(found, parts=parts, where=f"{found.where}, {other.where}", joined=joined)
-    parts = {name: _with_channel(part, extents) for name, part in found.parts.items()}
-    _check_parts(found.where, parts, extents)
-    return replace(found, parts=parts)
+        parts = {"train": source.parts["train"], "test": chosen}
+        joined = (*source.joined, *other.joined)
+        source = replace(source, parts=parts, where=f"{source.where}, {other.where}", joined=joined)
+    parts = {name: _with_channel(part, extents) for name, part in source.parts.items()}
+    _check_parts(source.where, parts, extents)
+    return replace(source, parts=parts)
 
 
 def input_shape(stored: Shape, extents: int | None) -> Shape:
     """Return the shape of an input, without N, for a network with this many extents: an axis of one channel more where
     the network has one more; without a network for images [H, W]."""
-    held = len(stored)
-    return (*stored, 1) if held == (extents or (3 if held == 2 else 0)) - 1 else stored
+    axes = len(stored)
+    return (*stored, 1) if axes == (extents or (3 if axes == 2 else 0)) - 1 else stored
 
 
 def _with_channel(part: SourcePart, extents: int | None) -> SourcePart:
@@ -188,13 +189,13 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
             )
     parts = {}
     for name in ("train", "test"):
-        held = [one.parts[name] for one in opened if name in one.parts]
-        if held:
-            labels = [part.labels for part in held if part.labels is not None]
-            if len(labels) not in (0, len(held)):
+        same_part = [one.parts[name] for one in opened if name in one.parts]
+        if same_part:
+            labels = [part.labels for part in same_part if part.labels is not None]
+            if len(labels) not in (0, len(same_part)):
                 raise DataError(f"{text}: some of the files have labels and some have none")
             parts[name] = SourcePart(
-                JoinedArray([part.inputs for part in held]), JoinedArray(labels) if labels else None
+                JoinedArray([part.inputs for part in same_part]), JoinedArray(labels) if labels else None
             )
     noted = tuple(part for one in opened for part in one.parts.values() if part.checksum is not None)
     unused = tuple(dict.fromkeys(name for one in opened for name in one.unused))
@@ -232,44 +233,44 @@ def _open_arrays(named: Named, path: Path, file: h5py.File, files: OpenFiles) ->
     """Arrays of an HDF5 file of another program."""
 
     def array(name: str) -> StoredArray:
-        found = named_array(file, name)
-        if isinstance(found, str):
-            raise DataError(f"{path}: {name} {found}")
-        return stored_array(path, name, found, files)
+        stored = named_array(file, name)
+        if isinstance(stored, str):
+            raise DataError(f"{path}: {name} {stored}")
+        return stored_array(path, name, stored, files)
 
     parts, unused = _parts(path, tuple(file), named.names, array)
     return OpenSource(named.text, path.stem, parts, _classes(path, file), f"HDF5 file {path.name}", unused=unused)
 
 
 def _classes(path: Path, file: h5py.File) -> tuple[str, ...] | None:
-    found = hdf5.attribute(file, "classes", (STRING,))
-    if found is None:
+    values = hdf5.attribute(file, "classes", (STRING,))
+    if values is None:
         return None
-    names = tuple(plain(name) for name in np.atleast_1d(found).tolist() if isinstance(name, str))
-    if not names or len(names) != np.size(found):
-        raise DataError(texts.IN_FILE(path=path, problem=texts.CLASSES_NO_NAMES()))
+    names = tuple(plain(name) for name in np.atleast_1d(values).tolist() if isinstance(name, str))
+    if not names or len(names) != np.size(values):
+        raise DataError(f"{path}: {texts.CLASSES_NO_NAMES}")
     return names
 
 
-def _parts(path: Path, there: Sequence[str], names, array) -> tuple[dict[str, SourcePart], tuple[str, ...]]:
+def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str, SourcePart], tuple[str, ...]]:
     """Return (parts, names of the arrays that are left out). If the user named the arrays, no name is returned."""
     if names is not None:
         x, y = names
         return {"train": _part(array(x), array(y) if y else None)}, ()
     for x, y, test_x, test_y in PAIRS:
-        if x in there and y in there:
+        if x in available and y in available:
             parts = {"train": _part(array(x), array(y))}
-            given = [name for name in (test_x, test_y) if name in there]
-            if len(given) == 1:
+            test_names = [name for name in (test_x, test_y) if name in available]
+            if len(test_names) == 1:
                 raise DataError(f"{path} has only one of {test_x} and {test_y}: give both, or none")
-            parts |= {"test": _part(array(test_x), array(test_y))} if given else {}
-            return parts, tuple(name for name in there if name not in (x, y, *given))
+            parts |= {"test": _part(array(test_x), array(test_y))} if test_names else {}
+            return parts, tuple(name for name in available if name not in (x, y, *test_names))
     for x, *_ in PAIRS:
-        if x in there:
-            return {"train": _part(array(x), None)}, tuple(name for name in there if name != x)
+        if x in available:
+            return {"train": _part(array(x), None)}, tuple(name for name in available if name != x)
     raise DataError(
-        f"{path} has the arrays {', '.join(there) or 'none'}; ringtrain reads x_train and y_train (x_test and y_test "
-        f"too), x and y, or images and labels; or name them: {path}:x,y"
+        f"{path} has the arrays {', '.join(available) or 'none'}; ringtrain reads x_train and y_train (x_test and "
+        f"y_test too), x and y, or images and labels; or name them: {path}:x,y"
     )
 
 
@@ -288,10 +289,8 @@ def _part(inputs: StoredArray, labels: StoredArray | None) -> SourcePart:
 
 # ── files of `data make` ──────────────────────────────────────────────────────────────────────────────────────
 def _open_own(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
-    for problem in layout_problems(file):
-        raise DataError(texts.IN_FILE(path=path, problem=problem))
-    for problem in seal_problems(file):
-        raise DataError(texts.IN_FILE(path=path, problem=problem))
+    for problem in chain(layout_problems(file), seal_problems(file)):
+        raise DataError(f"{path}: {problem}")
     return own_source(path, file, files)
 
 

@@ -22,14 +22,14 @@ class PixelStatistics:
     mean_image: np.ndarray
 
 
-def statistics_for(shape, found):
+def statistics_for(shape, statistics):
     """Return (mean, std, mean_image) for inputs of this shape, without N, from statistics of the stored ones: of one
     channel where the stored inputs have no axis of channels, so that their last axis was taken for it."""
-    if found.mean_image.shape == shape:
-        return found.mean, found.std, found.mean_image
-    mean = found.mean.mean(keepdims=True)
-    variance = (np.square(found.std) + np.square(found.mean - mean)).mean(keepdims=True)
-    return mean, np.sqrt(variance), found.mean_image.reshape(shape)
+    if statistics.mean_image.shape == shape:
+        return statistics.mean, statistics.std, statistics.mean_image
+    mean = statistics.mean.mean(keepdims=True)
+    variance = (np.square(statistics.std) + np.square(statistics.mean - mean)).mean(keepdims=True)
+    return mean, np.sqrt(variance), statistics.mean_image.reshape(shape)
 
 
 class IntegerSums:

@@ -64,28 +64,28 @@ def parted(data: np.ndarray) -> list[str]:
 class Index:
     """Where N examples lie.
 
-    places:  shards, or folders of classes, as text
-    spans:   int64 [3, N]: offset, bytes, label
-    place:   int32 [N], of each example
-    names:   uint8: the name of each example, ended by a zero
-    ends:    int64 [N]: where each name ends
+    containers: shards, or folders of classes, as text
+    spans:      int64 [3, N]: offset, bytes, label
+    container:  int32 [N]: the number of the container of each example
+    names:      uint8: the name of each example, ended by a zero
+    ends:       int64 [N]: where each name ends
     """
 
-    places: tuple[str, ...]
+    containers: tuple[str, ...]
     spans: np.ndarray
-    place: np.ndarray
+    container: np.ndarray
     names: np.ndarray
     ends: np.ndarray
 
     @classmethod
-    def of(cls, places: Sequence[str], tables: Sequence[Tables]) -> "Index":
-        """Join the tables of places, whose labels are class numbers."""
+    def join(cls, containers: Sequence[str], tables: Sequence[Tables]) -> "Index":
+        """Join the tables of containers, whose labels are class numbers."""
         names = np.concatenate([table["names"] for table in tables])
         counts = [table["spans"].shape[1] for table in tables]
         return cls(
-            places=tuple(places),
+            containers=tuple(containers),
             spans=np.concatenate([table["spans"] for table in tables], axis=1),
-            place=np.repeat(np.arange(len(places), dtype=np.int32), counts),
+            container=np.repeat(np.arange(len(containers), dtype=np.int32), counts),
             names=names,
             ends=np.flatnonzero(names == 0),
         )

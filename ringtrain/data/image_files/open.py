@@ -97,13 +97,13 @@ def _touching(divide: Divide, touch: Callable) -> Divide:
 def _opened(
     path: str, view: View, channels: int, threads: int, divide: Divide, classes: Sequence[str] = ()
 ) -> tuple[dict[str, ImageFilesSplit], Sequence[str]]:
-    """(the parts by name, the names of classes: those given, if any)"""
+    """(the parts by name, the names of classes: those passed, if any)"""
     shards = are_shards(path)
     opened = _of_shards(path, divide, classes) if shards else _of_folders(Path(path), divide, classes)
     indices, classes, notes = opened
     splits = {}
     for name, index in indices.items():
-        files = OpenFiles(index.places) if shards else None
+        files = OpenFiles(index.containers) if shards else None
         splits[name] = ImageFilesSplit(index=index, channels=channels, view=view, threads=threads, shards=files)
     splits["train"].notes = notes
     return splits, classes
@@ -118,14 +118,14 @@ def _notes(tables: Sequence[Tables], beside: Sequence[str] = ()) -> tuple[str, .
     return tuple(folder.left_out(first, len(beside) + sum(int(table["left_out"][0]) for table in tables)))
 
 
-def _of_folders(path: Path, divide: Divide, given: Sequence[str]) -> Opened:
+def _of_folders(path: Path, divide: Divide, class_names: Sequence[str]) -> Opened:
     roots = folder.parts_of(path)
-    classes, places = folder.labelled_folders(roots, given)
-    tables = divide(len(places), lambda number: _scan_folder(*places[number][1:]).tables())
+    classes, folders = folder.labelled_folders(roots, class_names)
+    tables = divide(len(folders), lambda number: _scan_folder(*folders[number][1:]).tables())
     indices = {}
     for name in roots:
-        own = [number for number, (part, _, _) in enumerate(places) if part == name]
-        indices[name] = Index.of([str(places[number][1]) for number in own], [tables[number] for number in own])
+        of_part = [(str(path), table) for (part, path, _), table in zip(folders, tables, strict=True) if part == name]
+        indices[name] = Index.join(*zip(*of_part, strict=True))
     return indices, classes, _notes(tables, folder.beside(path, roots))
 
 
@@ -137,7 +137,7 @@ def _scan_folder(entry: Path, label: int) -> Listing:
 
 
 # ── shards ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> Opened:
+def _of_shards(pattern: str, divide: Divide, class_names: Sequence[str]) -> Opened:
     paths = shards_of(pattern)
     tables = divide(len(paths), lambda number: scan_shard(paths[number]).tables())
     folders = [parted(table["folders"]) for table in tables]
@@ -147,18 +147,18 @@ def _of_shards(pattern: str, divide: Divide, given: Sequence[str]) -> Opened:
             f"{paths[named.index(True)]} has classes as folders, but {paths[named.index(False)]} has labels as "
             "numbers: make all shards alike"
         )
-    source = TRAINING if given else CLASSES_FILE
-    given = given or _given_classes(Path(paths[0]).parent / CLASSES_FILE)
+    source = TRAINING if class_names else CLASSES_FILE
+    class_names = class_names or _listed_classes(Path(paths[0]).parent / CLASSES_FILE)
     if not all(named):
-        return {"train": Index.of(paths, tables)}, _numbered(tables, paths, given, source), _notes(tables)
-    classes = given or sorted({name for names in folders for name in names})
+        return {"train": Index.join(paths, tables)}, _numbered(tables, paths, class_names, source), _notes(tables)
+    classes = class_names or sorted({name for names in folders for name in names})
     numbers = {name: number for number, name in enumerate(classes)}
     for path, names in zip(paths, folders, strict=True):
         for name in names:
             if name not in numbers:
                 raise DataError(f"{path} has the class {plain(name)!r}, which {source} does not have: add it there")
     renumbered = [_renumbered(table, names, numbers) for table, names in zip(tables, folders, strict=True)]
-    return {"train": Index.of(paths, renumbered)}, classes, _notes(tables)
+    return {"train": Index.join(paths, renumbered)}, classes, _notes(tables)
 
 
 def _renumbered(table: Tables, names: list[str], numbers: dict[str, int]) -> Tables:
@@ -168,7 +168,7 @@ def _renumbered(table: Tables, names: list[str], numbers: dict[str, int]) -> Tab
     return {**table, "spans": spans}
 
 
-def _given_classes(file: Path) -> list[str]:
+def _listed_classes(file: Path) -> list[str]:
     """The names in a file, one a line, in the order of their numbers; none without the file."""
     try:
         names = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
@@ -182,16 +182,16 @@ def _given_classes(file: Path) -> list[str]:
     return names
 
 
-def _numbered(tables: list[Tables], paths: list[str], given: Sequence[str], source: str) -> Sequence[str]:
+def _numbered(tables: list[Tables], paths: list[str], class_names: Sequence[str], source: str) -> Sequence[str]:
     highest = [int(table["spans"][2].max()) for table in tables]
-    if not given:
+    if not class_names:
         return [str(number) for number in range(max(highest) + 1)]
     for path, label in zip(paths, highest, strict=True):
-        if label >= len(given):
+        if label >= len(class_names):
             raise DataError(
-                f"{path} has the label {label}, but {source} has {len(given)} classes: add the others there"
+                f"{path} has the label {label}, but {source} has {len(class_names)} classes: add the others there"
             )
-    return given
+    return class_names
 
 
 # ── statistics ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,8 +208,8 @@ def _statistics(split: ImageFilesSplit, divide: Divide) -> PixelStatistics:
             squares += np.square(image, dtype=np.uint64).sum(axis=(0, 1))
         return {"pixels": pixels, "squares": squares}
 
-    found = divide(len(turns), sums)
-    pixels, squares = (sum(each[name] for each in found) for name in ("pixels", "squares"))
+    results = divide(len(turns), sums)
+    pixels, squares = (sum(each[name] for each in results) for name in ("pixels", "squares"))
     return statistics_of_sums(pixels, squares, int(sample.size))
 
 

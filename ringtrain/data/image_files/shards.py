@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ringtrain.data import texts
 from ringtrain.data.content import MOST_CLASSES
 from ringtrain.data.image_files.index import Listing
 from ringtrain.data.readers.image_walk import SUFFIXES
 from ringtrain.errors import DataError, plain
-from ringtrain.template import Template
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.zst")
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -41,15 +39,15 @@ def shards_of(pattern: str) -> list[str]:
             f"{pattern} is compressed, and a compressed tar is read from its start alone: unpack it to a .tar "
             "(gunzip, xz -d, zstd -d); images are compressed themselves"
         )
-    found = _counted(pattern)
-    if len(found) == 1 and glob.has_magic(pattern):
-        found = sorted(glob.glob(pattern))
-    if not found:
+    paths = _counted(pattern)
+    if len(paths) == 1 and glob.has_magic(pattern):
+        paths = sorted(glob.glob(pattern))
+    if not paths:
         raise DataError(f"no file matches {pattern}: check the folder, and put the pattern in quotes")
-    for path in found:
+    for path in paths:
         if not os.path.isfile(path):
             raise DataError(f"there is no shard {path}: check the folder and the numbers")
-    return found
+    return paths
 
 
 def _counted(pattern: str) -> list[str]:
@@ -67,6 +65,11 @@ def _counted(pattern: str) -> list[str]:
     return [path for number in numbers for path in _counted(f"{before}{number:0{len(first)}}{after}")]
 
 
+def member_at(shard: str, name: str, offset: int) -> str:
+    """Return the name of a member of a shard in errors and notes."""
+    return f"{shard}: member {plain(name)} at byte {offset}"
+
+
 class _Shard:
     """A shard that is scanned; it names itself in errors."""
 
@@ -74,12 +77,11 @@ class _Shard:
         self.path, self.file = path, file
         self.size = os.fstat(file.fileno()).st_size
 
-    def place(self, member) -> str:
-        """Name a member of it."""
-        return texts.MEMBER_AT(shard=self.path, member=plain(member.name), offset=member.offset)
+    def describe(self, member) -> str:
+        return member_at(self.path, member.name, member.offset)
 
-    def error(self, text, member, **fields) -> DataError:
-        return DataError(text(shard=self.path, member=plain(member.name), offset=member.offset, **fields))
+    def error(self, member, problem: str) -> DataError:
+        return DataError(f"{self.describe(member)} {problem}")
 
     def members(self) -> Iterator[tarfile.TarInfo]:
         """Yield the members that are files. Raises: DataError where headers tell that the shard is not whole"""
@@ -89,39 +91,21 @@ class _Shard:
                 try:
                     member = archive.next()
                 except Exception as error:  # malformed bytes raise exceptions of any type
-                    damaged = texts.SHARD_DAMAGED(shard=self.path, offset=archive.offset, error=error)
-                    raise DataError(damaged) from error
+                    raise self.not_whole(archive.offset, error) from error
                 archive.members = []  # or tarfile keeps them all
                 if member is None:
                     break
                 if member.size < 0 or member.offset <= at:  # a header may say anything
-                    raise self.error(
-                        Template(
-                            "{shard}: member {member} at byte {offset} has a header that makes no sense: the archive "
-                            "is damaged; copy it again"
-                        ),
-                        member,
-                    )
+                    raise self.error(member, "has a header that makes no sense: the archive is damaged; copy it again")
                 at = member.offset
                 if member.isdir():
                     continue
                 if not member.isreg() or member.issparse():
                     raise self.error(
-                        Template(
-                            "{shard}: member {member} at byte {offset} is a link, a sparse file or no file: write "
-                            "the image itself into the archive"
-                        ),
-                        member,
+                        member, "is a link, a sparse file or no file: write the image itself into the archive"
                     )
                 if member.offset_data + member.size > self.size:
-                    raise self.error(
-                        Template(
-                            "{shard}: member {member} at byte {offset} is truncated: the archive ends after {nbytes} "
-                            "bytes; copy it again"
-                        ),
-                        member,
-                        nbytes=self.size,
-                    )
+                    raise self.error(member, f"is truncated: the archive ends after {self.size} bytes; copy it again")
                 yield member
             self._check_end(archive.offset)
 
@@ -129,7 +113,10 @@ class _Shard:
         try:
             return tarfile.open(fileobj=self.file, mode="r:")
         except Exception as error:
-            raise DataError(texts.SHARD_DAMAGED(shard=self.path, offset=0, error=error)) from error
+            raise self.not_whole(0, error) from error
+
+    def not_whole(self, offset: int, error: Exception) -> DataError:
+        return DataError(f"{self.path} is no whole tar archive: at byte {offset}: {error}; copy it again")
 
     def _check_end(self, offset: int) -> None:
         """Check that zeros end the shard: tarfile takes a damaged header, or none, for the end."""
@@ -146,7 +133,7 @@ class _Shard:
 
     def read(self, member) -> bytes:
         if member.size > LABEL_BYTES:
-            raise self.error(texts.LABEL_UNREADABLE, member, error=f"it has more than {LABEL_BYTES} bytes")
+            raise self.error(member, f"has no class number: it has more than {LABEL_BYTES} bytes")
         return os.pread(self.file.fileno(), member.size, member.offset_data)
 
 
@@ -165,12 +152,7 @@ def scan_shard(path: str) -> Listing:
                     images.append(member)
                 elif where.suffix.lower() in LABELS:
                     if _stem(member) in labels:
-                        raise shard.error(
-                            Template(
-                                "{shard}: member {member} at byte {offset} is a second label of one stem: keep one"
-                            ),
-                            member,
-                        )
+                        raise shard.error(member, "is a second label of one stem: keep one")
                     labels[_stem(member)] = member, _label(shard, member)
                 else:
                     others.append(member)
@@ -178,7 +160,7 @@ def scan_shard(path: str) -> Listing:
                 raise DataError(f"{path} has no images (of {', '.join(sorted(SUFFIXES))})")
             if not labels:
                 return _by_folder(shard, images, others)
-            return replace(_by_stem(shard, images, labels), left_out=[shard.place(member) for member in others])
+            return replace(_by_stem(shard, images, labels), left_out=[shard.describe(member) for member in others])
     except OSError as error:
         raise DataError(f"{path} could not be read: {error.strerror or error}") from error
 
@@ -189,6 +171,14 @@ def _stem(member) -> str:
     return f"{folder}{slash}{name.partition('.')[0]}"
 
 
+def _unlabelled(shard: _Shard, image) -> DataError:
+    return shard.error(
+        image,
+        f"has no label: give a member {plain(_stem(image))}.cls with a class number, or put it under a folder of its "
+        "class",
+    )
+
+
 def _label(shard: _Shard, member) -> int:
     text = shard.read(member)
     try:
@@ -196,46 +186,35 @@ def _label(shard: _Shard, member) -> int:
         if type(label) is not int or not 0 <= label < MOST_CLASSES:
             raise ValueError(f"{label!r} is not a whole number from 0 to {MOST_CLASSES - 1}")
     except KeyError:
-        raise shard.error(texts.LABEL_UNREADABLE, member, error='it has no "label"') from None
+        raise shard.error(member, 'has no class number: it has no "label"') from None
     except Exception as error:  # malformed JSON raises exceptions of many types
-        raise shard.error(texts.LABEL_UNREADABLE, member, error=error) from error
+        raise shard.error(member, f"has no class number: {error}") from error
     return label
 
 
 def _by_stem(shard: _Shard, images, labels) -> Listing:
-    seen, found = set(), []
+    seen, numbers = set(), []
     for image in images:
         stem = _stem(image)
         if stem not in labels:
-            raise shard.error(texts.NO_LABEL, image, stem=plain(stem))
+            raise _unlabelled(shard, image)
         if stem in seen:
-            raise shard.error(
-                Template("{shard}: member {member} at byte {offset} is a second image of the stem {stem}: keep one"),
-                image,
-                stem=plain(stem),
-            )
+            raise shard.error(image, f"is a second image of the stem {plain(stem)}: keep one")
         seen.add(stem)
-        found.append(labels[stem][1])
+        numbers.append(labels[stem][1])
     for stem, (member, _) in labels.items():
         if stem not in seen:
-            raise shard.error(
-                Template("{shard}: member {member} at byte {offset} is a label without an image of its stem"), member
-            )
-    return _listing(images, found)
+            raise shard.error(member, "is a label without an image of its stem")
+    return _listing(images, numbers)
 
 
 def _by_folder(shard: _Shard, images, others) -> Listing:
     for member in others:
-        raise shard.error(
-            Template(
-                "{shard}: member {member} at byte {offset} is no image, by its ending: leave it out of the archive"
-            ),
-            member,
-        )
+        raise shard.error(member, "is no image, by its ending: leave it out of the archive")
     parents = [PurePosixPath(image.name).parent.name for image in images]
     for image, parent in zip(images, parents, strict=True):
         if not parent or parent == "..":
-            raise shard.error(texts.NO_LABEL, image, stem=plain(_stem(image)))
+            raise _unlabelled(shard, image)
     folders = sorted(set(parents))
     numbers = {folder: number for number, folder in enumerate(folders)}
     return _listing(images, [numbers[parent] for parent in parents], folders)

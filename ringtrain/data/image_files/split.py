@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ringtrain.data import texts
 from ringtrain.data.batches.pictures import PictureSplit, View
 from ringtrain.data.content import IGNORE
 from ringtrain.data.image_files.index import Index
+from ringtrain.data.image_files.shards import member_at
 from ringtrain.data.images import FilePicture
 from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.errors import DataError, plain
@@ -59,11 +59,11 @@ class ImageFilesSplit(PictureSplit):
         return int(np.count_nonzero(self.index.spans[2, examples] != IGNORE))
 
     def where(self, example: int) -> str:
-        """Return an example's place, for people."""
-        place, name = self.index.places[self.index.place[example]], plain(self.index.name(example))
+        """Return the path or the member of an example, for people."""
+        container, name = self.index.containers[self.index.container[example]], self.index.name(example)
         if self.shards is None:
-            return os.path.join(place, name)
-        return texts.MEMBER_AT(shard=place, member=name, offset=self.index.spans[0, example])
+            return os.path.join(container, plain(name))
+        return member_at(container, name, self.index.spans[0, example])
 
     def picture(self, example: int) -> FilePicture:
         return FilePicture(self.content(example), self.where(example), self.channels)
@@ -75,13 +75,14 @@ class ImageFilesSplit(PictureSplit):
 
     def content(self, example: int) -> bytes:
         """Return the bytes of an example's file. Raises: DataError"""
-        place, (offset, size, _) = int(self.index.place[example]), self.index.spans[:, example].tolist()
+        container = self.index.containers[self.index.container[example]]
+        offset, size, _ = self.index.spans[:, example].tolist()
         try:
             if self.shards is not None:
-                with self.shards.use(self.index.places[place]) as file:
+                with self.shards.use(container) as file:
                     data = _read(file, offset, size)
             else:
-                with open(os.path.join(self.index.places[place], self.index.name(example)), "rb") as file:
+                with open(os.path.join(container, self.index.name(example)), "rb") as file:
                     data = file.read()
         except OSError as error:
             raise DataError(f"{self.where(example)} could not be read: {error.strerror or error}") from error

@@ -61,9 +61,9 @@ def _fits(layout: CifarVariant, names) -> bool:
 
 def read(path: Path, size, progress: Progress) -> Content:
     """Read all of it. Raises: DataError"""
-    found = _layout_in(path) if path.is_dir() else None
-    if found is not None:
-        folder, layout = found
+    match = _layout_in(path) if path.is_dir() else None
+    if match is not None:
+        folder, layout = match
         return _assemble(folder, layout, read_members(folder, layout.files, progress))
     members = read_members(path, {name for layout in LAYOUTS for name in layout.files}, progress)
     for layout in LAYOUTS:
@@ -112,13 +112,13 @@ def _python_batch(key: str):
     return read_batch
 
 
-def _whole_numbers(found, where: str) -> np.ndarray:
+def _whole_numbers(values, where: str) -> np.ndarray:
     """Return a list or array of Python integers as an array; other values in a list could make an array of any size."""
-    if isinstance(found, np.ndarray):
-        return found
-    if not isinstance(found, list) or not all(type(each) is int and abs(each) < 1 << 31 for each in found):
+    if isinstance(values, np.ndarray):
+        return values
+    if not isinstance(values, list) or not all(type(each) is int and abs(each) < 1 << 31 for each in values):
         raise DataError(f"{where} is not a list of integers")
-    return np.array(found, np.int64)
+    return np.array(values, np.int64)
 
 
 def _python_names(key: str):

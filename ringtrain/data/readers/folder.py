@@ -73,14 +73,14 @@ def read(path: Path, size, progress: Progress) -> Content:
     """List the images; each is decoded when it is written. Raises: DataError"""
     roots = parts_of(path)
     classes, folders = labelled_folders(roots)
-    found = [(name, label, *images_of(folder)) for name, folder, label in folders]
-    files = {name: [(Path(file), each[1]) for each in found if each[0] == name for file in each[2]] for name in roots}
+    scanned = [(name, label, *images_of(folder)) for name, folder, label in folders]
+    files = {name: [(Path(file), each[1]) for each in scanned if each[0] == name for file in each[2]] for name in roots}
     shape, notes = _survey([file for part in files.values() for file, _ in part], size)
     parts = {}
     for name, part in files.items():
         labels = np.array([label for _, label in part], np.int32)
         parts[name] = SourcePart(FolderImages([file for file, _ in part], shape), MemoryArray(labels))
-    notes += left_out([*beside(path, roots), *(other for each in found for other in each[3])])
+    notes += left_out([*beside(path, roots), *(other for each in scanned for other in each[3])])
     name = path.resolve().name
     return Content(name, parts["train"], parts.get("test"), classes, f"folder of images {name}", notes=tuple(notes))
 
@@ -88,9 +88,9 @@ def read(path: Path, size, progress: Progress) -> Content:
 def beside(path: Path, roots: dict[str, Path]) -> list[str]:
     """Return what lies beside the parts and the folders of classes, by name, without hidden entries."""
     others = []
-    for place in {path: None, **dict.fromkeys(roots.values())}:
-        taken = class_folders(place) if place in roots.values() else roots.values()
-        others += [entry.path for entry in listed(str(place)) if Path(entry.path) not in taken]
+    for folder in {path: None, **dict.fromkeys(roots.values())}:
+        taken = class_folders(folder) if folder in roots.values() else roots.values()
+        others += [entry.path for entry in listed(str(folder)) if Path(entry.path) not in taken]
     return others
 
 
@@ -105,33 +105,33 @@ def left_out(others: Sequence[str], count: int | None = None) -> list[str]:
 
 
 def labelled_folders(
-    roots: dict[str, Path], given: Sequence[str] = ()
+    roots: dict[str, Path], class_names: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], list[tuple[str, Path, int]]]:
-    """Return the classes, and (part, folder, label) of each folder of a class. ``given``: the classes, in place of
-    those of the training part. Raises: DataError for a folder that is none of them"""
-    classes = tuple(given or (folder.name for folder in class_folders(roots["train"])))
+    """Return the classes, and (part, folder, label) of each folder of a class. ``class_names``: the classes, in place
+    of the training part's. Raises: DataError for a folder that is none of them"""
+    classes = tuple(class_names or (folder.name for folder in class_folders(roots["train"])))
     numbers = {name: number for number, name in enumerate(classes)}
-    found = [(part, folder) for part, root in roots.items() for folder in class_folders(root)]
-    for _, folder in found:
+    folders = [(part, folder) for part, root in roots.items() for folder in class_folders(root)]
+    for _, folder in folders:
         if folder.name not in numbers:
             raise DataError(f"{folder}: the training part has no class of this name; {nearest(folder.name, classes)}")
-    return classes, [(part, folder, numbers[folder.name]) for part, folder in found]
+    return classes, [(part, folder, numbers[folder.name]) for part, folder in folders]
 
 
 def images_of(folder: Path) -> tuple[list[str], list[str]]:
     """Return the images of a class, in its folder and all folders in it, by name; and what is none. Raises: DataError
     if there is no image, or for a broken link to one: the set is not whole"""
-    found: dict[str, list[str]] = {IMAGE: [], BROKEN: [], OTHER: []}
+    paths: dict[str, list[str]] = {IMAGE: [], BROKEN: [], OTHER: []}
     for path, kind in walk(str(folder)):
-        found[kind].append(path)
-    if found[BROKEN]:
+        paths[kind].append(path)
+    if paths[BROKEN]:
         raise DataError(
-            f"{folder} has broken links to images ({len(found[BROKEN])}), the first is {plain(found[BROKEN][0])}: "
+            f"{folder} has broken links to images ({len(paths[BROKEN])}), the first is {plain(paths[BROKEN][0])}: "
             "bring their files back (`git annex get`), or remove the links"
         )
-    if not found[IMAGE]:
+    if not paths[IMAGE]:
         raise DataError(f"{folder} has no images: remove it, or add some (of {', '.join(sorted(SUFFIXES))})")
-    return found[IMAGE], found[OTHER]
+    return paths[IMAGE], paths[OTHER]
 
 
 # ── images ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -36,8 +36,8 @@ def _named(path: Path) -> dict:
     folder, start = (path, "") if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
         return {}
-    found = ((NAME.fullmatch(file.name), file) for file in sorted(folder.iterdir()))
-    named = {(m["prefix"], m["split"], m["kind"]): file for m, file in found if m}
+    matches = ((NAME.fullmatch(file.name), file) for file in sorted(folder.iterdir()))
+    named = {(m["prefix"], m["split"], m["kind"]): file for m, file in matches if m}
     one = NAME.fullmatch(start)
     beginning = {key: file for key, file in named.items() if file.name.startswith(start)}
     if one and beginning:

@@ -61,7 +61,7 @@ def _walk(folder: str, above: tuple[str, ...], behind: set[str] | None) -> Itera
             continue
         real = os.path.realpath(path) if link else os.path.join(above[-1], entry.name)
         met: set[str] | None = set() if link and behind is None else behind
-        is_ring = link and (real in (met or ()) or any(_holds(real, place) for place in above))
+        is_ring = link and (real in (met or ()) or any(_holds(real, outer) for outer in above))
         if len(above) > MOST_DEPTH or is_ring:
             yield path, OTHER
             continue

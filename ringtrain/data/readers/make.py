@@ -68,8 +68,8 @@ def make_dataset(
         raise DataError(
             f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
         )
-    given: dict[str, Any] = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
-    content = dataclasses.replace(content, **given)
+    changes: dict[str, Any] = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
+    content = dataclasses.replace(content, **changes)
     _check_texts(str(source), content)
     if test_fraction is not None:
         content = split_test(content, test_fraction, seed)

@@ -43,7 +43,7 @@ def read_members(path: Path, wanted: Collection[str], progress: Progress) -> dic
 
 
 def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     total = path.stat().st_size
     # As a stream: a compressed archive returns to an earlier member only by starting again.
     # The stub of tarfile wants a file that writes and seeks, but a stream is only read.
@@ -52,12 +52,12 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
             for member in archive:
                 name = PurePosixPath(member.name).name
                 if member.isfile() and name in wanted:
-                    _check_member(path, member, name in found)
-                    found[name] = archive.extractfile(member).read()
+                    _check_member(path, member, name in contents)
+                    contents[name] = archive.extractfile(member).read()
                     progress("reading", file.tell(), total)
         while unpacked.read(PIECE_BYTES):  # to its end, where the checksum is
             pass
-    return found
+    return contents
 
 
 def _unpacked(file):

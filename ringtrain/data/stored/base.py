@@ -49,12 +49,12 @@ class StoredArray(ABC):
         order = np.argsort(examples, kind="stable")
         ranked = examples[order]
         edges = np.flatnonzero(np.diff(ranked) != 1) + 1
-        for places in np.split(order, edges):
-            if places.size:
-                first = int(examples[places[0]])
-                rows = np.empty((places.size, *self.shape[1:]), self.dtype)
-                self.read(first, first + places.size, rows)
-                out[places] = rows
+        for positions in np.split(order, edges):
+            if positions.size:
+                first = int(examples[positions[0]])
+                rows = np.empty((positions.size, *self.shape[1:]), self.dtype)
+                self.read(first, first + positions.size, rows)
+                out[positions] = rows
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows ``start:stop`` in the stored type."""
@@ -145,16 +145,16 @@ class JoinedArray(StoredArray):
             start, number = end, number + 1
 
     def read(self, start: int, stop: int, out) -> None:
-        for part, first, last, place in self._pieces(start, stop):
-            part.read(first, last, out[place - start : place - start + last - first])
+        for part, first, last, row in self._pieces(start, stop):
+            part.read(first, last, out[row - start : row - start + last - first])
 
     def take(self, examples, out) -> None:
         numbers = np.searchsorted(self._starts, examples, side="right") - 1
         for number in np.unique(numbers):
-            places = np.flatnonzero(numbers == number)
-            rows = np.empty((places.size, *self.shape[1:]), out.dtype)
-            self._parts[number].take(examples[places] - self._starts[number], rows)
-            out[places] = rows
+            positions = np.flatnonzero(numbers == number)
+            rows = np.empty((positions.size, *self.shape[1:]), out.dtype)
+            self._parts[number].take(examples[positions] - self._starts[number], rows)
+            out[positions] = rows
 
     def ahead(self, start: int, stop: int) -> None:
         for part, first, last, _ in self._pieces(start, stop):

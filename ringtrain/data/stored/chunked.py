@@ -47,14 +47,14 @@ class ChunkedArray(StoredArray):
         with self._lock:
             numbers = examples // self._rows
             for number in np.unique(numbers):
-                places = np.flatnonzero(numbers == number)
-                out[places] = self._block(int(number))[examples[places] - number * self._rows]
+                positions = np.flatnonzero(numbers == number)
+                out[positions] = self._block(int(number))[examples[positions] - number * self._rows]
 
     def _block(self, number: int) -> np.ndarray:
         if number not in self._blocks:
             start = number * self._rows
             block = self.rows(start, min(start + self._rows, self.count))
-            while self._blocks and sum(held.nbytes for held in self._blocks.values()) + block.nbytes > KEPT_BYTES:
+            while self._blocks and sum(kept.nbytes for kept in self._blocks.values()) + block.nbytes > KEPT_BYTES:
                 self._blocks.popitem(last=False)
             self._blocks[number] = block
         self._blocks.move_to_end(number)

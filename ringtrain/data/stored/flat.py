@@ -80,10 +80,10 @@ class FlatArray(StoredArray):
         self.summed = crc is not None
         self.where, self.shape, self.dtype = where, tuple(shape), check_type(where, dtype, shape)
         self._stored = dtype
-        there = path.stat().st_size
-        if offset + self.nbytes > there:
+        size = path.stat().st_size
+        if offset + self.nbytes > size:
             raise DataError(
-                f"{where} is truncated: it needs {self.nbytes} bytes from byte {offset} on, and the file has {there}; "
+                f"{where} is truncated: it needs {self.nbytes} bytes from byte {offset} on, and the file has {size}; "
                 "copy it again"
             )
 
@@ -137,8 +137,8 @@ class FlatArray(StoredArray):
         if examples.size and np.all(np.diff(examples) == 1):
             self._fill(file, int(examples[0]), memory)
             return
-        for place in np.argsort(examples, kind="stable").tolist():
-            self._fill(file, int(examples[place]), memory[place * each : (place + 1) * each])
+        for row in np.argsort(examples, kind="stable").tolist():
+            self._fill(file, int(examples[row]), memory[row * each : (row + 1) * each])
 
     def _fill(self, file: int, start: int, memory: memoryview) -> None:
         offset = self._offset + start * self.row_bytes

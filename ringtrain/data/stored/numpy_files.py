@@ -94,7 +94,7 @@ class InflatedArray(StoredArray):
         self._path, self._info, self._header = path, info, header
         self.where, self.shape, self.dtype, self._stored = where, tuple(shape), check_type(where, dtype, shape), dtype
         self._lock = threading.Lock()
-        self._place = 0  # bytes after the header that have been read
+        self._position = 0  # bytes after the header that have been read
         self._stream: IO[bytes] | None = None
 
     def read(self, start: int, stop: int, out) -> None:
@@ -105,19 +105,19 @@ class InflatedArray(StoredArray):
             while memory:
                 got = stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
                 if not got:
-                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._place))
-                memory, self._place = memory[got:], self._place + got
+                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._position))
+                memory, self._position = memory[got:], self._position + got
         np.copyto(out, rows, casting="unsafe")
 
-    def _at(self, place: int) -> IO[bytes]:
+    def _at(self, position: int) -> IO[bytes]:
         """Return the stream at a place of the values."""
-        if self._stream is None or place < self._place:
+        if self._stream is None or position < self._position:
             self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
             self._stream.read(self._header)
-            self._place = 0
-        while self._place < place:
-            got = len(self._stream.read(min(PIECE_BYTES, place - self._place)))
+            self._position = 0
+        while self._position < position:
+            got = len(self._stream.read(min(PIECE_BYTES, position - self._position)))
             if not got:
-                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._place))
-            self._place += got
+                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._position))
+            self._position += got
         return self._stream

@@ -44,7 +44,7 @@ class CheckpointReader:
         kept = ("inputs", "ranks") if self.ranks else ("inputs",)
         written = {k: v.tobytes().decode() for k, v in self.arrays(self.group(self.file, "text")).items()}
         scalars = {k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()}
-        found = {
+        values = {
             **written,
             "classes": self.classes(written.get("classes", "[]")),
             **{name: self.count(name) for name in COUNTS},
@@ -56,10 +56,10 @@ class CheckpointReader:
             **{each: self.arrays(self.group(self.file, each)) for each in kept if each in self.file},
         }
         for name in SHOWN:
-            text = found.get(name, "")  # Checkpoint's constructor reports required fields that are missing
+            text = values.get(name, "")  # Checkpoint's constructor reports required fields that are missing
             if not hdf5.is_text(text):
                 raise seal.damaged(self.path, f"its {name} is not printable text: {str(text)[:60]!r}")
-        return found
+        return values
 
     def count(self, name: str) -> int:
         value = hdf5.attribute(self.file, name, [h5t.INTEGER])
@@ -92,18 +92,18 @@ class CheckpointReader:
         return {unquote(name): self.array(group, name) for name in group}
 
     def group(self, parent: h5py.Group, name: str) -> h5py.Group:
-        found = self.child(parent, name)
-        if not isinstance(found, h5py.Group):
-            raise seal.damaged(self.path, f"{found.name} is not a group")
-        return found
+        child = self.child(parent, name)
+        if not isinstance(child, h5py.Group):
+            raise seal.damaged(self.path, f"{child.name} is not a group")
+        return child
 
     def array(self, group: h5py.Group, name: str) -> np.ndarray:
-        found = self.child(group, name)
-        self.accept(found)
-        array = np.empty(found.shape, found.dtype)
-        found.read_direct(array) if array.size else None
-        if self.bytes_of(found, "sha256").decode() != array_digest(found.name, array):
-            raise seal.damaged(self.path, f"the values of {found.name} do not match their sha256")
+        stored = self.child(group, name)
+        self.accept(stored)
+        array = np.empty(stored.shape, stored.dtype)
+        stored.read_direct(array) if array.size else None
+        if self.bytes_of(stored, "sha256").decode() != array_digest(stored.name, array):
+            raise seal.damaged(self.path, f"the values of {stored.name} do not match their sha256")
         return array
 
     def child(self, group: h5py.Group, name: str):
@@ -111,20 +111,20 @@ class CheckpointReader:
             raise seal.damaged(self.path, f"{group.name}/{name} is missing, or is a link to elsewhere")
         return group[name]
 
-    def accept(self, found) -> None:
+    def accept(self, array) -> None:
         """Refuse any array that a checkpoint never has: above all one that reads another file, or claims more than the
         file holds."""
-        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "fiub" or found.dtype.hasobject:
-            raise seal.damaged(self.path, f"{found.name} is not an array of numbers")
-        if found.shape is None:  # a null dataspace
-            raise seal.damaged(self.path, f"{found.name} has no shape")
-        if hdf5.foreign_storage(found) or found.chunks:
-            raise seal.damaged(self.path, f"the values of {found.name} are not contiguous in this file")
-        if hdf5.nbytes_of(found) != found.id.get_storage_size() and hdf5.nbytes_of(found):
-            raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=found.name))
-        self.spent.append(hdf5.nbytes_of(found))
+        if not isinstance(array, h5py.Dataset) or array.dtype.kind not in "fiub" or array.dtype.hasobject:
+            raise seal.damaged(self.path, f"{array.name} is not an array of numbers")
+        if array.shape is None:  # a null dataspace
+            raise seal.damaged(self.path, f"{array.name} has no shape")
+        if hdf5.foreign_storage(array) or array.chunks:
+            raise seal.damaged(self.path, f"the values of {array.name} are not contiguous in this file")
+        if hdf5.nbytes_of(array) != array.id.get_storage_size() and hdf5.nbytes_of(array):
+            raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=array.name))
+        self.spent.append(hdf5.nbytes_of(array))
         if sum(self.spent) > self.size:
-            raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=found.name))
+            raise seal.damaged(self.path, texts.CLAIMS_TOO_MUCH(name=array.name))
 
 
 def array_digest(name: str, array: np.ndarray) -> str:

@@ -33,9 +33,9 @@ def check_seal(path: Path, file) -> None:
     """
     head = file.read(BLOCK)
     count = _promised(path, head)
-    held = os.fstat(file.fileno()).st_size - BLOCK
-    if held != count:
-        raise damaged(path, f"{held + BLOCK:,} bytes long, but {count + BLOCK:,} were written")
+    nbytes = os.fstat(file.fileno()).st_size - BLOCK
+    if nbytes != count:
+        raise damaged(path, f"{nbytes + BLOCK:,} bytes long, but {count + BLOCK:,} were written")
     if head != _block(count, _digest(file)):
         raise damaged(path, "its bytes changed after they were written: they do not match its sha256")
 

@@ -123,18 +123,18 @@ def load_checkpoint(
         with CheckedFile(path, opener=opener) as raw:
             seal.check_seal(path, raw)
             with open_file(raw) as file:
-                found = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size, ranks).fields())
+                checkpoint = Checkpoint(**CheckpointReader(path, file, os.fstat(raw.fileno()).st_size, ranks).fields())
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {path} cannot be read ({error.strerror or error}); give another one"
         ) from error
     except (KeyError, ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
         raise seal.damaged(path, f"its contents are not those of a checkpoint ({error})") from error
-    if found.fingerprint != fingerprint(found.shapes):
+    if checkpoint.fingerprint != fingerprint(checkpoint.shapes):
         raise seal.damaged(path, "its fingerprint is not that of its weights")
-    if shapes := [array.shape for array in found.ranks.values() if array.ndim != 2]:
+    if shapes := [array.shape for array in checkpoint.ranks.values() if array.ndim != 2]:
         raise seal.damaged(path, texts.VALUE_WRONG(name="a shape of /ranks", value=shapes[0]))
-    return found
+    return checkpoint
 
 
 def check_parameters(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
@@ -142,11 +142,11 @@ def check_parameters(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...
 
     Raises: CheckpointError, naming the first parameters that differ.
     """
-    held = checkpoint.shapes
+    saved = checkpoint.shapes
     differing = [
-        f"{name}: {_said(held, name)} in the checkpoint, {_said(shapes, name)} in the model"
-        for name in {**shapes, **held}
-        if _said(held, name) != _said(shapes, name)
+        f"{name}: {_said(saved, name)} in the checkpoint, {_said(shapes, name)} in the model"
+        for name in {**shapes, **saved}
+        if _said(saved, name) != _said(shapes, name)
     ]
     if differing:
         more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""

@@ -83,12 +83,11 @@ class RunFolder:
     def _clear_obstacles(self) -> list[str]:
         """Rename links, folders and pipes at the paths of files: a link would redirect writes to another file, the
         others prevent them."""
-        own = [(self.root, path) for path in (self.config, self.log, self.curves, self.outcome)]
-        own.append((self.checkpoint_folder, self.best))
-        stray = [(folder, path) for folder, path in own if not folder.is_plain(path)]
+        paths = [(self.root, path) for path in (self.config, self.log, self.curves, self.outcome)]
         return [
             f"{path} is not a regular file of this folder: it is now called {folder.put_aside(path).name}"
-            for folder, path in stray
+            for folder, path in [*paths, (self.checkpoint_folder, self.best)]
+            if not folder.is_plain(path)
         ]
 
     def write_text(self, path: Path, text: str) -> None:
@@ -228,22 +227,22 @@ def make_unused_folder(runs: Path, name: str, now: datetime.datetime) -> Path:
 
 
 def _refuse(folder: RunFolder, resume: bool) -> None:
-    held = [path.name for path in (folder.config, folder.log) if path.exists()]
+    names = [path.name for path in (folder.config, folder.log) if path.exists()]
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        held += [name for name in folder.checkpoint_folder.names() if name.endswith(".h5")][:1]
-    if held and not resume:
+        names += [name for name in folder.checkpoint_folder.names() if name.endswith(".h5")][:1]
+    if names and not resume:
         raise UsageError(
-            f"run folder {folder.path} already holds a run ({', '.join(held)}); continue it with --resume auto, or "
+            f"run folder {folder.path} already holds a run ({', '.join(names)}); continue it with --resume auto, or "
             "name another folder with --out"
         )
 
 
 def _try_writing(folder: RunFolder) -> None:
     """Check that the folder is writable, before hours of training; an existing folder may not be."""
-    for place in (folder.root, folder.checkpoint_folder):
+    for directory in (folder.root, folder.checkpoint_folder):
         probe = f"writable.{os.getpid()}{files.PARTIAL}"
-        place.write(probe, b"?")
-        place.remove(probe)
+        directory.write(probe, b"?")
+        directory.remove(probe)
 
 
 def _file_in_the_way(path: Path) -> Path:
@@ -266,13 +265,14 @@ def _first_good(folder: RunFolder, paths: list[Path], ranks: bool) -> FoundCheck
 
 
 def _loaded(folder: RunFolder, path: Path, ranks: bool) -> Checkpoint:
-    found, numbered = store.load_checkpoint(path, folder.checkpoint_folder.open, ranks), _NUMBERED.fullmatch(path.name)
-    if numbered and int(numbered[1]) != found.iteration:
+    checkpoint = store.load_checkpoint(path, folder.checkpoint_folder.open, ranks)
+    numbered = _NUMBERED.fullmatch(path.name)
+    if numbered and int(numbered[1]) != checkpoint.iteration:
         raise CheckpointError(
-            f"checkpoint {path} is of iteration {found.iteration}, but its name gives another: the file was renamed; "
-            "name it itself to continue from it"
+            f"checkpoint {path} is of iteration {checkpoint.iteration}, but its name gives another: the file was "
+            "renamed; name it itself to continue from it"
         )
-    return found
+    return checkpoint
 
 
 def run_folder_of(path: Path) -> Path:
