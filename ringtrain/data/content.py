@@ -13,7 +13,7 @@ from ringtrain.errors import DataError
 IGNORE = -1  # the label of an example that counts nowhere: neither loss nor accuracy
 MOST_CLASSES = 1 << 16
 BLOCK_BYTES = 16 << 20
-BESIDE = "/"  # before the checksum of class names and statistics, among those of a data set
+BESIDE = "/"  # in a data set's checksum, before the sum of class names and statistics
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)
 

@@ -28,7 +28,8 @@ def decoder_errors(what: str):
     except MemoryError as error:
         raise DataError(f"{what}: {texts.OUT_OF_MEMORY}") from error
     except Exception as error:
-        raise DataError(f"{what}: {_reason(error)}") from error
+        known = isinstance(error, OSError | ValueError | EOFError) and str(error)
+        raise DataError(f"{what}: {known or f'{type(error).__name__}: {error}'.rstrip(': ')}") from error
 
 
 @contextmanager
@@ -43,12 +44,3 @@ def hdf5_errors(path: Path | str, name: str = ""):
         raise DataError(
             f"{path} is damaged: {problem}; make the file with `ringtrain data make` or copy it again"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    reason = str(error)
-    return (
-        reason
-        if reason and isinstance(error, OSError | ValueError | EOFError)
-        else f"{type(error).__name__}: {reason}".rstrip(": ")
-    )

@@ -70,7 +70,7 @@ class StoredPicture(Picture):
 
 
 class FilePicture(Picture):
-    """An image in the bytes of a file, of which only the header is read at first. ``where``: its name in errors;
+    """An image in the bytes of a file, whose header alone is read at first. ``where``: its name in errors;
     ``channels``: 1, grey, or 3, RGB; ``grey``: whether the file has no colour; ``summed``: whether it holds
     checksums, which are right. Raises: DataError"""
 
@@ -132,7 +132,7 @@ class FilePicture(Picture):
 
 
 def _opened(data: bytes, where: str):
-    """Pillow's image, of which the header is read, not the pixels. Raises: DataError"""
+    """Pillow's image, whose header is read, not the pixels. Raises: DataError"""
     module = pillow()
     _silence()
     with decoder_errors(texts.NO_IMAGE(file=where)):
@@ -157,7 +157,7 @@ def _bits(image) -> int:
 
 
 def _chunks(data: bytes, where: str) -> set[bytes]:
-    """The types of a PNG's chunks, whose CRC-32 is right: Pillow skips that of the pixels. Raises: DataError"""
+    """The types of a PNG's chunks, whose CRC-32 is right: Pillow skips the pixels' one. Raises: DataError"""
     at, view, types = len(PNG), memoryview(data), set()
     while data.startswith(PNG) and at + 12 <= len(data):
         end = at + 8 + int.from_bytes(view[at : at + 4])
@@ -180,7 +180,7 @@ def _silence() -> None:
 
 def _orientation(image, chunks: set[bytes]) -> int:
     """The EXIF orientation that is to be applied, 1 to 8; 1, upright, where there is none to be read. ``chunks``: the
-    types of those of a PNG"""
+    types of a PNG's chunks"""
     if image.format == "PNG" and not chunks & EXIF_CHUNKS:
         return 1  # it would be decoded to look for it
     try:

@@ -72,8 +72,8 @@ def _look(path: str, others: list[str]) -> tuple[str, list[str]]:
 class ImageFiles(PictureSplit):
     """Files of images without labels, decoded when they are read.
 
-    shape:    (H, W, C) of the training images, of which files get the size
-    view:     that of the training images; None: they are of one size, and a file is cropped to their proportions
+    shape:    (H, W, C) of the training images, whose size files get
+    view:     of the training images; None: they are of one size, and a file is cropped to their proportions
     problems: why a file could not be read, by its number; it is then read as zeros. The readers of batches write it
     """
 
@@ -107,7 +107,7 @@ class ImageFiles(PictureSplit):
             picture.cut(centre_of(picture.height, picture.width, *self.shape[:2]), out)
 
     def picture(self, example: int) -> Picture:
-        """Return an image, of which the header is read. Raises: DataError that names the file"""
+        """Return an image, whose header is read. Raises: DataError that names the file"""
         where = self.files[example]
         return FilePicture(_content(where), where, self.shape[2])
 
@@ -163,7 +163,7 @@ def _labelled(split: ArraySplit, labels: np.ndarray | None) -> ArraySplit:
 
 
 def unlabelled(array, shape: Shape, where: str) -> ArraySplit:
-    """Return the examples of an array, which may lack the axis of examples, or that of channels where there is one.
+    """Return the examples of an array, which may lack the axis of examples, or the axis of a single channel.
     ``shape``: of a training example.
 
     Raises: DataError naming ``where``, if the array has no such axes, no examples, or no numbers.

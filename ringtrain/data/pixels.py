@@ -48,7 +48,7 @@ class _ForeignMemory:
 
 def pixels_of(image) -> np.ndarray:
     """Return the pixels of an image of mode L or RGB, which must not change. Shapes: → uint8 [H, W, S], where S
-    is 1, or for RGB 4, of which the last means nothing, or 3 if the pixels had to be copied"""
+    is 1, or for RGB 4, the last without a meaning, or 3 if the pixels had to be copied"""
     shape = image.height, image.width, 1 if image.mode == "L" else 4
     try:
         _, capsule = image.__arrow_c_array__()

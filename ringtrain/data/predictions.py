@@ -40,7 +40,7 @@ MOST_IN_TEXT = 1 << 16  # numbers of one example; an HDF5 file takes any
 class PredictionForm:
     """The predictions of a file.
 
-    kind:    PROBABILITY of classes, VALUES or FEATURES; ``shape``: of those of one example
+    kind:    PROBABILITY of classes, VALUES or FEATURES; ``shape``: of one example's numbers
     classes: their names. Of a class for each pixel the shape is [H, W, K], which HDF5 alone takes
     named:   whether inputs were given, so that a row has the name of its own
     """

@@ -65,7 +65,7 @@ def open_regular(path, flags: int, mode: int = 0o666, dir_fd: int | None = None)
 
 
 def open_nofollow(path, flags: int) -> int:
-    """Open a regular file that is no link, as those of a run folder. An ``opener`` of :func:`open`. Raises OSError."""
+    """Open a regular file that is no link, as in a run folder. An ``opener`` of :func:`open`. Raises OSError."""
     return open_regular(path, flags | os.O_NOFOLLOW)
 
 
@@ -127,7 +127,7 @@ class Folder:
             return open_regular(Path(file).name, flags | os.O_NOFOLLOW, dir_fd=at)
 
     def is_plain(self, file) -> bool:
-        """Return whether a name is that of a regular file, and no link, folder or pipe; also true if nothing exists
+        """Return whether a name belongs to a regular file, and no link, folder or pipe; also true if nothing exists
         there."""
         with self.opened() as at:
             return _is_plain(at, Path(file).name)

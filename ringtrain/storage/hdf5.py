@@ -22,7 +22,6 @@ from collections.abc import Collection
 import h5py
 from h5py import h5a, h5d, h5l, h5pl, h5z
 
-from ringtrain.storage import texts
 from ringtrain.template import LINES, escaped
 
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
@@ -83,10 +82,8 @@ def is_own(group: h5py.Group, name: str) -> bool:
 def foreign_storage(array: h5py.Dataset) -> str | None:
     """Describe where the values of an array lie, if that is not in this file."""
     plan = array.id.get_create_plist()
-    if plan.get_layout() == h5d.VIRTUAL:
-        return texts.VALUES_ELSEWHERE
-    if plan.get_layout() != h5d.CHUNKED and plan.get_external_count():
-        return texts.VALUES_ELSEWHERE
+    if plan.get_layout() == h5d.VIRTUAL or (plan.get_layout() != h5d.CHUNKED and plan.get_external_count()):
+        return "keeps its values in another file, which ringtrain does not read; copy them into this one"
     return None
 
 

@@ -6,9 +6,9 @@
     Attention         [D, 3D], [D, D]       transposed; MultiheadAttention's names
     BatchNorm         gamma, beta, mean, variance     weight, bias, running_mean, running_var
 
-The elements of a flattened image are in the order of height, width and channel here, and of channel, height and width
-there: so are the inputs of the next Linear. A sequence is [L, D] in both, but that of a Conv1D is [C, L] there. Layers
-of other kinds keep names and layouts.
+The elements of a flattened image are in the order of height, width and channel in ringtrain, and of channel, height and
+width in PyTorch: so are the inputs of the next Linear. A sequence is [L, D] in both, but a Conv1D's is [C, L] in
+PyTorch. Layers of other kinds keep names and layouts.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ NAMES = {
         "out_bias": "out_proj.bias",
     },
 }
-AXES = {  # of a weight here, in the order of there
+AXES = {  # of ringtrain's weight, in PyTorch's order
     ("Conv1D", "weight"): (2, 1, 0),
     ("Conv2D", "weight"): (3, 2, 0, 1),
     ("Conv3D", "weight"): (4, 3, 0, 1, 2),
@@ -41,20 +41,20 @@ AXES = {  # of a weight here, in the order of there
     ("Attention", "out_weight"): (1, 0),
 }
 ELEMENTWISE = ("ReLU", "Sigmoid", "Tanh", "GELU", "SiLU", "Dropout", "Add")
-CHANNELS_FIRST = ("Conv1D", "BatchNorm", "GroupNorm")  # of a sequence there
+CHANNELS_FIRST = ("Conv1D", "BatchNorm", "GroupNorm")  # of a sequence in PyTorch
 ALONG_FEATURES = ("BatchNorm", "LayerNorm")  # parameters in the order of the features
 
-Order = np.ndarray | None  # of flattened elements: at the place of there, the number of here; None: the same
+Order = np.ndarray | None  # of flattened elements: at PyTorch's index, ringtrain's index; None: the same
 
 
 @dataclass(frozen=True, slots=True)
 class TorchParameter:
-    """One parameter here and there.
+    """One parameter in ringtrain and in PyTorch.
 
-    name:      here, such as "fc.weight"
-    suffix:    there, behind the layer's name: "weight"
-    axes:      of here, in the order of there
-    order:     of the first axis here, where it is flattened elements
+    name:      in ringtrain, such as "fc.weight"
+    suffix:    in PyTorch, behind the layer's name: "weight"
+    axes:      ringtrain's, in PyTorch's order
+    order:     of ringtrain's first axis, where it is flattened elements
     """
 
     name: str
@@ -66,16 +66,16 @@ class TorchParameter:
 
     @property
     def shape(self) -> Shape:
-        """The shape there."""
+        """The shape in PyTorch."""
         return tuple(self.parameter.shape[axis] for axis in self.axes)
 
     def to_torch(self, values: np.ndarray) -> np.ndarray:
-        """Return values of here in the layout of there."""
+        """Return ringtrain's values in PyTorch's layout."""
         ordered = values if self.order is None else values[self.order]
         return np.ascontiguousarray(ordered.transpose(self.axes))
 
     def from_torch(self, values: np.ndarray) -> np.ndarray:
-        """Return values of there in the layout of here."""
+        """Return PyTorch's values in ringtrain's layout."""
         back = values.transpose(np.argsort(self.axes))
         return np.ascontiguousarray(back if self.order is None else back[np.argsort(self.order)])
 
@@ -106,7 +106,7 @@ def _torch(node: Node, parameter: Parameter, orders: dict[str, Order]) -> TorchP
 def _orders(graph: Graph) -> dict[str, Order]:
     """The order of the elements of each output."""
     order_by_node: dict[str, Order] = {INPUT: None}
-    first = {INPUT: len(graph.input_shape) > 2}  # whether channels come first there
+    first = {INPUT: len(graph.input_shape) > 2}  # whether channels come first in PyTorch
     for node in graph.nodes:
         kind, source = type(node.layer).__name__, node.inputs[0]
         shapes = graph_checks.input_shapes(node, graph.shapes)

@@ -22,9 +22,9 @@ NEAREST = 3
 class Match:
     """The weights of a file that fit a network.
 
-    weights: name of the parameter → values, in the layout of here
+    weights: name of the parameter → values, in ringtrain's layout
     total:   the network's parameters
-    new:     the parameters without weights, with their shapes where those of the file are others
+    new:     the parameters without weights, with their shapes where the file's are others
     unused:  the names of the file that no parameter has
     """
 

@@ -1,6 +1,6 @@
 """The names of torchvision's models: resnet18, resnet50, vgg16 and alexnet.
 
-A network has them if its layers with parameters are those of the model that ships with ringtrain, by name: also with
+A network has them if its layers with parameters have the names of the model that ships with ringtrain: also with
 another number of classes, or another stem.
 """
 

@@ -153,7 +153,7 @@ def concat(g, layer, xs, shapes, w):
 
 
 def flatten(g, layer, xs, shapes, w):
-    """The order of elements is that of here, with channels last: so are the weights behind."""
+    """Elements keep ringtrain's order, with channels last: so are the weights behind."""
     return g.add("Flatten", g.channels_last(xs[0], len(shapes[0])), axis=1)
 
 
@@ -212,7 +212,7 @@ def max_pool(g, layer, xs, shapes, w):
 
 
 def avg_pool(g, layer, xs, shapes, w):
-    """The divisor counts padding, and nothing beyond it; that of ONNX counts all or neither."""
+    """The divisor counts padding, and nothing beyond it; ONNX's divisor counts all or neither."""
     pool, side = layer.geometry, layer.kernel
     pads = [layer.pad, layer.pad, *_beyond(layer, shapes[0])]
     y = g.add("AveragePool", xs[0], kernel_shape=[side] * 2, strides=[layer.stride] * 2, pads=pads, count_include_pad=1)

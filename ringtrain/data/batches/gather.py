@@ -23,7 +23,7 @@ class Batch:
     Shapes: examples int64 [n]; images [n, ...] and labels [n, ...] of the split's shapes and types; top and left int32
     [n], flip uint8 [n]; erase int32 [n, 4]: top, left, height and width of a box of the network's input, which becomes
     0; [n, 0] if none is.
-    mix: how each example is mixed with that of ``partner`` in the same row; None: not at all.
+    mix: how each example is mixed with the example of ``partner`` in the same row; None: not at all.
     Units: total counts examples of all ranks, valid_total their labelled elements: class numbers other than -1
     (ignore), or values.
     """
@@ -51,26 +51,19 @@ class BatchSlot:
         self, capacity: int, split: Split, shape: Shape, allocate=np.empty, erased: bool = False, mixed: bool = False
     ):
         self.partner = BatchSlot(capacity, split, shape, allocate, erased) if mixed else None
-        self.examples = allocate((capacity,), np.int64)
-        self.images = allocate((capacity, *shape), split.dtype)
-        self.labels = allocate((capacity, *split.label_shape), split.label_dtype)
-        self.top = allocate((capacity,), np.int32)
-        self.left = allocate((capacity,), np.int32)
-        self.flip = allocate((capacity,), np.uint8)
-        self.erase = allocate((capacity, 4), np.int32) if erased else np.empty((capacity, 0), np.int32)
+        self._arrays = {
+            "examples": allocate((capacity,), np.int64),
+            "images": allocate((capacity, *shape), split.dtype),
+            "labels": allocate((capacity, *split.label_shape), split.label_dtype),
+            "top": allocate((capacity,), np.int32),
+            "left": allocate((capacity,), np.int32),
+            "flip": allocate((capacity,), np.uint8),
+            "erase": allocate((capacity, 4), np.int32) if erased else np.empty((capacity, 0), np.int32),
+        }
 
     def batch(self, n: int, **about) -> Batch:
         """Return views of the first ``n`` examples."""
-        return Batch(
-            examples=self.examples[:n],
-            images=self.images[:n],
-            labels=self.labels[:n],
-            top=self.top[:n],
-            left=self.left[:n],
-            flip=self.flip[:n],
-            erase=self.erase[:n],
-            **about,
-        )
+        return Batch(**{name: array[:n] for name, array in self._arrays.items()}, **about)
 
 
 class Gather:
@@ -163,7 +156,7 @@ class _WholeEpoch:
 
 
 class _WindowsKept:
-    """The windows of this epoch and the next, of which the split is told as the epoch goes on."""
+    """The windows of this epoch and the next; the split prefetches them as the epoch goes on."""
 
     def __init__(self, split: Split, sampler: Sampler):
         self._sampler = sampler

@@ -71,7 +71,7 @@ class EvenParts:
 
 @dataclass(frozen=True, slots=True)
 class ShardParts:
-    """Cut batches into ``count`` shards, of which one rank has ``start:stop``: the only part that it asks for."""
+    """Cut batches into ``count`` shards. One rank has ``start:stop``: the only part that it asks for."""
 
     count: int
     start: int

@@ -50,7 +50,7 @@ def check_file(path, progress: Progress = no_progress) -> list[str]:
 
 
 def unsummed_arrays(path) -> list[str]:
-    """Return the names of those arrays of a data set, named as for ``--data``, of which no file holds a checksum:
+    """Return the names of the arrays of a data set, named as for ``--data``, that no file holds a checksum of:
     bytes that changed in them are not seen. Raises: DataError"""
     source = open_source(path)
     parts = [] if source.joined else [part for part in source.parts.values() if part.checksum is None]

@@ -7,7 +7,7 @@ verifies larger sets. The owner writes its error into the window, so every rank 
 none waits.
 
     window   0 … 4095 what went wrong, or zeros | train images | train labels | test images | test labels
-    streamed 0 … 4095 what went wrong, or zeros | train labels, if they are class numbers | those of the test part
+    streamed 0 … 4095 what went wrong, or zeros | train labels, if they are class numbers | test labels
 """
 
 from collections.abc import Callable

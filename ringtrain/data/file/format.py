@@ -113,7 +113,7 @@ def _write(file, content: Content, compress: bool, progress: Progress) -> None:
 
 
 def source_part(part: Part | SourcePart) -> SourcePart:
-    """Return a part of which blocks can be read."""
+    """Return a part whose blocks can be read."""
     return part if isinstance(part, SourcePart) else memory_part(part.images, part.labels)
 
 

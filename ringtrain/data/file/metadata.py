@@ -49,7 +49,7 @@ def seal_problems(file) -> Iterator[str]:
 
 
 def statistic_problems(noted: PixelStatistics, computed: PixelStatistics) -> Iterator[str]:
-    """Yield a problem for each statistic that differs from those of the training inputs."""
+    """Yield a problem for each statistic that differs from the training inputs'."""
     for key in STATISTICS:
         # Not "off > TOLERANCE": a NaN must not pass.
         value, right = getattr(noted, key), getattr(computed, key)

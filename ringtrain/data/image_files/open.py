@@ -1,6 +1,6 @@
 """Opens folders of images and tar shards as a data set: their names and sizes are read, not their images.
 
-Mean and standard deviation of the channels are those of a sample: of up to SAMPLE training images, drawn by key, as
+Mean and standard deviation of the channels are computed of a sample: of up to SAMPLE training images, drawn by key, as
 evaluations see them. Their sums are of integers: the same, however many ranks divide them.
 """
 
@@ -162,7 +162,7 @@ def _of_shards(pattern: str, divide: Divide, class_names: Sequence[str]) -> Open
 
 
 def _renumbered(table: Tables, names: list[str], numbers: dict[str, int]) -> Tables:
-    """The table with labels of all classes, in place of those of a shard's folders."""
+    """The table with labels of all classes, in place of a shard's folders."""
     spans = table["spans"].copy()
     spans[2] = np.array([numbers[name] for name in names], np.int64)[spans[2]]
     return {**table, "spans": spans}

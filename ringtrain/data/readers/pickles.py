@@ -1,6 +1,6 @@
 """Safe reading of pickles that hold only plain values and NumPy arrays.
 
-A pickle is a program of small instructions. This interpreter has those of plain values, and a few names, which put
+A pickle is a program of small instructions. This interpreter has the ones for plain values, and a few names, which put
 NumPy arrays together: nothing in a pickle runs. Each instruction takes time and memory in proportion to its bytes.
 """
 

@@ -21,11 +21,11 @@ from ringtrain.errors import DataError
 
 READAHEAD_BYTES = 128 << 10  # of one request: the system cuts larger ones to a device's own limit
 MOST_OPEN = 1 << 12
-PIECE_BYTES = 1 << 20  # of which a checksum is computed at a time
+PIECE_BYTES = 1 << 20  # for a checksum, at a time
 
 
 class OpenFiles:
-    """Descriptors of files, for any thread: those of ``paths`` and of files that are used stay open, up to a part of
+    """Descriptors of files, for any thread: ``paths`` and files that are used stay open, up to a part of
     the files that the process may have open; others are opened to be used. Raises: OSError"""
 
     def __init__(self, paths: Iterable[str | Path] = ()):

@@ -112,7 +112,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, folder: files.Folder | N
 def load_checkpoint(
     path: Path, opener: Callable[[str, int], int] = files.open_regular, ranks: bool = True
 ) -> Checkpoint:
-    """Read a checkpoint, and check every byte of it. ``opener``: that of the folder whose links are not followed;
+    """Read a checkpoint, and check every byte of it. ``opener``: of the folder whose links are not followed;
     ``ranks``: whether to read the arrays of single ranks too, with which the run goes on.
 
     Raises: CheckpointError, naming the file, if it is missing, unreadable, damaged, or not a checkpoint.

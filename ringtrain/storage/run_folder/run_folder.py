@@ -41,7 +41,7 @@ class FoundCheckpoint:
 class RunFolder:
     """Paths in a run's folder, and its checkpoints. Making one touches no disk: see :func:`create_run_folder`.
 
-    ``root``, ``checkpoint_folder``: the folder and that of its checkpoints, to write in
+    ``root``, ``checkpoint_folder``: the folder and its checkpoints folder, to write in
     ``lock``: keeps other runs out; None before :meth:`claim`
     """
 
@@ -95,7 +95,7 @@ class RunFolder:
         self.root.write(path, text.encode())
 
     def save(self, checkpoint: Checkpoint, keep: int, is_best: bool) -> Path:
-        """Write a checkpoint, then remove all numbered ones but the newest ``keep`` and those of later
+        """Write a checkpoint, then remove all numbered ones but the newest ``keep`` and checkpoints of later
         iterations.
 
         The best one is written under that name first: a crash between the two names leaves a best one that is newer
