@@ -20,16 +20,16 @@ def content(train=12, test=5, shape=(4, 5, 3), classes=3):
 
 
 def split(count, shape=(4, 5, 3), classes=3):
-    made = part(count, shape, classes)
-    return ArraySplit(made.images, made.labels, "0" * 64)
+    examples = part(count, shape, classes)
+    return ArraySplit(examples.images, examples.labels, "0" * 64)
 
 
 def spoil_heap(data, damage):
     """Change the last heap of texts in the bytes of an HDF5 file so that the library would read it for ever; where."""
     heap = data.rindex(hdf5.HEAP)
-    first = place = heap + hdf5.HEAP_HEAD
-    while data[place : place + 2] != b"\0\0":  # the free space is the last object, of index 0
-        place += hdf5.HEAP_HEAD + -(-int.from_bytes(data[place + 8 : place + 16], "little") // 8) * 8
-    at, size = {"first length": (first + 8, 2**64 - 16), "free space": (place + 8, 0)}[damage]
+    first = offset = heap + hdf5.HEAP_HEAD
+    while data[offset : offset + 2] != b"\0\0":  # the free space is the last object, of index 0
+        offset += hdf5.HEAP_HEAD + -(-int.from_bytes(data[offset + 8 : offset + 16], "little") // 8) * 8
+    at, size = {"first length": (first + 8, 2**64 - 16), "free space": (offset + 8, 0)}[damage]
     data[at : at + 8] = size.to_bytes(8, "little")
     return heap

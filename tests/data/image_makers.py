@@ -21,9 +21,9 @@ def encoded(image, kind="PNG", **options):
     return file.getvalue()
 
 
-def tar(path, members):
+def tar(path, members, **how):
     """Write (name, bytes) as a tar; returns the offset of each header."""
-    with tarfile.open(path, "w") as archive:
+    with tarfile.open(path, "w", **how) as archive:
         for name, data in members:
             info = tarfile.TarInfo(name)
             info.size = len(data)

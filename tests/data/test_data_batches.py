@@ -63,8 +63,7 @@ def test_the_parts_of_all_ranks_are_the_global_batch_in_order(size, grain):
 
 def test_a_rank_without_examples_has_arrays_of_none():
     first, _, tail = run(split(10), 4, 3, rank=0, size=3)
-    assert first["images"].shape == (1, 4, 5, 3)
-    assert tail["images"].shape == (0, 4, 5, 3)
+    assert first["images"].shape == (1, 4, 5, 3) and tail["images"].shape == (0, 4, 5, 3)
     assert all(tail[field].shape[0] == 0 for field in FIELDS)
 
 
@@ -88,15 +87,10 @@ def test_draws_depend_on_seed_epoch_and_example_alone():
     other_seed = joined(run(examples, 23, 1, seed=6))
     for other in (later, other_seed):
         assert (other["top"][np.argsort(other["examples"])] != per_epoch[0][0]).any()
-
-
-def test_draws_never_change():
-    drawn = run(split(8), 8, 1)[0]
-    by_example = np.argsort(drawn["examples"])
-    assert [drawn[f][by_example].tolist() for f in ("top", "left", "flip")] == DRAWN
-
-
-DRAWN = [[2, 0, -2, -2, -1, -2, 1, 1], [-2, 2, -1, -2, -2, 3, 0, 2], [0, 0, 0, 0, 1, 1, 1, 1]]
+    drawn = run(split(8), 8, 1)[0]  # these values never change
+    top, left, flip = (drawn[field][np.argsort(drawn["examples"])].tolist() for field in ("top", "left", "flip"))
+    assert (top, left) == ([2, 0, -2, -2, -1, -2, 1, 1], [-2, 2, -1, -2, -2, 3, 0, 2])
+    assert flip == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_crops_cover_their_range_evenly_and_half_are_mirrored():
@@ -107,25 +101,20 @@ def test_crops_cover_their_range_evenly_and_half_are_mirrored():
     assert abs(tops[1] - 1200).max() < 150 and abs(lefts[1] - 6000 / 7).max() < 130
     assert abs(drawn["flip"].mean() - 0.5) < 0.03 and set(drawn["flip"]) == {0, 1}
     assert abs(np.corrcoef(np.stack([drawn["top"], drawn["left"], drawn["flip"]])) - np.eye(3)).max() < 0.06
-
-
-def test_without_flip_nothing_is_mirrored():
     assert not run(split(50), 50, 1, augment=Augment(2, False, 4, 5))[0]["flip"].any()
 
 
-@pytest.mark.parametrize("augment", [Augment(0, True, 5, 5), Augment(1, True, 4, 8), Augment(-1, True, 2, 2)])
-def test_a_crop_that_does_not_fit_is_refused(augment):
-    with pytest.raises(
-        DataError, match=says("4x5", f"crop of {augment.height}x{augment.width}", f"padded by {augment.pad}")
-    ):
-        Batches(split(4), Sampler(4, 2), augment=augment)
+@pytest.mark.parametrize("pad, height, width", [(0, 5, 5), (1, 4, 8), (-1, 2, 2)])
+def test_a_crop_that_does_not_fit_is_refused(pad, height, width):
+    with pytest.raises(DataError, match=says("4x5", f"crop of {height}x{width}", f"padded by {pad}")):
+        Batches(split(4), Sampler(4, 2), augment=Augment(pad, True, height, width))
 
 
 def test_labels_of_minus_one_are_counted_over_all_ranks():
-    made = split(10)
-    labels = made.labels.copy()
+    labelled = split(10)
+    labels = labelled.labels.copy()
     labels[[2, 3, 7]] = -1
-    examples = ArraySplit(made.images, labels, "")
+    examples = ArraySplit(labelled.images, labels, "")
     sampler = Sampler(10, 4, 1)
     with Batches(examples, sampler, rank=1, size=3, stop_iteration=3) as batches:
         counts = [(b.total, b.valid_total) for b in batches]
@@ -147,21 +136,10 @@ def test_evaluation_covers_each_example_once_in_order(size, batch):
     assert np.concatenate(ordered).tolist() == list(range(23))
 
 
-@pytest.mark.timing
-def test_a_batch_lasts_until_the_next_one():
-    with Batches(split(40), Sampler(40, 4, 2)) as batches:
-        for _ in range(25):
-            batch = next(batches)
-            before = kept(batch)
-            # The thread has every chance to run ahead here: it must not touch what was handed out.
-            until(lambda: batches._ready.qsize() >= 2)
-            assert same(before, kept(batch))
-
-
 def test_memory_is_used_again_and_none_is_allocated():
     with Batches(split(400, (16, 16, 3)), Sampler(400, 64, 2), augment=Augment(2, True, 16, 16)) as batches:
-        places = {next(batches).images.ctypes.data for _ in range(20)}
-        assert len(places) <= 3
+        addresses = {next(batches).images.ctypes.data for _ in range(20)}
+        assert len(addresses) <= 3
         tracemalloc.start()
         for _ in range(5):
             next(batches)
@@ -203,48 +181,47 @@ def test_close_ends_the_thread_and_may_be_repeated():
         next(batches)
 
 
-def test_close_after_the_last_batch():
+def test_after_the_last_batch_there_is_none_and_a_sampler_of_another_split_is_a_defect():
     with Batches(split(4), Sampler(4, 4), stop_iteration=1) as batches:
-        assert len(list(batches)) == 1
-        assert list(batches) == []
-
-
-def test_a_sampler_of_another_split_is_a_defect():
+        assert len(list(batches)) == 1 and list(batches) == []
     with pytest.raises(ValueError, match="a sampler of 9 examples for a split of 10"):
         Batches(split(10), Sampler(9, 2))
 
 
 @pytest.mark.timing
-def test_a_peek_is_what_next_gives_and_both_are_valid_meanwhile():
-    examples, sampler = split(23), Sampler(23, 5, 1)
-    with Batches(examples, sampler, stop_iteration=6) as batches:
+def test_a_batch_lasts_until_the_next_one_and_a_peek_is_what_next_gives():
+    with Batches(split(40), Sampler(40, 4, 2)) as batches:
+        for _ in range(25):
+            batch = next(batches)
+            before = kept(batch)
+            # The thread has every chance to run ahead here: it must not touch what was handed out.
+            until(lambda: batches._ready.qsize() >= 2)
+            assert same(before, kept(batch))
+    sampler = Sampler(23, 5, 1)
+    with Batches(split(23), sampler, stop_iteration=6) as batches:
         following = None
         for iteration in range(6):
             batch = next(batches)
             assert following is None or batch is following
-            following = wait_for_peek(batches) if iteration < 5 else None
-            assert following is batches.peek()
+            if iteration < 5:
+                until(lambda: batches.peek() is not None)
+            following = batches.peek()
             assert (batch.examples == sampler.indices(iteration)).all()
-            assert following is None or (following.examples == sampler.indices(iteration + 1)).all()
+            assert iteration == 5 or (following.examples == sampler.indices(iteration + 1)).all()
         with pytest.raises(StopIteration):
             next(batches)
         assert batches.peek() is None
 
 
-def wait_for_peek(batches):
-    until(lambda: batches.peek() is not None)
-    return batches.peek()
-
-
 def test_batches_are_gathered_in_memory_of_ones_own():
-    made = []
+    arrays = []
 
     def allocate(shape, dtype):
-        made.append(np.empty(shape, dtype))
-        return made[-1]
+        arrays.append(np.empty(shape, dtype))
+        return arrays[-1]
 
     examples, sampler = split(23), Sampler(23, 5, 1)
     with Batches(examples, sampler, stop_iteration=4, allocate=allocate) as batches:
         for batch in batches:
-            assert any(np.may_share_memory(batch.images, array) for array in made)
-    assert len(made) == 3 * len(FIELDS)
+            assert any(np.may_share_memory(batch.images, array) for array in arrays)
+    assert len(arrays) == 3 * len(FIELDS)

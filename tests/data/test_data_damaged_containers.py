@@ -5,7 +5,7 @@ import tarfile
 import h5py
 import numpy as np
 import pytest
-import source_makers as made
+import source_makers as makers
 from image_makers import encoded, tar
 
 from ringtrain.cli.main import run
@@ -16,6 +16,7 @@ from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.format import source_part
 from ringtrain.data.file.info import read_form
 from ringtrain.data.image_files.open import open_images
+from ringtrain.data.images import decode_image
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import DataError
@@ -26,6 +27,8 @@ COUNT = 1200  # so that members of archives are larger than what zipfile reads a
 X = RANDOM.integers(0, 256, (COUNT, 4, 6)).astype(np.uint8)
 Y = np.arange(COUNT) % 3
 NOISE = RANDOM.integers(0, 256, (12, 11, 3)).astype(np.uint8)
+PNGS = [("a/1.png", encoded(NOISE)), ("b/2.png", encoded(NOISE[::-1]))]
+IDX = "train-images-idx3-ubyte"
 FLIPS = 12  # of each container
 
 
@@ -39,22 +42,9 @@ def fletcher(path):
         file.create_dataset("y", data=Y, chunks=(300,), fletcher32=True)
 
 
-def own(path):
+def ringtrain_file(path):
     npz(path.with_name("s.npz"))
     make_dataset(path.with_name("s.npz"), path)
-
-
-def shards(path):
-    tar(path, [("a/1.png", encoded(NOISE)), ("b/2.png", encoded(NOISE[::-1]))])
-
-
-def packed(path):
-    idx = made.idx_folder(path.parent, gz=True)
-    assert path in idx.iterdir()
-
-
-def archive(path):
-    made.in_archive(path, made.cifar10_binary())
 
 
 def values_of_data_set(path):
@@ -75,8 +65,8 @@ def values_of_images(path):
 def spans_of_chunks(path):
     with h5py.File(path) as file:
         for name in ("x", "y"):
-            found = [file[name].id.get_chunk_info(number) for number in range(file[name].id.get_num_chunks())]
-            yield from ((chunk.byte_offset, chunk.size) for chunk in found)
+            chunks = [file[name].id.get_chunk_info(number) for number in range(file[name].id.get_num_chunks())]
+            yield from ((chunk.byte_offset, chunk.size) for chunk in chunks)
 
 
 def spans_of_members(path):
@@ -90,43 +80,49 @@ def spans_of_arrays(path):
             yield file[name].id.get_offset(), file[name].nbytes
 
 
-def whole(path):
-    yield 0, path.stat().st_size
+def archive_cifar(path):
+    makers.in_archive(path, makers.cifar10_binary())
 
 
-# By name: the file, how it is written, how it is read, and the spans of bytes under a checksum.
+# By name: the file, how it is written, how it is read, and the spans of bytes under a checksum; None: all.
 CONTAINERS = {
-    "npz": ("a.npz", npz, values_of_data_set, whole),
-    "streamed npz": ("streamed.npz", npz, values_of_data_set, whole),
-    "compressed npz": ("a.npz", lambda path: npz(path, np.savez_compressed), values_of_data_set, whole),
+    "npz": ("a.npz", npz, values_of_data_set, None),
+    "streamed npz": ("streamed.npz", npz, values_of_data_set, None),
+    "compressed npz": ("a.npz", lambda path: npz(path, np.savez_compressed), values_of_data_set, None),
     "Fletcher": ("a.h5", fletcher, values_of_data_set, spans_of_chunks),
-    "our own": ("a.h5", own, values_of_data_set, spans_of_arrays),
-    "IDX, gzip": ("train-images-idx3-ubyte.gz", packed, values_of_source, whole),
-    "tar, gzip": ("a.tar.gz", archive, values_of_source, whole),
-    "tar, xz": ("a.tar.xz", archive, values_of_source, whole),
-    "PNG": ("a.tar", shards, values_of_images, spans_of_members),
+    "our own": ("a.h5", ringtrain_file, values_of_data_set, spans_of_arrays),
+    "IDX, gzip": (
+        "train-images-idx3-ubyte.gz",
+        lambda path: makers.idx_folder(path.parent, gz=True),
+        values_of_source,
+        None,
+    ),
+    "tar, gzip": ("a.tar.gz", archive_cifar, values_of_source, None),
+    "tar, xz": ("a.tar.xz", archive_cifar, values_of_source, None),
+    "PNG": ("a.tar", lambda path: tar(path, PNGS), values_of_images, spans_of_members),
 }
 
 
 @pytest.fixture(scope="module")
 def containers(tmp_path_factory):
     """(path, its bytes, its values, places of its bytes) by name."""
-    found = {}
+    by_name = {}
     for name, (file, write, read, spans) in CONTAINERS.items():
         path = tmp_path_factory.mktemp("container") / file
         write(path)
-        places = np.concatenate([np.arange(start, start + size) for start, size in spans(path)])
-        found[name] = path, path.read_bytes(), read(path), places
-    return found
+        parts = spans(path) if spans else [(0, path.stat().st_size)]
+        offsets = np.concatenate([np.arange(start, start + size) for start, size in parts])
+        by_name[name] = path, path.read_bytes(), read(path), offsets
+    return by_name
 
 
 @pytest.mark.parametrize("number", range(FLIPS))
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_a_turned_bit_is_refused_or_harms_nothing(containers, name, number):
-    path, data, values, places = containers[name]
+    path, data, values, offsets = containers[name]
     random = np.random.default_rng(number)
     changed = bytearray(data)
-    changed[random.choice(places)] ^= 1 << int(random.integers(8))
+    changed[random.choice(offsets)] ^= 1 << int(random.integers(8))
     path.write_bytes(changed)
     try:
         read = CONTAINERS[name][2](path)
@@ -140,11 +136,8 @@ def test_a_turned_bit_is_refused_or_harms_nothing(containers, name, number):
 
 @pytest.mark.parametrize("name", ["npz", "compressed npz", "Fletcher", "our own"])
 def test_values_that_changed_are_refused_by_check_make_and_training(tmp_path, containers, name):
-    path, data, _, places = containers[name]
-    if name == "npz":
-        at = data.index(X[7].tobytes())
-    else:
-        at = int(places[len(places) // 3])
+    path, data, _, offsets = containers[name]
+    at = data.index(X[7].tobytes()) if name == "npz" else int(offsets[len(offsets) // 3])
     changed = bytearray(data)
     changed[at] ^= 4
     path.write_bytes(changed)
@@ -170,7 +163,7 @@ def test_labels_are_counted_only_where_they_are_good(tmp_path):
 
 def test_files_that_are_joined_keep_their_checksums(tmp_path):
     for number in (1, 2):
-        own(tmp_path / f"part-{number}.h5")
+        ringtrain_file(tmp_path / f"part-{number}.h5")
     pattern = f"{tmp_path}/part-*.h5"
     assert check_file(pattern) == [] and unsummed_arrays(pattern) == []
     with h5py.File(tmp_path / "part-2.h5", "r+") as file:
@@ -183,7 +176,7 @@ def test_files_that_are_joined_keep_their_checksums(tmp_path):
 
 def test_a_large_file_of_ours_is_verified_when_another_is_made_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "VERIFY_BYTES", 0)
-    own(tmp_path / "a.h5")
+    ringtrain_file(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["train/images"][3] ^= 1
     with pytest.raises(DataError, match=says("checksum", "says")):
@@ -201,8 +194,6 @@ def test_check_names_what_holds_no_checksum(tmp_path, capfd):
 
 
 def test_a_png_that_is_cut_is_told_as_such():
-    from ringtrain.data.images import decode_image
-
     whole = encoded(NOISE)
     with pytest.raises(DataError, match=says("a.png")):
         decode_image(whole[:-40], "a.png", 3)

@@ -21,6 +21,7 @@ from ringtrain.data.file.dataset import DIGITS, NodeMemory, open_dataset
 from ringtrain.data.file.format import write_dataset
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.errors import DataError, nearest
+from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
@@ -43,29 +44,25 @@ def test_what_is_written_is_what_is_opened(tmp_path, compress, test):
     assert check_file(path) == []
 
 
-def test_statistics_are_those_of_the_training_images(tiny):
+def test_statistics_and_checksum_are_of_the_training_images(tiny):
     opened = open_dataset(tiny)
     images = opened.train.images.astype(np.float64)
     np.testing.assert_allclose(opened.mean, images.mean((0, 1, 2)), rtol=1e-13)
     np.testing.assert_allclose(opened.std, images.std((0, 1, 2)), rtol=1e-13)
     np.testing.assert_array_equal(opened.mean_image, images.mean(0).astype(np.float32))
+    values = opened.train.images.tobytes() + opened.train.labels.astype("<i4").tobytes()
+    assert opened.train.checksum == hashlib.sha256(b"uint8 12 4 5 3\n" + values).hexdigest()
 
 
 def test_statistics_of_many_white_images_do_not_overflow():
-    told = pixel_statistics(np.full((70_000, 1, 1, 1), 255, np.uint8))
-    assert told.mean.tolist() == [255.0] and told.std.tolist() == [0.0] and told.mean_image.item() == 255.0
-
-
-def test_the_checksum_is_sha256_of_shape_images_and_labels(tiny):
-    train = open_dataset(tiny).train
-    said = hashlib.sha256(b"uint8 12 4 5 3\n" + train.images.tobytes() + train.labels.astype("<i4").tobytes())
-    assert train.checksum == said.hexdigest()
+    white = pixel_statistics(np.full((70_000, 1, 1, 1), 255, np.uint8))
+    assert white.mean.tolist() == [255.0] and white.std.tolist() == [0.0] and white.mean_image.item() == 255.0
 
 
 def test_a_set_is_named_by_the_checksums_of_all_its_examples(tmp_path):
     sums = set()
-    for number, made in enumerate([content(), content(train=11), content(test=4), content(test=0)]):
-        write_dataset(tmp_path / f"{number}.h5", made)
+    for number, each in enumerate([content(), content(train=11), content(test=4), content(test=0)]):
+        write_dataset(tmp_path / f"{number}.h5", each)
         sums.add(open_dataset(tmp_path / f"{number}.h5").checksum)
     assert len(sums) == 4
 
@@ -92,22 +89,17 @@ def test_digits_are_those_that_were_shipped():
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
-def test_an_existing_file_is_replaced_by_force_alone(tiny):
-    with pytest.raises(DataError, match=says("--force", "tiny.h5")):
-        write_dataset(tiny, content(train=7))
-    assert open_dataset(tiny).train.count == 12
-    write_dataset(tiny, content(train=7), force=True)
-    assert open_dataset(tiny).train.count == 7
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tiny):
+def test_an_existing_file_is_replaced_by_force_alone_and_stays_where_a_write_fails(tiny):
     def full(what, done, total):
         if what == "writing":
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(DataError, match=says("tiny.h5") + "No space left"):
-        write_dataset(tiny, content(train=7), force=True, progress=full)
-    assert os.listdir(tiny.parent) == ["tiny.h5"] and open_dataset(tiny).train.count == 12
+    for how, words in (({}, ["--force"]), ({"force": True, "progress": full}, ["No space left"])):
+        with pytest.raises(DataError, match=says("tiny.h5", *words)):
+            write_dataset(tiny, content(train=7), **how)
+        assert os.listdir(tiny.parent) == ["tiny.h5"] and open_dataset(tiny).train.count == 12
+    write_dataset(tiny, content(train=7), force=True)
+    assert open_dataset(tiny).train.count == 7
 
 
 @pytest.mark.parametrize(
@@ -127,14 +119,10 @@ def test_what_could_not_be_opened_is_not_written(tiny, change, message):
     assert os.listdir(tiny.parent) == ["tiny.h5"] and tiny.read_bytes() == whole
 
 
-def test_a_target_that_cannot_be_is_refused(tmp_path):
-    with pytest.raises(DataError, match=says(tmp_path)):
-        write_dataset(tmp_path, content())
-    with pytest.raises(DataError, match=says(tmp_path / "nowhere")):
-        write_dataset(tmp_path / "nowhere" / "a.h5", content())
-
-
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+def test_a_target_that_cannot_be_is_refused(tmp_path, monkeypatch):
+    for path, folder in ((tmp_path, tmp_path), (tmp_path / "nowhere" / "a.h5", tmp_path / "nowhere")):
+        with pytest.raises(DataError, match=says(folder)):
+            write_dataset(path, content())
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(DataError, match=says(tmp_path)):
         write_dataset(tmp_path / "a.h5", content())
@@ -166,19 +154,17 @@ def foreign_filter(file):
     h5py.h5d.create(file["train"].id, b"images", h5py.h5t.STD_U8LE, space, plan)
 
 
+def train(key, values):
+    return lambda file: replace(file["train"], key, values)
+
+
 def through_a_soft_link(file):
-    del file["test"]
     file["out"] = h5py.ExternalLink("pipe", "/")
-    file["test"] = h5py.SoftLink("/out/test")
+    replace(file, "test", h5py.SoftLink("/out/test"))
 
 
 def attribute(name, value, **how):
     return lambda file: file.attrs.create(name, value, **how)
-
-
-def external(file):
-    del file["train/images"]
-    file["train"].create_dataset("images", (12, 4, 5, 3), np.uint8, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)])
 
 
 def virtual(file):
@@ -188,15 +174,6 @@ def virtual(file):
     file["train"].create_virtual_dataset("images", layout)
 
 
-def linked(file):
-    del file["train"]
-    file["train"] = h5py.ExternalLink("pipe", "/train")
-
-
-def objects(file):
-    replace(file["train"], "images", np.array([b"text"] * 12, h5py.string_dtype()))
-
-
 def set_label(index, value):
     def change(file):
         file["train/labels"][index] = value
@@ -204,142 +181,58 @@ def set_label(index, value):
     return change
 
 
-def empty(file):
-    replace(file["train"], "images", np.zeros((0, 4, 5, 3), "u1"))
-    replace(file["train"], "labels", np.zeros(0, "i4"))
-
-
+EMPTY = ("images", (0, 4, 5, 3)), ("labels", 0)
+OBJECTS = (h5py.string_dtype(), h5py.ref_dtype, h5py.regionref_dtype, h5py.vlen_dtype("u1"))
 BAD = {
-    "format": (
-        lambda f: f.attrs.update(format="other"),
-        says("'other'", "'ringtrain-dataset'"),
-    ),
+    "format": (lambda f: f.attrs.update(format="other"), says("'other'", "'ringtrain-dataset'")),
     "no format": (lambda f: f.attrs.pop("format"), says("None")),
     "version": (lambda f: f.attrs.update(version=2), says("2", 1)),
     "name": (lambda f: f.attrs.update(name=3), says("name")),
     "classes": (lambda f: f.attrs.update(classes=[1, 2]), says("attribute", "list")),
     "no train": (lambda f: f.pop("train"), says("'train'")),
-    "no images": (
-        lambda f: f["train"].pop("images"),
-        r"train/images " + says("known: labels"),
-    ),
-    "empty test": (
-        lambda f: (f.pop("test"), f.create_group("test")),
-        "test/images " + says("group", "empty"),
-    ),
-    "float images": (
-        lambda f: replace(f["train"], "images", np.zeros((12, 4, 5, 3), "f4")),
-        says("uint8", "float32"),
-    ),
-    "flat images": (
-        lambda f: replace(f["train"], "images", np.zeros((12, 60), "u1")),
-        says("4x5x3", "60"),
-    ),
-    "no width": (
-        lambda f: replace(f["train"], "images", np.zeros((12, 4, 0, 3), "u1")),
-        says("(12, 4, 0, 3)"),
-    ),
-    "int64 labels": (
-        lambda f: replace(f["train"], "labels", np.zeros(12, "i8")),
-        "labels " + says("int64", layout.LABEL_TYPES),
-    ),
-    "big-endian": (
-        lambda f: replace(f["train"], "labels", np.zeros(12, ">i4")),
-        "labels " + says(">i4", layout.LABEL_TYPES),
-    ),
-    "labels few": (
-        lambda f: replace(f["train"], "labels", np.zeros(11, "i4")),
-        says("train", 12, 11),
-    ),
-    "zero": (empty, says("train")),
-    "test shape": (
-        lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")),
-        says("4x4x3", "4x5x3"),
-    ),
-    "checksum of facts": (
-        lambda f: f.attrs.update(checksum="ab"),
-        says("the file", "'ab'"),
-    ),
-    "other checksum of facts": (
-        lambda f: f.attrs.update(checksum="ab" * 32),
-        says("abababababab"),
-    ),
+    "no images": (lambda f: f["train"].pop("images"), r"train/images " + says("known: labels")),
+    "empty test": (lambda f: (f.pop("test"), f.create_group("test")), "test/images " + says("group", "empty")),
+    "float images": (train("images", np.zeros((12, 4, 5, 3), "f4")), says("uint8", "float32")),
+    "flat images": (train("images", np.zeros((12, 60), "u1")), says("4x5x3", "60")),
+    "no width": (train("images", np.zeros((12, 4, 0, 3), "u1")), says("(12, 4, 0, 3)")),
+    "int64 labels": (train("labels", np.zeros(12, "i8")), "labels " + says("int64", layout.LABEL_TYPES)),
+    "big-endian": (train("labels", np.zeros(12, ">i4")), "labels " + says(">i4", layout.LABEL_TYPES)),
+    "labels few": (train("labels", np.zeros(11, "i4")), says("train", 12, 11)),
+    "zero": (lambda f: [train(key, np.zeros(shape, "i4"))(f) for key, shape in EMPTY], says("train")),
+    "test shape": (lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")), says("4x4x3", "4x5x3")),
+    "checksum of facts": (lambda f: f.attrs.update(checksum="ab"), says("the file", "'ab'")),
+    "other checksum of facts": (lambda f: f.attrs.update(checksum="ab" * 32), says("abababababab")),
     "checksum gone": (lambda f: f["test"].attrs.pop("checksum"), says("test")),
     "mean": (lambda f: f.attrs.update(mean=[1.0, 2.0]), says("mean", 3)),
-    "std": (
-        lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]),
-        says("std", 3),
-    ),
-    "mean image": (
-        lambda f: f.pop("mean_image"),
-        says("known: test, train"),
-    ),
-    "mean image shape": (
-        lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")),
-        says("5x4x3", "4x5x3"),
-    ),
-    "external": (external, says("keeps", "into")),
+    "std": (lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]), says("std", 3)),
+    "mean image": (lambda f: f.pop("mean_image"), says("known: test, train")),
+    "mean image shape": (lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")), says("5x4x3", "4x5x3")),
+    "external": (images(external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]), says("keeps", "into")),
     "virtual": (virtual, says("keeps", "into")),
-    "linked": (linked, says("'train'")),
-    "objects": (objects, says("object", layout.INPUT_TYPES)),
-    "label high": (
-        set_label([3, 5], 3),
-        says(2, 12, "train", "3", "0", 3),
-    ),
-    "label low": (
-        set_label(4, -2),
-        says(1, 12, "train", "-2", "4", "2", 3, 2),
-    ),
+    "linked": (lambda f: replace(f, "train", h5py.ExternalLink("pipe", "/train")), says("'train'")),
+    "label high": (set_label([3, 5], 3), says(2, 12, "train", "3", "0", 3)),
+    "label low": (set_label(4, -2), says(1, 12, "train", "-2", "4", "2", 3, 2)),
     "label other": (set_label(0, -1), says("train")),
-    "byte": (
-        lambda f: f["test/images"].write_direct(np.zeros((5, 4, 5, 3), "u1")),
-        says("test"),
-    ),
+    "byte": (lambda f: f["test/images"].write_direct(np.zeros((5, 4, 5, 3), "u1")), says("test")),
     "a soft link to an external one": (through_a_soft_link, says("'test'")),
     "a filter of others": (foreign_filter, "images " + says(32015, "filter", "gzip")),
     "a bomb of zeros": (
-        images(shape=(1 << 20, 4, 5, 3), chunks=(512, 4, 5, 3), compression="gzip"),
+        images(shape=(1 << 20, 4, 5, 3), compression="gzip", chunks=(512, 4, 5, 3)),
         says("62,914,560"),
     ),
-    "a shape of nothing": (
-        images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)),
-        says("0"),
-    ),
+    "a shape of nothing": (images(shape=(1 << 40, 4, 5, 3), chunks=(1, 4, 5, 3)), says("0")),
     "chunks that take more memory than all of it": (
         images(data=np.ones((12, 4, 5, 3)), chunks=(300_000, 4, 5, 3), maxshape=(None, 4, 5, 3), compression="gzip"),
         says("18,000,000"),
     ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
-    "references": (
-        images(dtype=h5py.ref_dtype),
-        says("object", layout.INPUT_TYPES),
-    ),
-    "regions": (
-        images(dtype=h5py.regionref_dtype),
-        says("object", layout.INPUT_TYPES),
-    ),
-    "lists of any length": (
-        images(dtype=h5py.vlen_dtype("u1")),
-        says("object", layout.INPUT_TYPES),
-    ),
+    **{f"objects {dtype}": (images(dtype=dtype), says("object", layout.INPUT_TYPES)) for dtype in OBJECTS},
     "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), says(layout.INPUT_TYPES)),
     "arrays in arrays": (images(dtype="(2,)u1"), says(layout.INPUT_TYPES)),
-    "a name that is a reference": (
-        lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f),
-        says("name"),
-    ),
-    "a name that moves the cursor": (
-        attribute("name", "a\x1b[2J"),
-        says("name", "'a\\x1b[2J'"),
-    ),
-    "a class in no encoding": (
-        attribute("classes", [b"\xff", b"b"], dtype=h5py.string_dtype()),
-        says("attribute", "list"),
-    ),
-    "a compound statistic": (
-        attribute("mean", np.zeros(3, [("a", "f8")])),
-        says("mean", "None"),
-    ),
+    "a name that is a reference": (lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f), says("name")),
+    "a name that moves the cursor": (attribute("name", "a\x1b[2J"), says("name", "'a\\x1b[2J'")),
+    "a class in no encoding": (attribute("classes", [b"\xff"], dtype=h5py.string_dtype()), says("attribute", "list")),
+    "a compound statistic": (attribute("mean", np.zeros(3, [("a", "f8")])), says("mean", "None")),
 }
 
 
@@ -373,7 +266,12 @@ def test_check_finds_every_problem(tiny):
     assert len(problems) == 6 and all(re.match(text, p) for p, text in zip(problems, wanted, strict=True))
 
 
-def test_large_sets_are_verified_by_check_alone(tiny, monkeypatch):
+def test_large_sets_are_verified_by_check_alone_which_allows_statistics_by_other_arithmetic(tiny, monkeypatch):
+    with h5py.File(tiny, "r+") as file:
+        file.attrs["mean"] = file.attrs["mean"] + metadata.TOLERANCE / 2
+        del file.attrs["checksum"]
+    open_dataset(tiny)
+    assert check_file(tiny) == []
     with h5py.File(tiny, "r+") as file:
         file["test/images"][0, 0, 0, 0] ^= 1
     monkeypatch.setattr(contents, "VERIFY_BYTES", 100)
@@ -403,108 +301,63 @@ def test_damage_inside_compressed_images_is_named(tmp_path):
 
 
 def test_no_file_another_file_and_a_folder(tmp_path, tiny):
-    did_you_mean = nearest("tini.h5", ["tiny.h5", "digits"])
-    with pytest.raises(DataError, match=says(tmp_path / "tini.h5", did_you_mean)):
-        open_dataset(tmp_path / "tini.h5")
-    with pytest.raises(DataError, match=says("digit", nearest("digit", ["digits"]))):
-        open_dataset("digit")
     (tmp_path / "text.h5").write_text("hello, " * 100)
-    with pytest.raises(DataError, match=says("text.h5")):
-        open_dataset(tmp_path / "text.h5")
-    with pytest.raises(DataError, match=says(tmp_path)):
-        open_dataset(tmp_path)
-    assert re.search(says(tmp_path / "none.h5"), check_file(tmp_path / "none.h5")[0])
-
-
-def test_check_allows_statistics_by_other_arithmetic(tiny):
-    with h5py.File(tiny, "r+") as file:
-        file.attrs["mean"] = file.attrs["mean"] + metadata.TOLERANCE / 2
-        del file.attrs["checksum"]
-    assert check_file(tiny) == []
-    open_dataset(tiny)
+    for name, *words in (
+        (tmp_path / "tini.h5", nearest("tini.h5", ["text.h5", "tiny.h5", "digits"])),
+        ("digit", nearest("digit", ["digits"])),
+        (tmp_path / "text.h5",),
+        (tmp_path,),
+    ):
+        with pytest.raises(DataError, match=says(name, *words)):
+            open_dataset(name)
+        assert says(name, *words).matches(check_file(name))
 
 
 # ── once a node ─────────────────────────────────────────────────────────────────────────────────────────────
-class FakeNode:
-    """Ranks as threads: one array stands for the shared window, and only the owner may be seen to read
-    images."""
-
-    def __init__(self, size, windows=True):
-        self._barrier = threading.Barrier(size, timeout=20)
-        self._lock, self._windows, self._array = threading.Lock(), windows, None
-
-    def window(self, nbytes):
-        if not self._windows:
-            return None
-        with self._lock:
-            if self._array is None:
-                self._array = np.zeros(nbytes, np.uint8)
-        assert self._array.size == nbytes
-        return self._array
-
-    def memory(self, rank):
-        return NodeMemory(self.window, self._barrier.wait, rank == 0)
-
-
 def open_on(size, path, windows=True):
-    """(results, errors) of opening on each rank."""
-    node, results, errors = FakeNode(size, windows), [None] * size, [None] * size
+    """Open on each rank of a node; returns the data sets, or the texts of the errors."""
 
-    def rank(number):
+    def opened(transport):
+        node = NodeMemory(transport.node_window, transport.node_barrier, transport.rank == 0)
         try:
-            results[number] = open_dataset(path, node.memory(number))
+            return open_dataset(path, node)
         except DataError as error:
-            errors[number] = str(error)
+            return str(error)
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results, errors
+    return LoopbackWorld(size, shares=windows).run(opened)
 
 
 def test_a_node_holds_the_set_once_and_one_rank_reads_it(tiny, monkeypatch):
-    readers = []
-    read_inputs = contents.read_inputs
-
-    def noted(*args):
-        readers.append(threading.current_thread())
-        return read_inputs(*args)
-
-    monkeypatch.setattr(contents, "read_inputs", noted)
-    results, errors = open_on(3, tiny)
-    assert errors == [None] * 3 and [r.held for r in results] == ["node window"] * 3
+    readers, read_inputs = [], contents.read_inputs
+    monkeypatch.setattr(
+        contents, "read_inputs", lambda *args: (readers.append(threading.current_thread()), read_inputs(*args))
+    )
+    results = open_on(3, tiny)
+    assert [r.held for r in results] == ["node window"] * 3
     assert len({r.train.images.ctypes.data for r in results}) == 1
     assert len(set(readers)) == 1 and len(readers) == 2
     alone = open_dataset(tiny)
     for result in results:
         assert (result.train.images == alone.train.images).all() and (result.test.labels == alone.test.labels).all()
         assert result.checksum == alone.checksum and not result.train.images.flags.writeable
+    one, other = open_on(2, tiny, windows=False)
+    assert one.held == other.held == "private" and one.train.images.ctypes.data != other.train.images.ctypes.data
 
 
-def test_without_a_window_each_rank_reads_and_says_so(tiny):
-    results, errors = open_on(2, tiny, windows=False)
-    assert errors == [None] * 2 and [r.held for r in results] == ["private"] * 2
-    assert results[0].train.images.ctypes.data != results[1].train.images.ctypes.data
-
-
-def test_what_the_owner_finds_wrong_is_raised_by_all(tiny):
+def test_what_the_owner_finds_wrong_is_raised_by_all_and_a_long_complaint_is_cut(tiny, monkeypatch):
     with h5py.File(tiny, "r+") as file:
         file["train/labels"][3] = 99
-    results, errors = open_on(3, tiny)
-    assert results == [None] * 3
-    assert errors[0] == errors[1] == errors[2]
-    assert re.search(says(1, 12, "train"), errors[0])
+    errors = open_on(3, tiny)
+    assert errors == [says(1, 12, "train")] * 3 and len(set(errors)) == 1
 
-
-def test_a_long_complaint_is_cut_and_still_raised(tiny, monkeypatch):
     def fail(*args):
         raise DataError("…" * HEADER_BYTES)
 
+    with h5py.File(tiny, "r+") as file:
+        file["train/labels"][3] = 0
     monkeypatch.setattr(contents, "read_inputs", fail)
-    _, errors = open_on(2, tiny)
-    assert errors[1].startswith("………") and len(errors[1].encode()) <= HEADER_BYTES
+    _, error = open_on(2, tiny)
+    assert error.startswith("………") and len(error.encode()) <= HEADER_BYTES
 
 
 # ── synthetic ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -517,15 +370,12 @@ def test_synthetic_data_are_the_same_for_a_seed_and_look_random():
     assert a.train.checksum == synthetic((5, 3, 3), 7, 1000, 1).train.checksum
 
 
-def test_synthetic_labels_have_the_shape_of_a_loss():
+def test_synthetic_labels_have_the_shape_of_a_loss_and_data_of_nothing_are_refused():
     dense, values = (synthetic((6, 2), classes, 500, 3, (6,), most=9).train for classes in (4, None))
     assert dense.labels.shape == values.labels.shape == (500, 6) and set(dense.labels.ravel()) == set(range(4))
     assert values.label_dtype == np.float32 and values.labels.min() >= 0 and values.labels.max() < 1
     assert abs(values.labels.mean() - 0.5) < 0.02 and set(values.images.ravel()) == set(range(10))
     assert synthetic((6, 2), None, 500, 3, (6,)).classes == ()
-
-
-@pytest.mark.parametrize("arguments", [((0, 3, 3), 7, 10, 0), ((3, 3, 3), 0, 10, 0), ((3, 3, 3), 2, 0, 0)])
-def test_synthetic_data_of_nothing_are_refused(arguments):
-    with pytest.raises(DataError, match=says("synthetic", "these")):
-        synthetic(*arguments)
+    for arguments in (((0, 3, 3), 7, 10, 0), ((3, 3, 3), 0, 10, 0), ((3, 3, 3), 2, 0, 0)):
+        with pytest.raises(DataError, match=says("synthetic", "these")):
+            synthetic(*arguments)

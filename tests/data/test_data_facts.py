@@ -24,15 +24,6 @@ def used(data):
     return data.classes, [(array.shape, array.dtype.str, array.tobytes()) for array in arrays]
 
 
-def is_refused_or_whole(path, good):
-    try:
-        found = open_dataset(path)
-    except DataError as error:
-        assert str(path) in str(error)
-        return
-    assert used(found) == good
-
-
 def unsealed(path):
     """As an earlier ringtrain wrote it."""
     with h5py.File(path, "r+") as file:
@@ -45,7 +36,10 @@ def test_a_flipped_byte_anywhere_is_refused_or_harms_nothing(tiny):
         bad = bytearray(whole)
         bad[offset] ^= 0x55
         tiny.write_bytes(bad)
-        is_refused_or_whole(tiny, good)
+        try:
+            assert used(open_dataset(tiny)) == good
+        except DataError as error:
+            assert str(tiny) in str(error)
 
 
 def test_a_flipped_bit_of_what_is_beside_the_examples_is_refused(tiny):
@@ -54,10 +48,10 @@ def test_a_flipped_bit_of_what_is_beside_the_examples_is_refused(tiny):
     kept = [*(name.encode() for name in data.classes), *(a.tobytes() for a in (data.mean, data.std, data.mean_image))]
     for text in kept:
         assert whole.count(text) == 1
-        for place in range(whole.index(text), whole.index(text) + len(text)):
+        for offset in range(whole.index(text), whole.index(text) + len(text)):
             for bit in (1, 0x80):
                 bad = bytearray(whole)
-                bad[place] ^= bit
+                bad[offset] ^= bit
                 tiny.write_bytes(bad)
                 with pytest.raises(DataError, match=r"tiny\.h5[\s\S]*" + says("make", "data")):
                     open_dataset(tiny)

@@ -6,31 +6,19 @@ import pytest
 from ringtrain.data.batches import keys
 
 
-def test_splitmix_gives_the_published_first_outputs_of_seed_1234567():
+def test_splitmix_gives_the_published_first_outputs_of_seed_1234567_and_hashes_are_of_it():
     outputs = [keys.splitmix((1234567 + step * keys.GOLDEN) & keys.MASK) for step in range(3)]
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    key, examples = keys.make_key(7, 8), np.array([0, 1, 5, 2**40, 2**62], np.int64)
+    assert keys.hashes(key, examples).tolist() == [keys.splitmix(key ^ e) for e in examples.tolist()]
 
 
-def test_keys_never_change():
+def test_keys_never_change_and_the_order_of_their_integers_matters():
     assert keys.make_key() == 0
     assert keys.make_key(0) == 0xE220A8397B1DCDAF
     assert keys.make_key(1, 2, 3) == 0xD0734750FDE362B3
     assert keys.make_key(-1) == keys.make_key(keys.MASK)
-
-
-def test_the_order_of_integers_in_a_key_matters():
-    assert (
-        len(
-            {keys.make_key(1, 2), keys.make_key(2, 1), keys.make_key(1), keys.make_key(0, 1, 2), keys.make_key(1, 2, 0)}
-        )
-        == 5
-    )
-
-
-def test_hashes_are_splitmix_of_key_xor_example():
-    key = keys.make_key(7, 8)
-    examples = np.array([0, 1, 5, 2**40, 2**62], np.int64)
-    assert keys.hashes(key, examples).tolist() == [keys.splitmix(key ^ e) for e in examples.tolist()]
+    assert len({keys.make_key(*each) for each in ((1, 2), (2, 1), (1,), (0, 1, 2), (1, 2, 0))}) == 5
 
 
 def test_unsplitmix_undoes_splitmix():
@@ -46,17 +34,7 @@ def test_unsplitmix_undoes_splitmix():
 def test_a_permutation_is_the_numbers_sorted_by_hash(count):
     key = keys.make_key(3, count)
     expected = np.argsort(keys.hashes(key, np.arange(count)), kind="stable")
-    assert (keys.permutation(key, count) == expected).all()
-
-
-def test_a_permutation_in_place_is_the_same():
-    out, scratch = np.full(20_000, -7, np.int64), np.empty(keys.BLOCK, np.uint64)
-    assert keys.permutation(5, 20_000, out, scratch) is out
-    assert (out == keys.permutation(5, 20_000)).all()
-
-
-def test_a_permutation_never_changes():
-    assert keys.permutation(keys.make_key(1, 0, 0), 10).tolist() == PERMUTATION
-
-
-PERMUTATION = [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]
+    out, scratch = np.full(count, -7, np.int64), np.empty(keys.BLOCK, np.uint64)
+    assert keys.permutation(key, count, out, scratch) is out
+    assert (out == expected).all() and (keys.permutation(key, count) == expected).all()
+    assert keys.permutation(keys.make_key(1, 0, 0), 10).tolist() == [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]  # it never changes

@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from ringtrain.errors import DataError
 from tests.says import says
 
 VIEW = View((1, 1))
+IMAGE = encoded(np.zeros((2, 2, 3), np.uint8))
 TRAIN, TEST = ("train", "Training", "TRAIN"), ("test", "val", "valid", "Validation", "testing")
 
 
@@ -27,15 +29,15 @@ class Tree:
     what is left out; each as a path in the folder."""
 
     def __init__(self, root, seed):
-        self.root, self.random, self.made = root, np.random.default_rng(seed), 0
+        self.root, self.random, self.count = root, np.random.default_rng(seed), 0
         self.images, self.others, self.outside = {}, [], root.parent / f"{root.name} outside"
         root.mkdir()
         self.outside.mkdir()
 
     def image(self, path):
-        self.made += 1
-        path.write_bytes(encoded(np.array([[[self.made % 256, self.made // 256, 7]]], np.uint8)))
-        return self.made
+        self.count += 1
+        path.write_bytes(encoded(np.array([[[self.count % 256, self.count // 256, 7]]], np.uint8)))
+        return self.count
 
     def class_folder(self, path, depth=0):
         """Fill a folder with at least one image."""
@@ -52,8 +54,8 @@ class Tree:
         self.others.append(os.path.relpath(path, self.root))
 
     def add_image(self, path, number, depth):
-        place = path / f"{number}.PNG"
-        self._take(place, self.image(place))
+        file = path / f"{number}.PNG"
+        self._take(file, self.image(file))
 
     def add_folder(self, path, number, depth):
         self.class_folder(path / f"{number} folder.png", depth + 1)
@@ -71,12 +73,12 @@ class Tree:
         self._leave(path / f"{number}.png")
 
     def add_link(self, path, number, depth):
-        target = self.outside / f"{self.made}.png"
+        target = self.outside / f"{self.count}.png"
         self._take(path / f"{number}.png", self.image(target))
         os.symlink(target, path / f"{number}.png")
 
     def add_linked_folder(self, path, number, depth):
-        target = self.outside / f"{self.made} folder" / "in"
+        target = self.outside / f"{self.count} folder" / "in"
         target.mkdir(parents=True)
         self._take(path / f"{number}" / "in" / "a.png", self.image(target / "a.png"))
         os.symlink(path, target / "back")  # to a folder that the walk is in
@@ -95,19 +97,19 @@ class Tree:
 
 def tree(root, seed):
     """(the tree, paths of its classes in the training part, in the test part)"""
-    made = Tree(root, seed)
+    root_tree = Tree(root, seed)
     classes = [f"class {number}" for number in range(1 + seed % 3)]
     parts = [""] if seed % 2 else [TRAIN[seed % 3], TEST[seed % 5]]
     for part in parts:
         for name in classes:
-            made.class_folder(root / part / name)
+            root_tree.class_folder(root / part / name)
         if part:
             (root / part / "beside.txt").write_text("x")
-            made.others.append(f"{part}/beside.txt")
+            root_tree.others.append(f"{part}/beside.txt")
     for name in ("readme.md", "1.jpg"):
         (root / name).write_text("x")
-        made.others.append(name)
-    return made, [os.path.join(part, "") if part else "" for part in parts]
+        root_tree.others.append(name)
+    return root_tree, [os.path.join(part, "") if part else "" for part in parts]
 
 
 def by_parts(path):
@@ -126,31 +128,31 @@ def found_in(split, root):
 
 @pytest.mark.parametrize("seed", range(100))
 def test_all_take_the_same_and_name_the_rest(tmp_path, seed):
-    made, parts = tree(tmp_path / "d", seed)
-    wanted = [sorted((path for path in made.images if path.startswith(part)), key=by_parts) for part in parts]
-    note = re.compile(says(len(made.others)))
-    data = open_images(str(made.root), VIEW, 3)
+    files, parts = tree(tmp_path / "d", seed)
+    wanted = [sorted((path for path in files.images if path.startswith(part)), key=by_parts) for part in parts]
+    note = re.compile(says(len(files.others)))
+    data = open_images(str(files.root), VIEW, 3)
     splits = [split for _, split in data.splits()]
-    assert [found_in(split, made.root) for split in splits] == wanted
+    assert [found_in(split, files.root) for split in splits] == wanted
     for split, part in zip(splits, parts, strict=True):
-        names = [path.removeprefix(part).split("/")[0] for path in found_in(split, made.root)]
+        names = [path.removeprefix(part).split("/")[0] for path in found_in(split, files.root)]
         assert [data.classes[label] for label in split.labels] == names
-    content = make_dataset(made.root, tmp_path / "o.h5")
+    content = make_dataset(files.root, tmp_path / "o.h5")
     for notes in (data.notes, content.notes):
         assert len(notes) == 1 and note.match(notes[0])
-        assert notes[0].split(": ", 1)[1].removesuffix(", …") in {str(made.root / other) for other in made.others}
+        assert notes[0].split(": ", 1)[1].removesuffix(", …") in {str(files.root / other) for other in files.others}
     for (_, split), paths in zip(open_dataset(tmp_path / "o.h5").splits(), wanted, strict=True):
-        assert [number_of(image) for image in split.images] == [made.images[path] for path in paths]
-    (made.root / "1.jpg").unlink()  # an image, for predictions
-    ((_, inputs),), notes = list_inputs([str(made.root)])
-    assert [os.path.relpath(path, made.root) for path in inputs] == sorted(made.images, key=by_parts)
-    assert re.match(says(len(made.others) - 1), notes[0])
+        assert [number_of(image) for image in split.images] == [files.images[path] for path in paths]
+    (files.root / "1.jpg").unlink()  # an image, for predictions
+    ((_, inputs),), notes = list_inputs([str(files.root)])
+    assert [os.path.relpath(path, files.root) for path in inputs] == sorted(files.images, key=by_parts)
+    assert re.match(says(len(files.others) - 1), notes[0])
 
 
 def test_a_broken_link_to_an_image_is_named_everywhere(tmp_path, capfd):
     for number in range(3):
         (tmp_path / "d" / "a").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "d" / "a" / f"{number}.png").write_bytes(encoded(np.zeros((2, 2, 3), np.uint8)))
+        (tmp_path / "d" / "a" / f"{number}.png").write_bytes(IMAGE)
     link = tmp_path / "d" / "a" / "9.png"
     os.symlink("gone/9.png", link)
     named = says(tmp_path / "d" / "a", 1, link)
@@ -171,13 +173,11 @@ def test_a_broken_link_to_an_image_is_named_everywhere(tmp_path, capfd):
 def test_two_folders_of_one_part_and_a_test_part_alone_are_refused(tmp_path):
     for name in ("train", "Validation", "test", "Training"):
         (tmp_path / name / "a").mkdir(parents=True)
-        (tmp_path / name / "a" / "1.png").write_bytes(encoded(np.zeros((2, 2, 3), np.uint8)))
+        (tmp_path / name / "a" / "1.png").write_bytes(IMAGE)
     for one, other, part in (("Training", "train", "train"), ("Validation", "test", "test")):
         with pytest.raises(DataError, match=says(tmp_path, one, other, part)):
             folders.parts_of(tmp_path)
-        (tmp_path / one / "a" / "1.png").unlink()
-        (tmp_path / one / "a").rmdir()
-        (tmp_path / one).rmdir()
+        shutil.rmtree(tmp_path / one)
     assert folders.parts_of(tmp_path) == {"train": tmp_path / "train", "test": tmp_path / "test"}
     (tmp_path / "train").rename(tmp_path / "first")
     with pytest.raises(DataError, match=says(tmp_path, "test")):
@@ -187,22 +187,21 @@ def test_two_folders_of_one_part_and_a_test_part_alone_are_refused(tmp_path):
 def test_linked_folders_that_lead_to_each_other_end(tmp_path):
     for name in "abcd":
         (tmp_path / "d" / name).mkdir(parents=True)
-        (tmp_path / "d" / name / "1.png").write_bytes(encoded(np.zeros((2, 2, 3), np.uint8)))
+        (tmp_path / "d" / name / "1.png").write_bytes(IMAGE)
         for other in "abcd":
             os.symlink(tmp_path / "d" / other, tmp_path / "d" / name / f"to {other}")
-    found = open_images(str(tmp_path / "d"), VIEW, 3).train
+    split = open_images(str(tmp_path / "d"), VIEW, 3).train
     ((_, paths),), _ = list_inputs([str(tmp_path / "d")])
-    assert found_in(found, tmp_path) == [os.path.relpath(path, tmp_path) for path in paths] and found.count < 200
+    assert found_in(split, tmp_path) == [os.path.relpath(path, tmp_path) for path in paths] and split.count < 200
     deep = tmp_path / "e" / "a"
     os.makedirs(deep / "/".join("x" * 90))
-    (deep / "1.png").write_bytes(encoded(np.zeros((2, 2, 3), np.uint8)))
+    (deep / "1.png").write_bytes(IMAGE)
     assert open_images(str(tmp_path / "e"), VIEW, 3).notes
 
 
 def test_members_beside_labels_are_counted(tmp_path):
-    image = encoded(np.zeros((2, 2, 3), np.uint8))
     for shard in "ab":
-        members = [("1.png", image), ("1.cls", b"0"), ("1.txt", b"a rose"), ("2.png", image), ("2.cls", b"1")]
+        members = [("1.png", IMAGE), ("1.cls", b"0"), ("1.txt", b"a rose"), ("2.png", IMAGE), ("2.cls", b"1")]
         tar(tmp_path / f"{shard}.tar", [*members, ("notes.md", b"")])
     (note,) = open_images(str(tmp_path / "[ab].tar"), VIEW, 3).notes
     assert re.match(says(4, f"{tmp_path}/a.tar: member 1.txt at byte 2048"), note)

@@ -33,7 +33,7 @@ CASES = [(each, "classes", channel) for each in itertools.product(TYPES, SHAPES)
 CASES += [(each, labels, True) for each, labels in itertools.product(FEW, LABELS) if labels != "classes"]
 
 
-def made(folder, dtype, shape, labels):
+def make_set(folder, dtype, shape, labels):
     """(--data of an archive, its inputs)"""
     values = np.random.default_rng(3).integers(0, 100, (COUNT, *shape)).astype(dtype)
     np.savez(folder / "a.npz", x_train=values, y_train=LABELS[labels], x_test=values[::-1], y_test=LABELS[labels])
@@ -44,7 +44,7 @@ def made(folder, dtype, shape, labels):
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     """made(), once for each case."""
-    return cache(lambda *case: made(tmp_path_factory.mktemp("set"), *case))
+    return cache(lambda *case: make_set(tmp_path_factory.mktemp("set"), *case))
 
 
 @pytest.mark.parametrize(("inputs", "labels", "channel"), CASES, ids=str)
@@ -86,7 +86,7 @@ def test_what_is_made_trains_as_its_source_does(tmp_path, monkeypatch, shape, me
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start, "draw_curves", lambda log, picture: None)
     (tmp_path / "net.toml").write_text(NET.format(shape=list(shape), mean=mean))
-    source, _ = made(tmp_path, "float32", shape[:-1] if shape[-1] == 1 else shape, "classes")
+    source, _ = make_set(tmp_path, "float32", shape[:-1] if shape[-1] == 1 else shape, "classes")
     weights = []
     for data in (source, tmp_path / "a.h5"):
         run = tmp_path / data.suffix[1:]

@@ -1,5 +1,6 @@
 """Data sets from files of other programs, by all that ``--data`` names, in memory and streamed; and bad ones."""
 
+import io
 import tracemalloc
 
 import h5py
@@ -54,7 +55,7 @@ def written(folder, kind):
 KINDS = ("npy", "npz", "packed npz", "pattern", "h5", "chunked h5", "known h5")
 
 
-def of(split, examples):
+def read(split, examples):
     """(inputs, labels) of examples, as batches get them."""
     examples = np.asarray(examples, np.int64)
     images = np.empty((examples.size, *split.shape), split.dtype)
@@ -66,7 +67,7 @@ def of(split, examples):
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
-    named = written(tmp_path, kind)
+    named, out = written(tmp_path, kind), tmp_path / "made.h5"
     if streamed and kind == "packed npz":
         with pytest.raises(DataError, match=says("--stream", named)):
             open_dataset(named, most_bytes=0)
@@ -75,12 +76,15 @@ def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
     assert data.held == ("streamed" if streamed else "private") and data.classes == tuple("0123456") and not data.test
     assert (data.train.count, data.train.shape, data.train.dtype) == (60, (4, 5, 3), np.uint8)
     for examples in ([], [59], range(60), [3, 40, 8, 9, 10, 59, 0, 7, 30, 29, 3]):
-        images, labels = of(data.train, examples)
+        images, labels = read(data.train, examples)
         assert (images == X[list(examples)]).all() and (labels == Y[list(examples)]).all()
     right = pixel_statistics(X)
     assert (data.mean == right.mean).all() and (data.mean_image == right.mean_image).all()
     assert data.train.checksum == open_dataset(h5(tmp_path / "other.h5", x=X, y=Y)).train.checksum
     assert check_file(named) == [] and (data.train.image(5) == X[5]).all()
+    make_dataset(named, out)
+    same = open_dataset(out, most_bytes=0 if streamed else None)
+    assert same.checksum == data.checksum and check_file(out) == [] and (read(same.train, [7, 2])[0] == X[[7, 2]]).all()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float16", "float32", "float64", "int64", ">f4", ">i2"])
@@ -88,14 +92,13 @@ def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
 def test_types_and_extents(tmp_path, dtype, shape):
     inputs = (RANDOM.normal(3, 20, (9, *shape))).astype(dtype)
     np.savez(tmp_path / "a.npz", x=inputs)
-    wanted = {"uint8": np.uint8, "float64": np.float64}.get(dtype, np.float32)
+    wanted, wide = {"uint8": np.uint8, "float64": np.float64}.get(dtype, np.float32), inputs.astype(np.float64)
     for most in (None, 0):
         data = open_dataset(tmp_path / "a.npz", extents=len(shape), most_bytes=most)
         assert data.train.shape == shape and data.train.dtype == wanted and data.classes == ()
-        images, labels = of(data.train, [8, 0, 3])
+        images, labels = read(data.train, [8, 0, 3])
         assert (images == inputs[[8, 0, 3]].astype(wanted)).all() and (labels == -1).all()
         assert data.train.valid(np.arange(9)) == 0
-        wide = inputs.astype(np.float64)
         np.testing.assert_allclose(data.mean, wide.reshape(-1, shape[-1]).mean(0), rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(data.std, wide.reshape(-1, shape[-1]).std(0), rtol=1e-9)
         np.testing.assert_allclose(data.mean_image, wide.mean(0), rtol=1e-6)
@@ -128,7 +131,7 @@ def test_labels_of_any_shape(tmp_path, labels, chunks, most):
     assert train.label_dtype == (np.int32 if not whole else np.float64 if labels.dtype == "f8" else np.float32)
     assert data.classes == (() if whole else tuple("0123"))
     chosen = np.array([50, 3, 7])
-    assert (of(train, chosen)[1] == labels[chosen]).all()
+    assert (read(train, chosen)[1] == labels[chosen]).all()
     assert train.valid(chosen) == (labels[chosen].size if whole else (labels[chosen] != -1).sum())
 
 
@@ -152,16 +155,16 @@ def test_a_test_part_beside_and_names_of_classes(tmp_path):
             open_dataset(path, test=tmp_path / "d.npz")
 
 
-def test_streamed_and_in_memory_are_one_data_set(tmp_path, monkeypatch):
+def test_streamed_and_whole_are_one_data_set(tmp_path, monkeypatch):
     """The same order, examples and checksum, also where the checksum and the statistics are of a sample."""
     path = f"{h5(tmp_path / 'a.h5', x=X, y=Y)}:x,y"
     exact = open_dataset(path)
     monkeypatch.setattr(contents, "VERIFY_BYTES", 100)
-    held, streamed = open_dataset(path), open_dataset(path, most_bytes=0)
-    assert held.checksum == streamed.checksum and held.train.checksum == exact.train.checksum  # all are in the sample
-    np.testing.assert_allclose(held.mean, exact.mean)
+    whole, streamed = open_dataset(path), open_dataset(path, most_bytes=0)
+    assert whole.checksum == streamed.checksum and whole.train.checksum == exact.train.checksum  # all are in the sample
+    np.testing.assert_allclose(whole.mean, exact.mean)
     sampler = Sampler(60, 7, 3, windows=Windows(60, 4, 5))
-    batches = [Batches(data.train, sampler, stop_iteration=20) for data in (held, streamed)]
+    batches = [Batches(data.train, sampler, stop_iteration=20) for data in (whole, streamed)]
     for one, other in zip(*batches, strict=True):
         assert (one.images == other.images).all() and (one.labels == other.labels).all()
     for each in batches:
@@ -185,57 +188,29 @@ def test_changed_examples_have_another_checksum(tmp_path):
 
 
 # ── what is wrong ─────────────────────────────────────────────────────────────────────────────────────────────
-def truncated(path):
-    path.write_bytes(path.read_bytes()[:-40])
-
-
-def linked(file):
-    file["there"] = h5py.ExternalLink("other.h5", "/x")
-
-
-def outside(file):
-    file.create_dataset("there", (60, 2, 2), np.uint8, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)])
-
-
-def objects(file):
-    file["there"] = np.array([b"text"] * 60, h5py.string_dtype())
-
-
 NAN = np.where(np.arange(60) == 9, np.nan, 1.0)
 
 
-def there(array):
-    return lambda file: file.create_dataset("there", data=array)
+ELSEWHERE = [("/etc/passwd", 0, h5py.h5f.UNLIMITED)]
+
+
+def array(data=None, shape=None, dtype=None, **how):
+    return lambda file: file.create_dataset("there", shape, dtype, data=data, **how)
 
 
 WRONG_H5 = {
     "no such array": (lambda f: None, says("an", "array")),
-    "an external link": (linked, says("an", "array")),
-    "values elsewhere": (outside, says("keeps", "into")),
+    "an external link": (lambda f: f.__setitem__("there", h5py.ExternalLink("other.h5", "/x")), says("an", "array")),
+    "values elsewhere": (array(None, (60, 2, 2), "u1", external=ELSEWHERE), says("keeps", "into")),
     "a group": (lambda f: f.create_group("there"), says("an", "array")),
-    "objects": (objects, says("object")),
-    "compounds": (
-        there(np.zeros(60, [("a", "u1")])),
-        says("floats", "up"),
-    ),
-    "complex": (
-        there(np.zeros((60, 2), "c16")),
-        says("complex128"),
-    ),
-    "a bomb": (
-        lambda f: f.create_dataset("there", (1 << 40, 4), "u1", chunks=(512, 4), compression="gzip"),
-        says("claims", "stored"),
-    ),
-    "other count": (
-        there(np.zeros((61, 4), "u1")),
-        says(61, "label", "labels"),
-    ),
-    "no inputs": (
-        there(np.zeros(60, "f4")),
-        says("(60,)"),
-    ),
-    "no width": (lambda f: f.create_dataset("there", (60, 0, 3), "f4"), says("axis", "counts")),
-    "NaN": (there(NAN[:, None]), says("NaN", "infinite")),
+    "objects": (array(np.array([b"text"] * 60, h5py.string_dtype())), says("object")),
+    "compounds": (array(np.zeros(60, [("a", "u1")])), says("floats", "up")),
+    "complex": (array(np.zeros((60, 2), "c16")), says("complex128")),
+    "a bomb": (array(None, (1 << 40, 4), "u1", chunks=(512, 4), compression="gzip"), says("claims", "stored")),
+    "other count": (array(np.zeros((61, 4), "u1")), says(61, "label", "labels")),
+    "no inputs": (array(np.zeros(60, "f4")), says("(60,)")),
+    "no width": (array(None, (60, 0, 3), "f4"), says("axis", "counts")),
+    "NaN": (array(NAN[:, None]), says("NaN", "infinite")),
 }
 
 
@@ -255,10 +230,7 @@ def test_wrong_arrays_of_hdf5(tmp_path, what, most):
 X0, Y0 = np.arange(48, dtype=np.uint8).reshape(4, 3, 4), np.array([0, 2, 1, 2])
 WRONG_NPZ = {
     "other names": ({"a": X0, "b": Y0}, says("a, b")),
-    "half a test part": (
-        {"x_train": X0, "y_train": Y0, "x_test": X0},
-        says("x_test", "y_test"),
-    ),
+    "half a test part": ({"x_train": X0, "y_train": Y0, "x_test": X0}, says("x_test", "y_test")),
     "bool": ({"x": X0 > 3, "y": Y0}, says("a.npz: x", "bool")),
     "objects": ({"x": X0.astype(object), "y": Y0}, says("object")),
     "no axes": ({"x": X0[:, 0, 0], "y": Y0}, says("(4,)")),
@@ -287,31 +259,31 @@ def test_wrong_arrays_are_refused_by_training_and_by_make(tmp_path, what):
     assert check_file(tmp_path / "a.npz") and not (tmp_path / "o.h5").exists()
 
 
-def test_channels_first_are_made_into_no_file(tmp_path):
-    np.savez(tmp_path / "a.npz", x=np.zeros((4, 3, 32, 32), "u1"), y=Y0)
-    with pytest.raises(DataError, match=says((4, 3, 32, 32))):
-        make_dataset(tmp_path / "a.npz", tmp_path / "o.h5")
+def test_channels_first_and_a_damaged_archive_are_made_into_no_file(tmp_path):
+    path, whole = tmp_path / "a.npz", io.BytesIO()
+    np.savez(path, x=np.zeros((4, 3, 32, 32), "u1"), y=Y0)
+    np.savez(whole, x=X, y=Y)
+    for data, words in ((path.read_bytes(), (4, 3, 32, 32)), (whole.getvalue()[:-30], "a.npz"), (b"hello", "a.npz")):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=says(words)):
+            make_dataset(path, tmp_path / "o.h5")
+        assert not (tmp_path / "o.h5").exists()
 
 
-def test_a_damaged_archive_is_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", x=X, y=Y)
-    for data in ((tmp_path / "a.npz").read_bytes()[:-30], b"hello"):
-        (tmp_path / "a.npz").write_bytes(data)
-        with pytest.raises(DataError, match=says("a.npz")):
-            make_dataset(tmp_path / "a.npz", tmp_path / "o.h5")
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-40])
 
 
-def npy(path, array, cut=False):
+def npy(path, array):
     np.save(path, array, allow_pickle=True)
-    if cut:
-        truncated(path)
     return path
 
 
 def test_wrong_names_and_files_of_numpy(tmp_path):
     np.savez(tmp_path / "a.npz", a=X, b=Y)
-    npy(tmp_path / "x.npy", X), npy(tmp_path / "objects.npy", X.astype(object)), npy(tmp_path / "cut.npy", X, cut=True)
-    npy(tmp_path / "columns.npy", np.asfortranarray(X))
+    for name, array in {"x": X, "objects": X.astype(object), "cut": X, "columns": np.asfortranarray(X)}.items():
+        npy(tmp_path / f"{name}.npy", array)
+    truncated(tmp_path / "cut.npy")
     (tmp_path / "text.npy").write_text("none")
     h5(tmp_path / "p-0.h5", x=X, y=Y), h5(tmp_path / "p-1.h5", x=X[:, 1:], y=Y), h5(tmp_path / "q.h5", other=X)
     for named, problem in {
@@ -341,33 +313,24 @@ def test_a_file_that_is_cut_while_it_is_streamed(tmp_path):
     train = open_dataset(f"{path},{dense}", most_bytes=0).train
     np.lib.format.open_memmap(dense, mode="r+")[7] = 5
     with pytest.raises(DataError, match=says(5, 1, "changed", "opened")):
-        of(train, [6, 7])
+        read(train, [6, 7])
     truncated(path)
     with pytest.raises(DataError, match=says("lies", "cut")):
-        of(train, [3, 59])
+        read(train, [3, 59])
 
 
 # ── data make ─────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_made_of_them_is_the_same_set(tmp_path, kind):
-    named, out = written(tmp_path, kind), tmp_path / "made.h5"
-    make_dataset(named, out)
-    made, given = open_dataset(out, most_bytes=0), open_dataset(named)
-    assert made.checksum == given.checksum and check_file(out) == []
-    assert (of(made.train, [7, 2])[0] == X[[7, 2]]).all()
-
-
 @pytest.mark.parametrize("dtype", ["int16", "float16", "float64"])
 def test_a_file_of_fields_and_values(tmp_path, dtype):
     np.savez(tmp_path / "a.npz", x=FIELDS.astype(dtype), y=FIELDS[..., :1])
     make_dataset(tmp_path / "a.npz", tmp_path / "made.h5", test_fraction=0.2)
-    made = open_dataset(tmp_path / "made.h5")
-    assert (made.train.count, made.test.count, made.classes) == (48, 12, ()) and check_file(tmp_path / "made.h5") == []
-    rows = np.concatenate([of(split, range(split.count))[1] for _, split in made.splits()])
+    data = open_dataset(tmp_path / "made.h5")
+    assert (data.train.count, data.test.count, data.classes) == (48, 12, ()) and check_file(tmp_path / "made.h5") == []
+    rows = np.concatenate([read(split, range(split.count))[1] for _, split in data.splits()])
     assert sorted(rows[..., 0].sum(axis=(1, 2))) == pytest.approx(sorted(FIELDS[..., 0].sum(axis=(1, 2))))
 
 
-def test_a_large_source_is_never_in_memory_as_a_whole(tmp_path):
+def test_a_large_source_is_never_whole_as_a_whole(tmp_path):
     """A file of 96 MiB; what is allocated at any time is a few blocks of 16 MiB."""
     array = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (96 << 10, 32, 32))
     array[:: 1 << 10, 0, 0] = np.arange(96)
@@ -375,7 +338,7 @@ def test_a_large_source_is_never_in_memory_as_a_whole(tmp_path):
     np.save(tmp_path / "y.npy", np.resize(np.arange(5), 96 << 10))
     tracemalloc.start()
     make_dataset(f"{tmp_path}/x.npy,{tmp_path}/y.npy", tmp_path / "made.h5")
-    made = open_dataset(tmp_path / "made.h5", most_bytes=0)
+    data = open_dataset(tmp_path / "made.h5", most_bytes=0)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert most < 64 << 20 and of(made.train, [5 << 10])[0][0, 0, 0, 0] == 5
+    assert most < 64 << 20 and read(data.train, [5 << 10])[0][0, 0, 0, 0] == 5

@@ -5,10 +5,11 @@ import gzip
 import os
 import pickle
 import sys
+import tarfile
 
 import numpy as np
 import pytest
-import source_makers as made
+import source_makers as makers
 from data_makers import content
 
 from ringtrain.data.content import Part, make_part
@@ -42,7 +43,7 @@ def refused(message, source, **options):
 # ── IDX ─────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("gz", [False, True])
 def test_idx_folder(tmp_path, gz):
-    read = read_source(made.idx_folder(tmp_path / "some", gz))
+    read = read_source(makers.idx_folder(tmp_path / "some", gz))
     assert read.train.images.shape == (6, 3, 2, 1) and read.test.images.shape == (4, 3, 2, 1)
     assert read.train.images[:, 1, 1, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert read.test.labels.tolist() == [0, 1, 2, 0] and read.test.labels.dtype == np.int32
@@ -50,8 +51,8 @@ def test_idx_folder(tmp_path, gz):
 
 
 def test_idx_by_prefix_by_file_and_of_several_sets(tmp_path):
-    folder = made.idx_folder(tmp_path / "some", prefix="letters-")
-    made.idx_folder(folder, prefix="digits-", train=9)
+    folder = makers.idx_folder(tmp_path / "some", prefix="letters-")
+    makers.idx_folder(folder, prefix="digits-", train=9)
     message = refused(says("IDX", "sets"), folder)
     assert message.endswith(f"{folder}/digits-, {folder}/letters-")
     by_prefix = read_source(folder / "letters-")
@@ -60,10 +61,12 @@ def test_idx_by_prefix_by_file_and_of_several_sets(tmp_path):
     assert (by_file.train.count, by_file.test) == (9, None)
 
 
-def test_idx_with_a_missing_half(tmp_path):
-    folder = made.idx_folder(tmp_path / "some")
+def test_idx_with_a_missing_half_and_other_numbers_of_images_and_labels(tmp_path):
+    folder = makers.idx_folder(tmp_path / "some")
     (folder / "t10k-labels-idx1-ubyte").unlink()
     refused(says("t10k-images-idx3-ubyte", "labels", "t10k"), folder)
+    (folder / "train-labels-idx1-ubyte").write_bytes(makers.idx(np.zeros(5, np.uint8)))
+    refused(says("(5,)", 6), folder)
 
 
 @pytest.mark.parametrize(
@@ -71,55 +74,44 @@ def test_idx_with_a_missing_half(tmp_path):
     [
         (lambda d: d[:-1], says("truncated", "6x3x2", 36, 35)),
         (lambda d: d + b"x", says("too long", "6x3x2", 36, "more")),
-        (
-            lambda d: gzip.compress(d + bytes(1 << 24)),
-            says("too long", "6x3x2", 36, "more"),
-        ),
+        (lambda d: gzip.compress(d + bytes(1 << 24)), says("too long", "6x3x2", 36, "more")),
         (lambda d: d[:9], says(9, "truncated", "header")),
         (lambda d: b"", says("(none)")),
         (lambda d: b"\0\0\x0d" + d[3:], says("00 00 0d 03", "images")),
-        (
-            lambda d: gzip.compress(d)[:-9],
-            says("train-images-idx3-ubyte", "Compressed file ended"),
-        ),
+        (lambda d: gzip.compress(d)[:-9], says("train-images-idx3-ubyte", "Compressed file ended")),
     ],
 )
 def test_damaged_idx(tmp_path, change, message):
-    images = made.idx_folder(tmp_path / "some") / "train-images-idx3-ubyte"
+    images = makers.idx_folder(tmp_path / "some") / "train-images-idx3-ubyte"
     images.write_bytes(change(images.read_bytes()))
     refused(message, tmp_path / "some")
 
 
-def test_idx_with_other_numbers_of_images_and_labels(tmp_path):
-    labels = made.idx_folder(tmp_path / "some") / "train-labels-idx1-ubyte"
-    labels.write_bytes(made.idx(np.zeros(5, np.uint8)))
-    refused(says("(5,)", 6), tmp_path / "some")
-
-
 # ── CIFAR ───────────────────────────────────────────────────────────────────────────────────────────────────
 def check_cifar10(read):
-    assert (read.train.images == made.cifar_images(10)).all() and (read.test.images == made.cifar_images(3, 50)).all()
+    assert (read.train.images == makers.cifar_images(10)).all()
+    assert (read.test.images == makers.cifar_images(3, 50)).all()
     assert read.train.labels.tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9] and read.test.labels.tolist() == [0, 1, 2]
-    assert read.classes == tuple(made.CLASSES_10) and read.name == "cifar-10"
+    assert read.classes == tuple(makers.CLASSES_10) and read.name == "cifar-10"
 
 
-@pytest.mark.parametrize("files", [made.cifar10_python(), made.cifar10_python(4), made.cifar10_binary()])
+@pytest.mark.parametrize("files", [makers.cifar10_python(), makers.cifar10_python(4), makers.cifar10_binary()])
 def test_cifar10_in_a_folder_an_outer_folder_and_archives(tmp_path, files):
-    check_cifar10(read_source(made.in_folder(tmp_path / "a", files)))
+    check_cifar10(read_source(makers.in_folder(tmp_path / "a", files)))
     inner = "cifar-10-batches-bin" if "data_batch_1.bin" in files else "cifar-10-batches-py"
-    made.in_folder(tmp_path / "b" / inner, files)
+    makers.in_folder(tmp_path / "b" / inner, files)
     check_cifar10(read_source(tmp_path / "b"))
     for suffix in ("tar", "tar.gz", "tar.xz"):
-        check_cifar10(read_source(made.in_archive(tmp_path / f"c.{suffix}", files)))
+        check_cifar10(read_source(makers.in_archive(tmp_path / f"c.{suffix}", files)))
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c.tar", "c.tar.gz", "c.tar.xz"]
 
 
-@pytest.mark.parametrize("files, first", [(made.cifar100_python(), "fine 0"), (made.cifar100_binary(), "fine_0")])
+@pytest.mark.parametrize("files, first", [(makers.cifar100_python(), "fine 0"), (makers.cifar100_binary(), "fine_0")])
 def test_cifar100_takes_the_fine_labels(tmp_path, files, first):
-    for source in (made.in_folder(tmp_path / "a", files), made.in_archive(tmp_path / "a.tar.gz", files)):
+    for source in (makers.in_folder(tmp_path / "a", files), makers.in_archive(tmp_path / "a.tar.gz", files)):
         read = read_source(source)
         assert read.train.labels.tolist() == [99, 98, 97, 96] and read.test.labels.tolist() == [99, 98]
-        assert (read.train.images == made.cifar_images(4)).all()
+        assert (read.train.images == makers.cifar_images(4)).all()
         assert len(read.classes) == 100 and read.classes[0] == first and read.name == "cifar-100"
 
 
@@ -128,93 +120,53 @@ WRONG_CIFAR = {
     "a missing batch": ("data_batch_4", None, says("data_batch_4")),
     "no data": ("data_batch_2", {"labels": [0, 1]}, says("data")),
     "a list": ("data_batch_2", [1, 2], says("data and no labels")),
-    "narrow images": (
-        "data_batch_2",
-        {"data": GOOD[:, 1:], "labels": [0, 1]},
-        says("uint8 (2, 3071)", 3072),
-    ),
-    "float images": (
-        "data_batch_2",
-        {"data": GOOD.astype("f4"), "labels": [0, 1]},
-        says("float32 (2, 3072)"),
-    ),
-    "images in a list": (
-        "data_batch_2",
-        {"data": [1, 2], "labels": [0, 1]},
-        says("list"),
-    ),
-    "few labels": (
-        "data_batch_2",
-        {"data": GOOD, "labels": [0]},
-        says("labels", "int64", "(1,)", 2),
-    ),
-    "a high label": (
-        "data_batch_2",
-        {"data": GOOD, "labels": [0, 10]},
-        says("10", "3", 10),
-    ),
-    "a low label": (
-        "data_batch_2",
-        {"data": GOOD, "labels": [0, -2]},
-        says(-2, 9, "label", "lie"),
-    ),
+    "narrow images": ("data_batch_2", {"data": GOOD[:, 1:], "labels": [0, 1]}, says("uint8 (2, 3071)", 3072)),
+    "float images": ("data_batch_2", {"data": GOOD.astype("f4"), "labels": [0, 1]}, says("float32 (2, 3072)")),
+    "images in a list": ("data_batch_2", {"data": [1, 2], "labels": [0, 1]}, says("list")),
+    "few labels": ("data_batch_2", {"data": GOOD, "labels": [0]}, says("labels", "int64", "(1,)", 2)),
+    "a high label": ("data_batch_2", {"data": GOOD, "labels": [0, 10]}, says("10", "3", 10)),
+    "a low label": ("data_batch_2", {"data": GOOD, "labels": [0, -2]}, says(-2, 9, "label", "lie")),
     **{
         f"labels {labels}"[:30]: ("data_batch_2", {"data": GOOD, "labels": labels}, says("list", "integers"))
         for labels in ([[1], [2, 3]], [10**30, 1], ["a" * 100] * 2, [True, False])
     },
     "names of numbers": ("batches.meta", {"label_names": [1, 2]}, says("label_names")),
-    "few names": (
-        "batches.meta",
-        {"label_names": ["a"]},
-        says("batches.meta", 1, "CIFAR-10 python", 10),
-    ),
+    "few names": ("batches.meta", {"label_names": ["a"]}, says("batches.meta", 1, "CIFAR-10 python", 10)),
 }
 
 
 @pytest.mark.parametrize("what", WRONG_CIFAR)
 def test_cifar_that_is_wrong(tmp_path, what):
     name, value, message = WRONG_CIFAR[what]
-    files = made.cifar10_python() | {name: pickle.dumps(value)}
+    files = makers.cifar10_python() | {name: pickle.dumps(value)}
     if value is None:
         del files[name]
-    assert str(tmp_path) in refused(message, made.in_folder(tmp_path / "a", files))
+    assert str(tmp_path) in refused(message, makers.in_folder(tmp_path / "a", files))
 
 
-def test_a_tuple_of_labels_is_as_good_as_a_list(tmp_path):
-    files = made.cifar10_python() | {"data_batch_2": pickle.dumps({"data": GOOD, "labels": (1, 2)})}
-    assert read_source(made.in_folder(tmp_path / "a", files)).train.labels.tolist()[2:4] == [1, 2]
-
-
-def test_cifar_binary_truncated(tmp_path):
-    files = made.cifar10_binary()
+def test_a_tuple_of_labels_is_as_good_as_a_list_and_a_record_is_whole(tmp_path):
+    files = makers.cifar10_python() | {"data_batch_2": pickle.dumps({"data": GOOD, "labels": (1, 2)})}
+    assert read_source(makers.in_folder(tmp_path / "a", files)).train.labels.tolist()[2:4] == [1, 2]
+    files = makers.cifar10_binary()
     files["data_batch_3.bin"] = files["data_batch_3.bin"][:-1]
-    refused(says(6145, 3073, "multiple", "record"), made.in_folder(tmp_path / "a", files))
+    refused(says(6145, 3073, "multiple", "record"), makers.in_folder(tmp_path / "b", files))
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.xz"])
 def test_truncated_archives(tmp_path, suffix):
-    path = made.in_archive(tmp_path / f"a.{suffix}", made.cifar10_python())
+    path = makers.in_archive(tmp_path / f"a.{suffix}", makers.cifar10_python())
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     refused(f"{path.name}.*(truncated|lacks|CIFAR)", path)
 
 
-def test_archives_of_something_else_or_of_too_much(tmp_path, monkeypatch):
-    refused(
-        says("CIFAR-10 python"),
-        made.in_archive(tmp_path / "a.tar", {"readme": b"hello"}),
-    )
-    path = made.in_archive(tmp_path / "b.tar", made.cifar10_python())
-    monkeypatch.setattr(members, "LARGEST_BYTES", 1000)
-    refused(says(1000, "reads", "most"), path)
-
-
-def test_an_archive_with_a_name_twice(tmp_path):
-    import tarfile
-
-    path = made.in_archive(tmp_path / "a.tar", made.cifar10_python(), "one")
+def test_archives_of_something_else_of_too_much_or_with_a_name_twice(tmp_path, monkeypatch):
+    refused(says("CIFAR-10 python"), makers.in_archive(tmp_path / "a.tar", {"readme": b"hello"}))
+    path = makers.in_archive(tmp_path / "b.tar", makers.cifar10_python())
     with tarfile.open(path, "a") as archive:
         archive.addfile(tarfile.TarInfo("two/data_batch_1"))
-    refused(says("a.tar", "data_batch_1"), path)
+    refused(says("b.tar", "data_batch_1"), path)
+    monkeypatch.setattr(members, "LARGEST_BYTES", 1000)
+    refused(says(1000, "reads", "most"), path)
 
 
 # ── pickles ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,26 +200,21 @@ def test_a_pickle_cannot_run_anything(tmp_path):
         with pytest.raises(DataError, match=says("batch")):
             load_plain(data, "batch")
         assert not mark.exists(), number
-    files = made.cifar10_python() | {"data_batch_5": pickle.dumps(Evil(os.mkdir, str(mark)))}
-    for source in (made.in_folder(tmp_path / "a", files), made.in_archive(tmp_path / "a.tar.gz", files)):
+    evil = pickle.dumps(Evil(os.mkdir, str(mark)))
+    files = makers.cifar10_python() | {"data_batch_5": evil}
+    for source in (makers.in_folder(tmp_path / "a", files), makers.in_archive(tmp_path / "a.tar.gz", files)):
         refused(says(f"{source}: data_batch_5", "posix.mkdir"), source)
     assert not mark.exists()
-
-
-def test_the_evil_pickles_do_run_elsewhere(tmp_path):
-    # What the test above is worth: the plain unpickler runs the same bytes.
-    pickle.loads(pickle.dumps(Evil(os.mkdir, str(tmp_path / "ran"))))
-    assert (tmp_path / "ran").exists()
+    pickle.loads(evil)  # what this test is worth: the plain unpickler runs the same bytes
+    assert mark.exists()
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("dtype", ["u1", ">i4", "i8", "f4", "bool"])
 def test_plain_values_and_arrays_are_read(protocol, dtype):
-    for array in (
-        np.arange(6).reshape(2, 3).astype(dtype),
-        np.asfortranarray(np.arange(6).reshape(2, 3).astype(dtype)),
-    ):
-        value = {"a": array, b"b": [1, "x", 2.5, None, (True,)], "c": {"d": b"\x00\xff"}}
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    for values in (array, np.asfortranarray(array)):
+        value = {"a": values, b"b": [1, "x", 2.5, None, (True,)], "c": {"d": b"\x00\xff"}}
         read = load_plain(pickle.dumps(value, protocol), "batch")
         assert (read["a"] == array).all() and read["a"].dtype == array.dtype and read["a"].shape == (2, 3)
         assert read["b"][0] == 1 and read["b"][2:] == [2.5, None, [True]] and read["c"]["d"] == b"\x00\xff"
@@ -300,62 +247,49 @@ def test_minus_one_is_a_label_like_any():
 
 
 # ── folders of images ───────────────────────────────────────────────────────────────────────────────────────
-def test_folder_without_division(tmp_path):
-    made.image(tmp_path / "f" / "b" / "2.png", "RGB", (3, 4, 5))
-    made.image(tmp_path / "f" / "b" / "1.png", "RGB", (0, 1, 2))
-    made.image(tmp_path / "f" / "a" / "9.bmp", "RGB", (6, 7, 8))
+def test_folder_without_division_and_a_class_called_train(tmp_path):
+    for name, colour in (("b/2.png", (3, 4, 5)), ("b/1.png", (0, 1, 2)), ("a/9.bmp", (6, 7, 8))):
+        makers.image(tmp_path / "f" / name, "RGB", colour)
     read = read_source(tmp_path / "f")
     assert read.classes == ("a", "b") and read.train.labels.tolist() == [0, 1, 1] and read.test is None
     assert read.train.images.shape == (3, 4, 5, 3) and read.name == "f" and read.notes == ()
     assert read.train.images[:, 2, 2].tolist() == [[6, 7, 8], [0, 1, 2], [3, 4, 5]]
-
-
-def test_a_class_may_be_called_train(tmp_path):
-    made.image(tmp_path / "bus" / "1.png", "L", 1)
-    made.image(tmp_path / "train" / "1.png", "L", 2)
-    assert read_source(tmp_path).classes == ("bus", "train")
+    makers.image(tmp_path / "f" / "train" / "1.png", "L", 2)
+    assert read_source(tmp_path / "f").classes == ("a", "b", "train")
 
 
 def test_grey_images_among_colour_ones_become_rgb_and_all_grey_stay(tmp_path):
-    made.image(tmp_path / "a" / "1.png", "L", 7)
-    made.image(tmp_path / "a" / "2.png", "LA", (9, 100))
+    makers.image(tmp_path / "a" / "1.png", "L", 7)
+    makers.image(tmp_path / "a" / "2.png", "LA", (9, 100))
     assert read_source(tmp_path).train.images.shape == (2, 4, 5, 1)
-    made.image(tmp_path / "a" / "3.png", "RGBA", (1, 2, 3, 50))
+    makers.image(tmp_path / "a" / "3.png", "RGBA", (1, 2, 3, 50))
     read = read_source(tmp_path)
     assert read.train.images[:, 0, 0].tolist() == [[7, 7, 7], [9, 9, 9], [1, 2, 3]]
     assert read.notes == ("2 grey images among 3 became RGB",)
 
 
 def test_differing_sizes_need_a_size(tmp_path):
-    made.image(tmp_path / "a" / "1.png", "L", 7)
-    made.image(tmp_path / "a" / "2.png", "L", 7)
-    made.image(tmp_path / "b" / "1.png", "L", 9, size=(6, 8))
-    refused(
-        says("--size", tmp_path / "a/1.png", "4x5", tmp_path / "b/1.png", "8x6"),
-        tmp_path,
-    )
+    makers.image(tmp_path / "a" / "1.png", "L", 7)
+    makers.image(tmp_path / "a" / "2.png", "L", 7)
+    makers.image(tmp_path / "b" / "1.png", "L", 9, size=(6, 8))
+    refused(says("--size", tmp_path / "a/1.png", "4x5", tmp_path / "b/1.png", "8x6"), tmp_path)
     read = read_source(tmp_path, size=(2, 3))
     assert read.train.images.shape == (3, 2, 3, 1) and (read.train.images[2] == 9).all()
     assert read.notes == ("images were resized to 2x3, without keeping their proportions",)
 
 
-def test_folders_that_cannot_be_read(tmp_path):
-    good = made.image(tmp_path / "train" / "rose" / "1.png", "L", 7)
-    made.image(tmp_path / "test" / "rise" / "1.png", "L", 7)
+def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
+    good = makers.image(tmp_path / "train" / "rose" / "1.png", "L", 7)
+    makers.image(tmp_path / "test" / "rise" / "1.png", "L", 7)
     refused(says("rise", nearest("rise", ["rose"])), tmp_path)
     (tmp_path / "train" / "tulip").mkdir()
     refused(says("tulip"), tmp_path / "train")
     (tmp_path / "train" / "tulip").rmdir()
-    good.write_bytes(good.read_bytes()[:40])
-    refused(says("rose/1.png"), tmp_path / "train")
-    good.write_bytes(b"hello")
-    refused(says("rose/1.png"), tmp_path / "train")
-
-
-def test_without_pillow_the_way_to_it_is_told(tmp_path, monkeypatch):
-    made.image(tmp_path / "a" / "1.png", "L", 7)
+    for data in (good.read_bytes()[:40], b"hello"):
+        good.write_bytes(data)
+        refused(says("rose/1.png"), tmp_path / "train")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    refused(says("--upgrade"), tmp_path)
+    refused(says("--upgrade"), tmp_path / "train")
 
 
 # ── which reader ────────────────────────────────────────────────────────────────────────────────────────────
@@ -365,31 +299,31 @@ def test_what_nobody_understands_lists_what_is_understood(tmp_path):
     assert [line[:8] for line in message.splitlines()[1:]] == ["  - IDX:", "  - CIFA", "  - .npz", "  - a fo"]
     refused(says("nothing", "exist", "source"), tmp_path / "nothing")
     refused(says("none", "these"), tmp_path)
-
-
-def test_a_size_is_for_folders_of_images(tmp_path):
     refused(says("--size"), npz(tmp_path / "a.npz", x=X, y=Y), size=(2, 2))
 
 
 # ── make, cut ───────────────────────────────────────────────────────────────────────────────────────────────
 def test_make_dataset_reads_cuts_and_writes(tmp_path):
-    source, steps = made.idx_folder(tmp_path / "some"), []
+    source, steps = makers.idx_folder(tmp_path / "some"), []
     (source / "t10k-images-idx3-ubyte").unlink()
     (source / "t10k-labels-idx1-ubyte").unlink()
-    told = make_dataset(
+    content = make_dataset(
         source, tmp_path / "o.h5", "named", "CC0", 0.3, 1, progress=lambda what, done, total: steps.append(what)
     )
     opened = open_dataset(tmp_path / "o.h5")
-    assert (opened.name, opened.licence) == ("named", "CC0") == (told.name, told.licence)
+    assert (opened.name, opened.licence) == ("named", "CC0") == (content.name, content.licence)
     assert (opened.train.count, opened.test.count) == (4, 2) and set(steps) == {"writing"}
     seen = sorted([*opened.train.images[:, 0, 0, 0], *opened.test.images[:, 0, 0, 0]])
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
-def test_make_dataset_refuses_a_source_without_a_label(tmp_path):
-    np.savez(tmp_path / "a.npz", x=np.zeros((8, 4, 4), np.uint8), y=np.full(8, -1))
+def test_make_dataset_refuses_a_source_without_a_label_and_parts_of_two_shapes(tmp_path):
+    path = npz(tmp_path / "a.npz", x=np.zeros((8, 4, 4), np.uint8), y=np.full(8, -1))
     with pytest.raises(DataError, match=says("a.npz")):
-        make_dataset(tmp_path / "a.npz", tmp_path / "a.h5")
+        make_dataset(path, tmp_path / "o.h5")
+    npz(path, x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y)
+    with pytest.raises(DataError, match=says("uint8 (2, 4, 1)", "uint8 (3, 4, 1)")):
+        make_dataset(path, tmp_path / "o.h5")
     assert os.listdir(tmp_path) == ["a.npz"]
 
 
@@ -405,12 +339,6 @@ def test_make_dataset_refuses_an_existing_target_before_reading(tmp_path):
     with pytest.raises(DataError, match=says("--force", "o.h5")):
         make_dataset(tmp_path / "nothing", tmp_path / "o.h5")
     assert (tmp_path / "o.h5").read_text() == "mine"
-
-
-def test_make_dataset_refuses_parts_of_two_shapes(tmp_path):
-    path = npz(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y)
-    with pytest.raises(DataError, match=says("uint8 (2, 4, 1)", "uint8 (3, 4, 1)")):
-        make_dataset(path, tmp_path / "o.h5")
 
 
 def test_a_cut_depends_on_seed_and_count_alone():
@@ -429,12 +357,9 @@ def test_a_cut_depends_on_seed_and_count_alone():
 CUT = [0, 1, 3, 5, 19, 28, 31, 32, 34, 35]
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, 0.999, float("nan")])
-def test_a_fraction_that_leaves_nothing_is_refused(fraction):
-    with pytest.raises(DataError, match=says("--test-fraction")):
-        split_test(content(test=0), fraction, 0)
-
-
-def test_a_cut_of_what_has_a_test_part_is_refused():
+def test_a_fraction_that_leaves_nothing_and_a_cut_of_what_has_a_test_part_are_refused():
+    for fraction in (0, 1, -0.1, 1.5, 0.999, float("nan")):
+        with pytest.raises(DataError, match=says("--test-fraction")):
+            split_test(content(test=0), fraction, 0)
     with pytest.raises(DataError, match=says("--test-fraction", "tiny", 5)):
         split_test(content(), 0.5, 0)

@@ -24,12 +24,6 @@ ALL = {
     "mixing": Mixing(0.3, 1.0),
     "erasing": Erasing(0.5),
 }
-UNIFORM = [0.32282605940748416, 0.08674371134201347]
-ORDER = [4, 3, 2, 0, 1]
-BETA = [0.9984340667724609, 0.46684741973876953, 0.25387096405029297]
-BOX = (0, 19, 50, 45)
-MIXES = [Mix(share=0.9984312057495117, box=None), Mix(share=0.9732341766357422, box=None)]
-BOXES = [[5, 2, 8, 21], [12, 1, 9, 6], [0, 0, 0, 0]]
 ARRAYS = ("examples", "images", "labels", "top", "left", "flip", "erase")
 
 
@@ -39,12 +33,13 @@ def split(threads=1, dtype=np.uint8, channels=3):
     return StoredPictures(ArraySplit(images, labels, "0" * 64), None, threads)
 
 
-def gathered(iteration, parts, given=None, seed=7, **how):
+def gathered(iteration, parts, source=None, seed=7, **how):
     """Each part's batch of an iteration, and its partner's, one after another."""
     rows = {"": [], "partner.": []}
     for part in range(parts):
-        made = {**ALL, **how}
-        gather = Gather(given or split(), Sampler(COUNT, BATCH, 3), EvenParts(parts), made.pop("augment"), seed, **made)
+        options = {**ALL, **how}
+        augment, sampler = options.pop("augment"), Sampler(COUNT, BATCH, 3)
+        gather = Gather(source or split(), sampler, EvenParts(parts), augment, seed, **options)
         batch = gather.fill(gather.slot(), iteration, part)
         rows[""].append(batch)
         if batch.partner is not None:
@@ -53,8 +48,8 @@ def gathered(iteration, parts, given=None, seed=7, **how):
     mixes = {(batch.mix, batch.valid_total) for batch in rows[""]}
     assert len(mixes) == 1
     arrays = {
-        f"{of}{name}": np.concatenate([getattr(batch, name) for batch in batches])
-        for of, batches in rows.items()
+        f"{prefix}{name}": np.concatenate([getattr(batch, name) for batch in batches])
+        for prefix, batches in rows.items()
         if batches
         for name in ARRAYS
     }
@@ -64,8 +59,8 @@ def gathered(iteration, parts, given=None, seed=7, **how):
 @pytest.mark.parametrize("iteration", [0, 2, 4])  # the second is a tail; the last is of the second epoch
 def test_batches_are_the_same_divided_among_three_ranks_and_in_threads(iteration):
     one, mix = gathered(iteration, 1)
-    for given in (split(), split(threads=3)):
-        three, same = gathered(iteration, 3, given)
+    for source in (split(), split(threads=3)):
+        three, same = gathered(iteration, 3, source)
         assert same == mix
         assert all((one[name] == three[name]).all() for name in one)
     assert one["images"].shape[1:] == (12, 16, 3)
@@ -73,7 +68,7 @@ def test_batches_are_the_same_divided_among_three_ranks_and_in_threads(iteration
     assert (one["images"] != again["images"]).any()
 
 
-class Meeting(StoredPictures):
+class ThreadsTogether(StoredPictures):
     """Each image waits until four threads read one."""
 
     barrier = threading.Barrier(4)
@@ -84,9 +79,9 @@ class Meeting(StoredPictures):
 
 
 def test_each_thread_has_a_part_of_a_small_batch():
-    given = split(threads=4)
-    meeting = Meeting(given.source, given.view, given.threads)
-    arrays, _ = gathered(0, 1, meeting, mixing=None)
+    stored = split(threads=4)
+    together = ThreadsTogether(stored.source, stored.view, stored.threads)
+    arrays, _ = gathered(0, 1, together, mixing=None)
     alone, _ = gathered(0, 1, mixing=None)
     assert all((arrays[name] == alone[name]).all() for name in arrays)
 
@@ -95,8 +90,8 @@ def test_partners_are_other_examples_of_the_batch_each_once():
     arrays, _ = gathered(1, 2)
     assert sorted(arrays["partner.examples"]) == sorted(arrays["examples"])
     assert (arrays["partner.examples"] != arrays["examples"]).all()
-    own = {example: row for row, example in enumerate(arrays["examples"].tolist())}
-    rows = [own[example] for example in arrays["partner.examples"].tolist()]
+    row_of_example = {example: row for row, example in enumerate(arrays["examples"].tolist())}
+    rows = [row_of_example[example] for example in arrays["partner.examples"].tolist()]
     for name in ARRAYS:
         assert (arrays[f"partner.{name}"] == arrays[name][rows]).all()
     assert (partners(1, 0, 0) == [0]).all()
@@ -106,14 +101,21 @@ def test_partners_are_other_examples_of_the_batch_each_once():
 def test_draws_are_these_numbers():
     """They decide the images of every run ever logged."""
     draws = Draws(keys.make_key(keys.TRANSFORM, 1, 2, 3))
-    assert [draws.uniform() for _ in range(2)] == pytest.approx(UNIFORM, abs=0)
-    assert draws.order(5) == ORDER
-    assert [draws.beta(alpha) for alpha in (0.2, 1.0, 5.0)] == BETA
-    assert RandomResizedCrop(4, 4).box(50, 70, Draws(9)) == BOX
-    assert [Mixing(0.4, 1.0).draw(32, 32, 5, iteration) for iteration in range(2)] == MIXES
+    assert [draws.uniform() for _ in range(2)] == pytest.approx([0.32282605940748416, 0.08674371134201347], abs=0)
+    assert draws.order(5) == [4, 3, 2, 0, 1]
+    assert [draws.beta(alpha) for alpha in (0.2, 1.0, 5.0)] == [
+        0.9984340667724609,
+        0.46684741973876953,
+        0.25387096405029297,
+    ]
+    assert RandomResizedCrop(4, 4).box(50, 70, Draws(9)) == (0, 19, 50, 45)
+    assert [Mixing(0.4, 1.0).draw(32, 32, 5, iteration) for iteration in range(2)] == [
+        Mix(share=0.9984312057495117, box=None),
+        Mix(share=0.9732341766357422, box=None),
+    ]
     boxes = np.empty((3, 4), np.int32)
     Erasing(0.5).draw(32, 24, 0, 0, np.arange(3), boxes)
-    assert boxes.tolist() == BOXES
+    assert boxes.tolist() == [[5, 2, 8, 21], [12, 1, 9, 6], [0, 0, 0, 0]]
 
 
 def test_draws_have_their_distributions():
@@ -163,21 +165,21 @@ def test_jitter_of_nothing_changes_nothing_and_of_one_kind_that_alone():
 
 @pytest.mark.parametrize(("dtype", "channels"), [(np.float32, 2), (np.float64, 1), (np.uint8, 2)])
 def test_arrays_of_any_channels_and_types_are_cropped(dtype, channels):
-    given = split(dtype=dtype, channels=channels)
+    source = split(dtype=dtype, channels=channels)
     crop = Transform(RandomResizedCrop(12, 16))
-    gather = Gather(given, Sampler(COUNT, BATCH, 3), EvenParts(), None, 0, transform=crop)
+    gather = Gather(source, Sampler(COUNT, BATCH, 3), EvenParts(), None, 0, transform=crop)
     batch = gather.fill(gather.slot(), 0, 0)
     assert (batch.images.shape, batch.images.dtype) == ((BATCH, 12, 16, channels), dtype)
     for example, image in zip(batch.examples.tolist(), batch.images, strict=True):
         box = crop.crop.box(20, 24, Draws(keys.make_key(keys.TRANSFORM, 0, 0, example)))
-        assert (image == resize(given.source.images[example], 12, 16, box)).all()
+        assert (image == resize(source.source.images[example], 12, 16, box)).all()
 
 
 def test_resized_arrays_are_a_split_of_that_shape():
-    given = split()
-    viewed = StoredPictures(given.source, View((8, 8), (10, 14)), 1)
+    stored = split()
+    viewed = StoredPictures(stored.source, View((8, 8), (10, 14)), 1)
     images, labels = np.empty((2, *viewed.shape), np.uint8), np.empty(2, np.int32)
     viewed.read(np.array([3, 5]), images, labels)
     assert viewed.shape == (10, 14, 3)
-    assert (labels == given.labels[[3, 5]]).all()
-    assert (images[1] == View((8, 8), (10, 14)).of(given.source.images[5])).all()
+    assert (labels == stored.labels[[3, 5]]).all()
+    assert (images[1] == View((8, 8), (10, 14)).of(stored.source.images[5])).all()

@@ -23,15 +23,13 @@ def test_no_text_that_is_shown_commands_a_terminal(tmp_path, make, name):
 # What is saved is loaded.
 
 
-def test_a_checkpoint_comes_back_bit_for_bit(saved, make, equal):
+def test_a_checkpoint_comes_back_bit_for_bit_and_alone(saved, make, equal):
     assert equal(store.load_checkpoint(saved), make())
-
-
-def test_the_file_is_hdf5_of_which_metadata_are_checksummed(saved):
-    """Superblocks have checksums from version 2 on, and the headers of objects from OHDR on."""
-    content = saved.read_bytes()[seal.BLOCK :]
-    assert content.startswith(b"\x89HDF\r\n\x1a\n") and content[8] >= 2
-    assert b"OHDR" in content and b"TREE" not in content and b"SNOD" not in content
+    for checkpoint in (make(8), make(best=None, optimizer={}, scalars={}, model="", data_name="")):
+        store.save_checkpoint(saved, checkpoint)
+        assert equal(store.load_checkpoint(saved), checkpoint) and os.listdir(saved.parent) == ["a.h5"]
+    store.save_checkpoint(saved.with_name("b"), checkpoint)
+    assert saved.read_bytes() == saved.with_name("b").read_bytes()
 
 
 def test_the_comparison_of_these_tests_sees_a_last_bit(make, equal):
@@ -41,29 +39,15 @@ def test_the_comparison_of_these_tests_sees_a_last_bit(make, equal):
     assert not equal(make(), make(best=None))
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i4", "i8", "u1", "?", ">f4"])
-def test_types_are_kept(tmp_path, make, dtype):
-    values = np.arange(6).reshape(2, 3).astype(dtype)
-    store.save_checkpoint(tmp_path / "a.h5", make(optimizer={"slot": {"a": values}}))
-    loaded = store.load_checkpoint(tmp_path / "a.h5").optimizer["slot"]["a"]
-    assert loaded.dtype == values.dtype.newbyteorder("<")
-    assert np.array_equal(loaded, values)
-
-
-def test_arrays_in_any_layout(tmp_path, make):
-    values = np.arange(24.0).reshape(2, 3, 4)
-    layouts = {"t": values.T, "step": values[:, ::2], "none": values[:0], "one": values[0, 0, :1]}
-    store.save_checkpoint(tmp_path / "a.h5", make(optimizer={"slot": layouts}))
+def test_arrays_of_any_type_and_layout_are_kept(tmp_path, make):
+    values, types = np.arange(24.0).reshape(2, 3, 4), ("f2", "f4", "f8", "i4", "i8", "u1", "?", ">f4")
+    arrays = {"t": values.T, "step": values[:, ::2], "none": values[:0], "one": values[0, 0, :1]}
+    arrays |= {dtype: np.arange(6).reshape(2, 3).astype(dtype) for dtype in types}
+    store.save_checkpoint(tmp_path / "a.h5", make(optimizer={"slot": arrays}))
     loaded = store.load_checkpoint(tmp_path / "a.h5").optimizer["slot"]
-    for name, array in layouts.items():
-        assert loaded[name].shape == array.shape
-        assert np.array_equal(loaded[name], array)
-
-
-def test_no_evaluation_no_slot_no_text(tmp_path, make, equal):
-    bare = make(best=None, optimizer={}, scalars={}, model="", data_name="")
-    store.save_checkpoint(tmp_path / "a.h5", bare)
-    assert equal(store.load_checkpoint(tmp_path / "a.h5"), bare)
+    for name, array in arrays.items():
+        assert loaded[name].shape == array.shape and loaded[name].dtype == array.dtype.newbyteorder("<"), name
+        assert np.array_equal(loaded[name], array), name
 
 
 @settings(max_examples=40)
@@ -76,23 +60,14 @@ def test_any_name_and_any_text(tmp_path_factory, make, name, text):
     assert loaded.model == text
 
 
-def test_equal_checkpoints_are_equal_files(tmp_path, make):
-    for name in "ab":
-        store.save_checkpoint(tmp_path / name, make())
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_any_hdf5_reader_can_look_at_it(saved, make):
+def test_the_file_is_hdf5_for_any_reader_and_its_metadata_are_checksummed(saved, make):
+    """Superblocks have checksums from version 2 on, and the headers of objects from OHDR on."""
+    content = saved.read_bytes()[seal.BLOCK :]
+    assert content.startswith(b"\x89HDF\r\n\x1a\n") and content[8] >= 2
+    assert b"OHDR" in content and b"TREE" not in content and b"SNOD" not in content
     with h5py.File(saved) as file:
-        assert file.attrs["iteration"] == 7
+        assert file.attrs["iteration"] == 7 and bytes(file["text/config"][...]) == b"seed = 1\n"
         assert np.array_equal(file["weights/fc.bias"], make().weights["fc.bias"])
-        assert bytes(file["text/config"][...]) == b"seed = 1\n"
-
-
-def test_saving_replaces_and_leaves_nothing_beside(saved, make, equal):
-    store.save_checkpoint(saved, make(8))
-    assert equal(store.load_checkpoint(saved), make(8))
-    assert os.listdir(saved.parent) == ["a.h5"]
 
 
 # Damage is found, wherever it is.
@@ -108,25 +83,21 @@ def test_a_flipped_bit_of_any_byte_is_found(saved):
             store.load_checkpoint(saved)
 
 
-def test_every_truncation_is_found(saved):
+def test_every_truncation_and_a_byte_more_are_found(saved):
     whole = saved.read_bytes()
     for length in [*range(0, len(whole), 13), len(whole) - 1]:
         saved.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=says("damaged", "long")):
             store.load_checkpoint(saved)
-
-
-def test_bytes_behind_the_end_are_found(saved):
-    length = saved.stat().st_size
-    saved.write_bytes(saved.read_bytes() + b"\0")
-    with pytest.raises(CheckpointError, match=says(f"{length + 1:,}", f"{length:,}")):
+    saved.write_bytes(whole + b"\0")
+    with pytest.raises(CheckpointError, match=says(f"{len(whole) + 1:,}", f"{len(whole):,}")):
         store.load_checkpoint(saved)
 
 
 def test_under_a_right_seal_a_flipped_bit_is_found_or_changes_nothing(saved, make, equal, reseal):
     """The second line of defence: damage from before the file was sealed, in memory or in the HDF5 library."""
     whole, draw = saved.read_bytes(), random.Random(2)
-    found = 0
+    refused = 0
     for offset in draw.sample(range(seal.BLOCK, len(whole)), 250):
         damaged = bytearray(whole)
         damaged[offset] ^= 1 << draw.randrange(8)
@@ -135,8 +106,8 @@ def test_under_a_right_seal_a_flipped_bit_is_found_or_changes_nothing(saved, mak
         try:
             assert equal(store.load_checkpoint(saved), make())
         except CheckpointError:
-            found += 1
-    assert found > 120
+            refused += 1
+    assert refused > 120
 
 
 def test_swapped_arrays_are_found(saved, reseal):
@@ -167,10 +138,7 @@ OTHERS = {
         lambda path: path.write_bytes(path.read_bytes().replace(b" bytes ", b" wytes x", 1)[:-1]),
         says("line", "writes"),
     ),
-    "no HDF5 under a seal": (
-        lambda path: path.write_bytes(seal.make_seal(memoryview(NO_HDF5)) + NO_HDF5),
-        NONE,
-    ),
+    "no HDF5 under a seal": (lambda path: path.write_bytes(seal.make_seal(memoryview(NO_HDF5)) + NO_HDF5), NONE),
 }
 
 
@@ -201,35 +169,23 @@ def test_a_folder_that_may_not_be_written(forbidden_folder, make):
         store.save_checkpoint(forbidden_folder / "a.h5", make())
 
 
-def test_a_folder_that_is_not_there(tmp_path, make):
-    with pytest.raises(UsageError, match=says("--out", tmp_path / "none")):
-        store.save_checkpoint(tmp_path / "none" / "a.h5", make())
-
-
-def test_a_folder_in_its_place(tmp_path, make):
+def test_no_folder_and_a_folder_in_its_place(tmp_path, make):
     (tmp_path / "a.h5").mkdir()
-    with pytest.raises(UsageError, match=says("--out", "a.h5", "Is a directory")):
-        store.save_checkpoint(tmp_path / "a.h5", make())
+    for path, *words in ((tmp_path / "none" / "a.h5",), (tmp_path / "a.h5", "Is a directory")):
+        with pytest.raises(UsageError, match=says("--out", path, *words)):
+            store.save_checkpoint(path, make())
 
 
 # Another model.
 
 
-def test_a_checkpoint_fits_its_model(make):
+def test_parameters_that_differ_from_the_models_are_named_up_to_three(make):
     store.check_parameters(make(), {name: list(shape) for name, shape in make().shapes.items()}, "a.h5")
-
-
-def test_parameters_that_differ_are_named(make):
     shapes = {**make().shapes, "fc.bias": (10,), "new.weight": (2, 2)}
     del shapes["norm.größe"]
-    with pytest.raises(CheckpointError) as refusal:
-        store.check_parameters(make(), shapes, "runs/a.h5")
     differing = [("fc.bias", (5,), (10,)), ("new.weight", "absent", (2, 2)), ("norm.größe", (), "absent")]
-    listed = (says(name, held, wanted) for name, held, wanted in differing)
-    assert str(refusal.value) == says("runs/a.h5", "'mlp'", *listed)
-
-
-def test_of_many_that_differ_three_are_named(make):
+    with pytest.raises(CheckpointError, match=says("runs/a.h5", "'mlp'", *(says(*each) for each in differing))):
+        store.check_parameters(make(), shapes, "runs/a.h5")
     with pytest.raises(CheckpointError, match=says(6, "and", "more")):
         store.check_parameters(make(), {f"layer{k}.weight": (k,) for k in range(5)}, "a.h5")
 

@@ -24,30 +24,18 @@ def failing(number):
 
 @pytest.fixture
 def folder(tmp_path, make):
-    made = RunFolder(tmp_path)
-    made.checkpoints.mkdir()
-    made.save(make(1), keep=2, is_best=True)
-    return made
+    run = RunFolder(tmp_path)
+    run.checkpoints.mkdir()
+    run.save(make(1), keep=2, is_best=True)
+    return run
 
 
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [
-        (
-            errno.EIO,
-            RingtrainError,
-            says("--resume", "the disk failed", "Input/output error"),
-        ),
-        (
-            errno.EDQUOT,
-            RingtrainError,
-            says("--resume", "no room", "Disk quota exceeded"),
-        ),
-        (
-            errno.ESTALE,
-            RingtrainError,
-            says("--resume", "the disk failed", "Stale file handle"),
-        ),
+        (errno.EIO, RingtrainError, says("--resume", "the disk failed", "Input/output error")),
+        (errno.EDQUOT, RingtrainError, says("--resume", "no room", "Disk quota exceeded")),
+        (errno.ESTALE, RingtrainError, says("--resume", "the disk failed", "Stale file handle")),
         (errno.EROFS, UsageError, says("--out", "Read-only file system")),
     ],
 )
@@ -65,7 +53,7 @@ def test_a_file_is_on_the_disk_before_it_takes_its_name_and_the_name_before_the_
     deeds = []
 
     def noted(name, real, kind):
-        monkeypatch.setattr(os, name, lambda *given, **named: (deeds.append(kind(*given)), real(*given, **named))[1])
+        monkeypatch.setattr(os, name, lambda *args, **named: (deeds.append(kind(*args)), real(*args, **named))[1])
 
     noted("fsync", os.fsync, lambda number: "folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
     noted("replace", os.replace, lambda *names: "name")
@@ -81,30 +69,23 @@ def test_a_file_system_that_cannot_sync_folders(folder, make, monkeypatch):
     assert folder.latest().checkpoint.iteration == 2
 
 
-def test_a_rename_that_was_done_and_is_said_not_to_be(folder, make, equal, monkeypatch):
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_rename_whose_answer_is_that_the_old_name_is_missing(folder, make, equal, monkeypatch, is_done):
     """NFS: the answer is lost, and the second try finds nothing of the old name."""
     real = os.replace
 
-    def replace(old, new, **handles):
-        real(old, new, **handles)
-        failing(errno.ENOENT)()
-
-    monkeypatch.setattr(os, "replace", replace)
-    folder.save(make(2), keep=2, is_best=True)
-    assert equal(store.load_checkpoint(folder.numbered(2)), make(2)) and equal(
-        store.load_checkpoint(folder.best), make(2)
-    )
-
-
-def test_a_rename_that_was_not_done(folder, make, equal, monkeypatch):
     def replace(old, new, src_dir_fd, **handles):
-        os.unlink(old, dir_fd=src_dir_fd)
+        real(old, new, src_dir_fd=src_dir_fd, **handles) if is_done else os.unlink(old, dir_fd=src_dir_fd)
         failing(errno.ENOENT)()
 
     monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(UsageError, match=says("--out", "No such file or directory")):
+    if is_done:
         folder.save(make(2), keep=2, is_best=True)
-    assert equal(store.load_checkpoint(folder.best), make(1))
+        assert equal(store.load_checkpoint(folder.numbered(2)), make(2))
+    else:
+        with pytest.raises(UsageError, match=says("--out", "No such file or directory")):
+            folder.save(make(2), keep=2, is_best=True)
+    assert equal(store.load_checkpoint(folder.best), make(2 if is_done else 1))
 
 
 def test_a_link_that_was_made_and_is_said_not_to_be(folder, make, equal, monkeypatch):
@@ -132,17 +113,17 @@ def test_an_old_one_that_cannot_be_removed_is_no_failure(folder, make, monkeypat
 
 @pytest.fixture
 def small_disk(tmp_path):
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", place]
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", disk]
     try:
         mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
     except FileNotFoundError:
         mounted = False
     if not mounted:
         pytest.skip("a small disk is mounted by root alone, where the machine lets it")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    yield disk
+    subprocess.run(["umount", disk], check=True)
 
 
 def test_a_full_disk_and_then_room_on_it(small_disk, make, equal):
@@ -165,11 +146,11 @@ def test_a_full_disk_and_then_room_on_it(small_disk, make, equal):
 
 def test_what_a_link_names_is_written_and_a_pipe_directly(tmp_path):
     """The link stays, as /dev/stdout has to where root writes to it."""
-    target, own, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
-    own.symlink_to(target)
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    link.symlink_to(target)
     for content in (b"first", b"second"):
-        files.write(own, content)
-        assert own.is_symlink() and target.read_bytes() == content
+        files.write(link, content)
+        assert link.is_symlink() and target.read_bytes() == content
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     files.write(pipe, b"third")

@@ -33,16 +33,16 @@ def start(*arguments):
 
 def check_and_resume(folder, make, equal):
     """What is there loads, and a resumed run finds a clean folder. Returns whether the writer had left anything."""
-    found = folder.latest()
-    assert found.skipped == ()
-    assert equal(found.checkpoint, make(found.checkpoint.iteration))
+    latest = folder.latest()
+    assert latest.skipped == ()
+    assert equal(latest.checkpoint, make(latest.checkpoint.iteration))
     left = any(folder.checkpoints.glob(f"*{PARTIAL}"))
     resumed = create_run_folder(str(folder.path), "mlp", NOW, resume=True)
     resumed.claim(resume=True)
-    resumed.supersede(found.checkpoint.iteration)
+    resumed.supersede(latest.checkpoint.iteration)
     resumed.release()
     assert not any(folder.checkpoints.glob(f"*{PARTIAL}"))
-    return found.checkpoint.iteration, left
+    return latest.checkpoint.iteration, left
 
 
 def test_killed_before_each_thing_it_does(tmp_path, make, equal):

@@ -21,13 +21,13 @@ def never(seconds):
 @pytest.fixture
 def stranger(tmp_path):
     """Another process that holds the lock; ``stranger()`` kills it."""
-    tell, told = os.pipe()[::-1]
+    tell, reader = os.pipe()[::-1]
     child = os.fork()
     if child == 0:
         lock.take_lock(tmp_path)
         os.write(tell, b"!")
         signal.pause()
-    os.read(told, 1)
+    os.read(reader, 1)
 
     def end():
         os.kill(child, signal.SIGKILL)
@@ -35,7 +35,7 @@ def stranger(tmp_path):
 
     end.number = child
     yield end
-    os.close(tell), os.close(told)
+    os.close(tell), os.close(reader)
     try:
         end()
     except ProcessLookupError:
@@ -46,49 +46,40 @@ def in_use_by(other) -> str:
     return r"is in use by " + says(other.number)
 
 
-def test_a_second_run_is_refused_by_name_and_at_once(tmp_path, stranger):
+def test_a_second_run_is_refused_by_name_and_a_killed_owner_leaves_no_lock(tmp_path, stranger):
     with pytest.raises(UsageError, match=in_use_by(stranger)):
         lock.take_lock(tmp_path, sleep=never)
-
-
-def test_a_killed_owner_leaves_no_lock(tmp_path, stranger):
     stranger()
-    lock.take_lock(tmp_path, sleep=never).release()
-    lock.take_lock(tmp_path, sleep=never).release()
+    for _ in range(2):
+        lock.take_lock(tmp_path, sleep=never).release()
 
 
-def test_a_lock_that_outlives_its_owner_is_waited_for(tmp_path):
-    held = lock.take_lock(tmp_path)
-    (tmp_path / lock.NAME).write_text(json.dumps({"host": "h", "process": 1, "started": "1", "since": "then"}))
-    waited = []
-
-    def wait(seconds):
-        waited.append(seconds)
-        if len(waited) == 3:
-            held.release()
-
-    lock.take_lock(tmp_path, patience_s=1, sleep=wait).release()
-    assert len(waited) == 3
-
-
-def test_patience_ends(tmp_path):
-    held, waited = lock.take_lock(tmp_path), []
+def test_a_lock_that_outlives_its_owner_is_waited_for_with_patience(tmp_path):
+    first, waited = lock.take_lock(tmp_path), []
     (tmp_path / lock.NAME).write_text("[1]")
     with pytest.raises(UsageError, match=says("--out", "by another process")):
         lock.take_lock(tmp_path, patience_s=1, sleep=waited.append)
     assert len(waited) == 10
-    held.release()
-    held.release()
+    (tmp_path / lock.NAME).write_text(json.dumps({"host": "h", "process": 1, "started": "1", "since": "then"}))
+
+    def wait(seconds):
+        waited.append(seconds)
+        if len(waited) == 13:
+            first.release()
+
+    lock.take_lock(tmp_path, patience_s=1, sleep=wait).release()
+    assert len(waited) == 13
+    first.release()
 
 
 def test_a_copy_of_the_owner_keeps_it(tmp_path):
-    held = lock.take_lock(tmp_path)
+    first = lock.take_lock(tmp_path)
     go, gone = os.pipe()
     child = os.fork()
     if child == 0:
         select.select([go], [], [])
         os._exit(0)
-    held.release()
+    first.release()
     with pytest.raises(UsageError, match=says("--out", tmp_path)):
         lock.take_lock(tmp_path, patience_s=0)
     os.write(gone, b"!")
@@ -116,9 +107,9 @@ def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkey
     with pytest.raises(UsageError, match=in_use_by(stranger)):
         lock.take_lock(tmp_path, sleep=never)
     stranger()
-    held = lock.take_lock(tmp_path, sleep=never)
-    assert held.warning == says(tmp_path)
-    held.release()
+    taken = lock.take_lock(tmp_path, sleep=never)
+    assert taken.warning == says(tmp_path)
+    taken.release()
 
 
 def test_a_disk_that_fails(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """outcome.json: what is written is read, and what is no outcome is refused by name."""
 
-import re
 import threading
 
 import pytest
@@ -10,31 +9,22 @@ from ringtrain.errors import DivergedError, Interrupted, RingtrainError, Stalled
 from ringtrain.storage.run_folder import outcome
 from ringtrain.storage.run_folder.outcome import RunOutcome
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
+from tests.says import says
 
 DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_what_is_written_is_read_and_the_command_ends_with_its_code(tmp_path, capsys):
+    assert run(["outcome", str(tmp_path)]) == 2
+    assert says(tmp_path / "outcome.json", "No such file").matches(capsys.readouterr().err)
     outcome.write_outcome(tmp_path, DIVERGED)
     assert outcome.read_outcome(tmp_path) == DIVERGED
-
-
-def test_the_command_prints_a_line_and_ends_with_the_runs_code(tmp_path, capsys):
-    outcome.write_outcome(tmp_path, DIVERGED)
     assert run(["outcome", str(tmp_path)]) == 3
-    told = "diverged: iteration 1,500 of 3,000, 3 ranks, 1 lost on the way, exit code 3: the loss is nan\n"
-    assert capsys.readouterr().out == told
-
-
-def test_a_run_that_still_runs_has_ended_without_a_word(tmp_path, capsys):
-    outcome.write_outcome(tmp_path, RunOutcome("running", None, 0, 10, 1))
+    line = "diverged: iteration 1,500 of 3,000, 3 ranks, 1 lost on the way, exit code 3: the loss is nan\n"
+    assert capsys.readouterr().out == line
+    outcome.write_outcome(tmp_path, RunOutcome("running", None, 0, 10, 1))  # it has ended without a word
     assert run(["outcome", str(tmp_path)]) == 1
     assert capsys.readouterr().out == "running: iteration 0 of 10, 1 rank\n"
-
-
-def test_a_folder_without_one_is_told(tmp_path, capsys):
-    assert run(["outcome", str(tmp_path)]) == 2
-    assert re.search(r"outcome\.json .*No such file", capsys.readouterr().err)
 
 
 def ended(folder, error, writes=True) -> RunOutcome | None:
@@ -56,16 +46,13 @@ def test_errors_end_with_their_words_and_codes(tmp_path):
 def test_an_error_of_one_rank_is_written_by_that_rank_and_one_of_all_by_the_first(tmp_path):
     assert ended(tmp_path, everywhere(RingtrainError("of all")), writes=False) is None
     assert ended(tmp_path, RingtrainError("of one"), writes=False).text == "of one"
-
-
-def test_a_folder_that_is_gone_does_not_hide_the_error(tmp_path):
-    assert ended(tmp_path / "gone", RingtrainError("first")) is None
+    assert ended(tmp_path / "gone", RingtrainError("first")) is None  # and hides no error
 
 
 @pytest.mark.timing
 def test_a_file_system_that_does_not_answer_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
     answers, written = threading.Event(), []
-    monkeypatch.setattr(outcome, "write_outcome", lambda folder, told: written.append(answers.wait(60)))
+    monkeypatch.setattr(outcome, "write_outcome", lambda folder, ending: written.append(answers.wait(60)))
     monkeypatch.setattr("ringtrain.train.checkpoints.outcome_file.WRITTEN_S", 0.01)
     assert ended(tmp_path, StalledError("no progress")) is None
     assert not written  # nobody has waited for that

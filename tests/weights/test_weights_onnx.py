@@ -23,14 +23,13 @@ MODELS = [pytest.param(name, marks=pytest.mark.thorough if name in LARGE else ()
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_of_every_bundled_model(name):
     graph, random = spec.load_model(name).graph(), np.random.default_rng(1)
-    if graph.input_shape[-1] not in (1, 3) or len(graph.input_shape) != 3:
-        x = random.integers(0, 5, (2, *graph.input_shape)).astype(np.float32)
-    else:
-        x = random.uniform(-1, 1, (2, *graph.input_shape)).astype(np.float32)
+    is_image = len(graph.input_shape) == 3 and graph.input_shape[-1] in (1, 3)
+    shape = (2, *graph.input_shape)
+    x = (random.uniform(-1, 1, shape) if is_image else random.integers(0, 5, shape)).astype(np.float32)
     weights = random_weights(graph)
-    here = output_here(graph, weights, x)
-    assert np.abs(here).max() > 1e-3
-    np.testing.assert_allclose(output_there(graph, weights, x), here, rtol=1e-4, atol=1e-4)
+    expected = output_here(graph, weights, x)
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(output_there(graph, weights, x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_values_are_prepared_within_the_graph():
@@ -38,8 +37,8 @@ def test_values_are_prepared_within_the_graph():
     x = random.integers(0, 256, (3, 28, 28, 1)).astype(np.float32)
     weights, scale = random_weights(graph), np.array([1 / 64])
     for mean in (np.array([101.5]), random.uniform(0, 255, (28, 28, 1))):
-        here = output_here(graph, weights, (x - mean) * scale)
-        np.testing.assert_allclose(output_there(graph, weights, x, mean, scale), here, rtol=1e-4, atol=1e-4)
+        expected = output_here(graph, weights, (x - mean) * scale)
+        np.testing.assert_allclose(output_there(graph, weights, x, mean, scale), expected, rtol=1e-4, atol=1e-4)
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,11 @@ def test_a_kind_without_an_operator_is_named():
         make_onnx(graph, {}, Preparation(np.zeros(3), np.ones(3)), NOTHING)
 
 
-def test_weights_that_no_onnx_file_holds_are_refused(monkeypatch):
-    monkeypatch.setattr(onnx_model, "MOST_BYTES", 1000)
-    graph = spec.load_model("digits").graph()
-    with pytest.raises(UsageError, match=says("ONNX", "export")):
-        make_onnx(graph, random_weights(graph), Preparation(np.zeros(1), np.ones(1)), NOTHING)
-
-
-def test_the_file_tells_its_classes():
-    graph = spec.load_model("digits").graph()
-    about = {"classes": json.dumps(["a", "b"])}
+def test_the_file_tells_its_classes_and_weights_that_none_holds_are_refused(monkeypatch):
+    graph, about = spec.load_model("digits").graph(), {"classes": json.dumps(["a", "b"])}
     model = make_onnx(graph, random_weights(graph), Preparation(np.zeros(1), np.ones(1)), about)
     assert {prop.key: prop.value for prop in model.metadata_props} == about
     assert [opset.version for opset in model.opset_import] == [17]
+    monkeypatch.setattr(onnx_model, "MOST_BYTES", 1000)
+    with pytest.raises(UsageError, match=says("ONNX", "export")):
+        make_onnx(graph, random_weights(graph), Preparation(np.zeros(1), np.ones(1)), NOTHING)

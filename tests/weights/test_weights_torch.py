@@ -64,16 +64,16 @@ def test_a_layer(kind):
     layer = make().eval()
     tensors = {name.removeprefix("a."): torch.from_numpy(v) for name, v in to_torch(graph, weights).items()}
     layer.load_state_dict(tensors, strict=True)
-    there = Line(layer) if kind == "Conv1D" else layer
-    given = np.moveaxis(x, -1, 1) if is_image(shape) else x
+    model = Line(layer) if kind == "Conv1D" else layer
+    images = np.moveaxis(x, -1, 1) if is_image(shape) else x
     with torch.no_grad():
-        y = there(torch.from_numpy(np.ascontiguousarray(given))).numpy()
-    here = output_here(graph, weights, x, "reference")
-    np.testing.assert_allclose(np.moveaxis(y, 1, -1) if is_image(shape) else y, here, rtol=1e-4, atol=1e-5)
-    held = {f"a.{name}": value.numpy() for name, value in layer.state_dict().items()}
-    shapes = {name: value.shape for name, value in held.items()}
-    found = match(graph, wanted_of_torch(graph), shapes, held.__getitem__, "torch").weights
-    assert found.keys() == weights.keys() and all(np.array_equal(found[name], weights[name]) for name in weights)
+        y = model(torch.from_numpy(np.ascontiguousarray(images))).numpy()
+    expected = output_here(graph, weights, x, "reference")
+    np.testing.assert_allclose(np.moveaxis(y, 1, -1) if is_image(shape) else y, expected, rtol=1e-4, atol=1e-5)
+    state = {f"a.{name}": value.numpy() for name, value in layer.state_dict().items()}
+    shapes = {name: value.shape for name, value in state.items()}
+    loaded = match(graph, wanted_of_torch(graph), shapes, state.__getitem__, "torch").weights
+    assert loaded.keys() == weights.keys() and all(np.array_equal(loaded[name], weights[name]) for name in weights)
 
 
 def test_a_network_that_flattens():
