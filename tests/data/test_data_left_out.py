@@ -179,6 +179,11 @@ def test_two_folders_of_one_part_and_a_test_part_alone_are_refused(tmp_path):
             folders.parts_of(tmp_path)
         shutil.rmtree(tmp_path / one)
     assert folders.parts_of(tmp_path) == {"train": tmp_path / "train", "test": tmp_path / "test"}
+    shutil.rmtree(tmp_path / "test" / "a")
+    for read in (folders.parts_of, lambda path: open_images(str(path), VIEW, 3)):
+        with pytest.raises(DataError, match=says(tmp_path / "test", "classes")):
+            read(tmp_path)
+    (tmp_path / "test" / "a").mkdir()
     (tmp_path / "train").rename(tmp_path / "first")
     with pytest.raises(DataError, match=says(tmp_path, "test")):
         folders.parts_of(tmp_path)

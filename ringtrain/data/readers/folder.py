@@ -47,7 +47,7 @@ def class_folders(path: Path) -> list[Path]:
 
 def parts_of(path: Path) -> dict[str, Path]:
     """Return {"train": folder, "test": folder}, or train alone if there is no division or no test part. Raises:
-    DataError if there are two folders of one part, or a test part alone"""
+    DataError if there are two folders of one part, one without classes, or a test part alone"""
     folders = class_folders(path)
     # A folder train/ without subfolders is a class of that name.
     named = {part: [folder for folder in folders if folder.name.lower() in names] for part, names in PARTS.items()}
@@ -66,6 +66,8 @@ def parts_of(path: Path) -> dict[str, Path]:
                 f"{path} has both {first.name}/ and {others[0].name}/: only one can be the {part} part; move the "
                 "other away"
             )
+        if not class_folders(first):
+            raise DataError(f"{first} has no folders of classes: add them for the {part} part, or move it away")
     return {part: each[0] for part, each in named.items() if each}
 
 
