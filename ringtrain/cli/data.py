@@ -97,7 +97,7 @@ def info(file):
         console.print(_table(("", "class", *names), check.class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
-    if opened.held != "files":
+    if opened.location != "files":
         console.print(f"sha256 file  {metadata_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
 
 

@@ -40,7 +40,7 @@ def test_what_is_written_is_what_is_opened(tmp_path, compress, test):
         assert not split.images.flags.writeable and not split.labels.flags.writeable
     assert (opened.name, opened.source, opened.licence) == ("tiny", "made up", "CC0")
     assert opened.classes == ("class 0", "class 1", "class 2")
-    assert opened.held == "private"
+    assert opened.location == "private"
     assert check_file(path) == []
 
 
@@ -333,7 +333,7 @@ def test_a_node_holds_the_set_once_and_one_rank_reads_it(tiny, monkeypatch):
         contents, "read_inputs", lambda *args: (readers.append(threading.current_thread()), read_inputs(*args))
     )
     results = open_on(3, tiny)
-    assert [r.held for r in results] == ["node window"] * 3
+    assert [r.location for r in results] == ["node window"] * 3
     assert len({r.train.images.ctypes.data for r in results}) == 1
     assert len(set(readers)) == 1 and len(readers) == 2
     alone = open_dataset(tiny)
@@ -341,7 +341,8 @@ def test_a_node_holds_the_set_once_and_one_rank_reads_it(tiny, monkeypatch):
         assert (result.train.images == alone.train.images).all() and (result.test.labels == alone.test.labels).all()
         assert result.checksum == alone.checksum and not result.train.images.flags.writeable
     one, other = open_on(2, tiny, windows=False)
-    assert one.held == other.held == "private" and one.train.images.ctypes.data != other.train.images.ctypes.data
+    assert one.location == other.location == "private"
+    assert one.train.images.ctypes.data != other.train.images.ctypes.data
 
 
 def test_what_the_owner_finds_wrong_is_raised_by_all_and_a_long_complaint_is_cut(tiny, monkeypatch):

@@ -31,7 +31,7 @@ def read(split, examples):
 def test_members_with_one_stem_are_examples(tmp_path):
     data = opened(shards(tmp_path))
     members = dict(member for number in (0, 1) for member in labelled(12 * number, 12))
-    assert (data.train.count, data.test, data.classes, data.held) == (24, None, ("0", "1", "2"), "files")
+    assert (data.train.count, data.test, data.classes, data.location) == (24, None, ("0", "1", "2"), "files")
     assert data.train.shape == (16, 16, 3)
     images, labels = read(data.train, [13, 0, 23])
     assert labels.tolist() == [1, 0, 2]

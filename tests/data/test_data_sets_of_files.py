@@ -73,7 +73,7 @@ def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
             open_dataset(named, most_bytes=0)
         return
     data = open_dataset(named, most_bytes=0 if streamed else None)
-    assert data.held == ("streamed" if streamed else "private") and data.classes == tuple("0123456") and not data.test
+    assert (data.location, data.classes) == ("streamed" if streamed else "private", tuple("0123456")) and not data.test
     assert (data.train.count, data.train.shape, data.train.dtype) == (60, (4, 5, 3), np.uint8)
     for examples in ([], [59], range(60), [3, 40, 8, 9, 10, 59, 0, 7, 30, 29, 3]):
         images, labels = read(data.train, examples)

@@ -30,7 +30,7 @@ def weights(transport, data, start=0, **flags):
     run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
     seen = []
     iterate(run, transport, start, 12, lambda batch: seen.append(batch.examples.copy()))
-    return run.data.held, run.arena.hash(ops), np.concatenate(seen).tolist()
+    return run.data.location, run.arena.hash(ops), np.concatenate(seen).tolist()
 
 
 @pytest.mark.parametrize("shuffle", ["full", "blocks", None])

@@ -121,7 +121,7 @@ def split_rows(data: DataSet) -> list[tuple[str, ...]]:
 
 
 def _form(data: DataSet, split: Split) -> str:
-    if data.held == "files":
+    if data.location == "files":
         return "files"
     return "x".join(map(str, split.shape)) + ("" if split.dtype == np.uint8 else f" {split.dtype}")
 

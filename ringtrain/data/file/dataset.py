@@ -43,8 +43,8 @@ STREAMED = "streamed"
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """An open data set. ``held``: where its examples lie: "node window" (once a node), "private" (in this process), or
-    "streamed" (in their files). ``notes``: on what the files have and the set leaves out.
+    """An open data set. ``location``: where its examples lie: "node window" (once a node), "private" (in this process),
+    or "streamed" (in their files). ``notes``: on what the files have and the set leaves out.
 
     ``classes`` is empty where labels are values. Shapes: mean, std float64 [C], mean_image float32 [H, W, C], all
     of the training inputs.
@@ -59,7 +59,7 @@ class DataSet:
     mean_image: np.ndarray
     source: str
     licence: str
-    held: str = "private"
+    location: str = "private"
     notes: tuple[str, ...] = ()
 
     @property
@@ -168,7 +168,7 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], location: str, 
         mean_image=mean_image,
         source=source.source,
         licence=source.licence,
-        held=location,
+        location=location,
         notes=source.notes,
     )
 

@@ -63,7 +63,7 @@ def open_images(
         mean_image=statistics.mean_image,
         source=plain(f"tar shards {path}" if shards else f"folder of images {path}"),
         licence="not stated",
-        held="files",
+        location="files",
         notes=splits["train"].notes,
     )
 

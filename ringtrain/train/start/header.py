@@ -112,9 +112,9 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
         None,
         [batch_norm.describe_batch_norm(run.config.model.batch_norm), batch_norm.partial_ghosts(run.config, run.graph)],
     )
-    if transport.local_size > 1 and run.data.held == "private" and not run.config.data.synthetic:
+    if transport.local_size > 1 and run.data.location == "private" and not run.config.data.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
-    if run.data.held == "streamed":
+    if run.data.location == "streamed":
         notes.append(
             f"examples stay in their files, read ahead of their use; their order: --shuffle {run.sampler.shuffled}"
         )
