@@ -56,7 +56,7 @@ ORDER = {
     "allreduce": "dtypes machine wire_formats tuning_table auto tuning_file catalogue",
     "api": "texts usable memory borrow libraries request plan streaming repeated work progress shards collective_runs "
     "collectives messages communicator",
-    "bench": "texts header layers measure model sweep tune",
+    "bench": "header layers measure model sweep tune",
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
     "config": "option exchange record resolve",
@@ -72,7 +72,7 @@ ORDER = {
     "ops": "geometry bfloat16 keys elementary pairs precision update normalised base cuda "
     "host cpu reference catalogue",
     "optim": "lr optimizers",
-    "report": "texts end_events events rates trace records appended sinks tensorboard screen figure comparison "
+    "report": "end_events events rates trace records appended sinks tensorboard screen figure comparison "
     "plots scaling page",
     "runs": "search summary conditions table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file tables plots",

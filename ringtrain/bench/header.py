@@ -35,11 +35,11 @@ def ranges(numbers) -> str:
 
 def why_cores_are_shared(placements: list[dict]) -> str | None:
     """Return the reason why ranks must share cores on some host, or None. ``placements`` are by rank: host, cores."""
-    for host in dict.fromkeys(own["host"] for own in placements):
-        there = [own["cores"] for own in placements if own["host"] == host]
-        cores = {core for own in there for core in own}
-        if len(there) > len(cores):
-            return f"{plural(len(there), 'rank')} on {plural(len(cores), 'core')}"
+    for host in dict.fromkeys(placement["host"] for placement in placements):
+        cores_by_rank = [placement["cores"] for placement in placements if placement["host"] == host]
+        cores = {core for placement in cores_by_rank for core in placement}
+        if len(cores_by_rank) > len(cores):
+            return f"{plural(len(cores_by_rank), 'rank')} on {plural(len(cores), 'core')}"
     return None
 
 
@@ -48,8 +48,13 @@ def make_header(transport: Transport, start: str) -> dict:
     together.
     """
     cores = sorted(os.sched_getaffinity(0))
-    own = {"host": socket.gethostname(), "cores": cores, "host_cores": os.cpu_count() or len(cores), "cpu": cpu_model()}
-    placements = transport.gather_json(own | {"load": os.getloadavg()[0]})
+    facts = {
+        "host": socket.gethostname(),
+        "cores": cores,
+        "host_cores": os.cpu_count() or len(cores),
+        "cpu": cpu_model(),
+    }
+    placements = transport.gather_json(facts | {"load": os.getloadavg()[0]})
     hosts = list(dict.fromkeys(placement["host"] for placement in placements))
     return {
         "ringtrain": ringtrain.__version__,

@@ -37,24 +37,24 @@ def _row(row: dict) -> TuningRow:
 
 def _models(fits: Iterable[dict]) -> Iterator[TimeModel]:
     for group in fits:
-        for name, found in group["models"].items():
-            model = read(FittedModel, found)
+        for name, fitted in group["models"].items():
+            model = read(FittedModel, fitted)
             for regime in model.regimes:
                 yield TimeModel(name, group["dtype"], group["op"], regime.first_bytes, *model.line(regime.first_bytes))
 
 
 def barred(table: Table) -> list[str]:
     """Return a line for each algorithm that may not win, with its first wrong size."""
-    found: dict[tuple, int] = {}
+    wrong: dict[tuple, int] = {}
     for row in table.rows:
         if not row.correct:
-            found.setdefault((row.algorithm, row.dtype, row.op), row.bytes)
+            wrong.setdefault((row.algorithm, row.dtype, row.op), row.bytes)
     return [
         (
             f"{algorithm} was wrong, or differed between ranks, at {format_bytes(nbytes)} of {dtype} {op}: auto takes "
             "it at no size"
         )
-        for (algorithm, dtype, op), nbytes in found.items()
+        for (algorithm, dtype, op), nbytes in wrong.items()
     ]
 
 
@@ -65,25 +65,25 @@ def doubts(result: Result) -> list[str]:
     crowded = result.header["crowded"]
     lines = [f"{crowded}: times include the scheduler's"] if crowded else []
     if noisy > len(measured) / 2:
-        told = f"{noisy} of {len(measured)} rows vary by more than {NOISY_CV:.0%}, even in their quietest pass"
-        lines.append(f"{told}: tune again when the machine is idle")
+        problem = f"{noisy} of {len(measured)} rows vary by more than {NOISY_CV:.0%}, even in their quietest pass"
+        lines.append(f"{problem}: tune again when the machine is idle")
     return lines
 
 
 def choice_lines(
-    table: Table | None, here: Candidates, sizes: Sequence[int], dtype: str, op: str, whole: bool
+    table: Table | None, candidates: Candidates, sizes: Sequence[int], dtype: str, op: str, whole: bool
 ) -> list[str]:
     """Return a line a size, then the sizes at which the choice changes. ``whole``: with the times of all candidates."""
-    choices = {nbytes: select_algorithm(nbytes, dtype, op, here, table) for nbytes in sorted(sizes)}
+    choices = {nbytes: select_algorithm(nbytes, dtype, op, candidates, table) for nbytes in sorted(sizes)}
     cells = ((format_bytes(nbytes), choice.algorithm, choice.why) for nbytes, choice in choices.items())
-    lines = [f"{dtype} {op}, {here.layout.words()}:"]
+    lines = [f"{dtype} {op}, {candidates.layout.words()}:"]
     for line, choice in zip(text_lines(cells, "rll"), choices.values(), strict=True):
         lines.append(f"  {line}")
         lines += [f"    {_all_times(choice)}"] if whole and choice.times_s else []
 
     @cache
     def name_at(nbytes: int) -> str:
-        return select_algorithm(nbytes, dtype, op, here, table).algorithm
+        return select_algorithm(nbytes, dtype, op, candidates, table).algorithm
 
     ends = pairwise(choices)
     return lines + [f"  {change}" for low, high in ends for change in _changes(name_at, low, high, HALVINGS)]

@@ -40,6 +40,11 @@ class AppendedFile:
             self._file = CLOSED
 
 
+def cannot_append(path: str, problem: str) -> str:
+    """Return the warning for a run's log that has lost a piece."""
+    return f"log {path}: could not be written ({problem}); the run goes on without"
+
+
 def unwritable(path: str, error: OSError) -> RingtrainError:
     """Return the error for a file that cannot be opened."""
     kind = UsageError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else RingtrainError

@@ -251,7 +251,7 @@ Event = (
 # Events about a whole run: obsolete once it is resumed.
 OF_THE_END = ("exchange", "ranks", "failed", "end")
 # Events after an iteration: its epoch's end, evaluation and checkpoint.
-OF_A_MEETING = ("epoch", "evaluation", "checkpoint")
+OF_A_SYNC_POINT = ("epoch", "evaluation", "checkpoint")
 
 KINDS = {
     RunStarted: "start",

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ringtrain.errors import plain
 from ringtrain.humanize import plural
-from ringtrain.report import texts
 
 NAMED = 3  # hosts, dates … in small print
 
@@ -42,7 +41,7 @@ def end_of_view(values: Sequence[float], times: float) -> float:
 
 def small_print(starts: Sequence[dict]) -> str:
     """Return version, dates, hosts, device and MPI of runs, each once. ``starts``: their ``start`` records"""
-    versions = few(texts.VERSION(version=each["version"]) for each in starts if each.get("version"))
+    versions = few(f"ringtrain {each['version']}" for each in starts if each.get("version"))
     dates = few(date_of(each) for each in starts)
     hosts = few(host for each in starts for host in each.get("hosts") or [])
     devices = few(each.get("device") for each in starts)
@@ -52,9 +51,9 @@ def small_print(starts: Sequence[dict]) -> str:
 
 def few(values: Iterable[str | None]) -> str:
     """Return the different ones in words: the first three, and how many more there are."""
-    found = list(dict.fromkeys(plain(value) for value in values if value))
-    more = [f"{len(found) - NAMED} more"] if len(found) > NAMED else []
-    return ", ".join(found[:NAMED] + more)
+    names = list(dict.fromkeys(plain(value) for value in values if value))
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    return ", ".join(names[:NAMED] + more)
 
 
 def date_of(start: Mapping) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringtrain.errors import RingtrainError
-from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog, read_run
-from ringtrain.report.comparison.scores import Of, second_score, series
+from ringtrain.report.comparison.scores import TEST_CURVE, TIME_AXIS, TRAIN_CURVE, Coordinate, second_score, series
 from ringtrain.report.figure import accuracy_view, loss_view, small_print, title_of
 from ringtrain.report.records import lines_of
 from ringtrain.report.screen.words import accuracy_percent
@@ -78,7 +77,7 @@ def _loss(axes: "Axes", run: RunLog) -> None:
 
 def _score(axes: "Axes", run: RunLog) -> None:
     score = second_score([run])
-    _curves(axes, run, score.of)
+    _curves(axes, run, score.value)
     axes.set(title=score.label[0].upper() + score.label[1:])
     if score.is_accuracy:
         tested, trained = _values(run, lambda point: point.accuracy)
@@ -88,9 +87,11 @@ def _score(axes: "Axes", run: RunLog) -> None:
         say(axes, f"the run has recorded no {score.name}")
 
 
-def _values(run: RunLog, of: Of) -> list[list[float]]:
+def _values(run: RunLog, value_of: Coordinate) -> list[list[float]]:
     """Return the scores of tests, and the running mean of those of training."""
-    tested, trained = ([y for point in points if (y := of(point)) is not None] for points in (run.test, run.train))
+    tested, trained = (
+        [y for point in points if (y := value_of(point)) is not None] for points in (run.test, run.train)
+    )
     return [tested, running_mean(trained)]
 
 
@@ -101,16 +102,16 @@ def _say_tests(axes: "Axes", shown: Sequence[str], values: Sequence[float], best
         axes.set_title(text, loc="right", fontsize="small", color=TEST)
 
 
-def _curves(axes: "Axes", run: RunLog, of: Of) -> None:
+def _curves(axes: "Axes", run: RunLog, value_of: Coordinate) -> None:
     """Draw training as a pale line and its running mean, tests as points on a line."""
-    x, y = series(run.train, _iterations(run), of)
+    x, y = series(run.train, _iterations(run), value_of)
     if x:
         axes.plot(*thin_out(x, y), color=TRAIN, alpha=0.25, linewidth=0.8)
-        axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label=texts.TRAIN_CURVE())
-    x, y = series(run.test, _iterations(run), of)
+        axes.plot(*thin_out(x, running_mean(y)), color=TRAIN, linewidth=1.6, label=TRAIN_CURVE)
+    x, y = series(run.test, _iterations(run), value_of)
     if x:
         size = 4 if len(x) < 60 else 2
-        axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label=texts.TEST_CURVE())
+        axes.plot(x, y, color=TEST, marker="o", markersize=size, linewidth=1.4, label=TEST_CURVE)
     if axes.lines:
         axes.legend()
 
@@ -122,7 +123,7 @@ def _unit(run: RunLog) -> tuple[int, str]:
     return (of_an_epoch, "epoch") if whole else (1, "iteration")
 
 
-def _iterations(run: RunLog) -> Of:
+def _iterations(run: RunLog) -> Coordinate:
     unit, _ = _unit(run)
     return lambda point: point.iteration / unit
 
@@ -144,4 +145,4 @@ def time_unit(points: Sequence[Point]) -> tuple[float, str]:
     """Return the seconds of one unit of an axis of time, and its name."""
     longest = max((point.seconds for point in points), default=0.0)
     units = ((3600.0, "time, h"), (60.0, "time, min"))
-    return next((each for each in units if longest >= 3 * each[0]), (1.0, texts.TIME_AXIS()))
+    return next((each for each in units if longest >= 3 * each[0]), (1.0, TIME_AXIS))

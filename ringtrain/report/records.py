@@ -34,27 +34,27 @@ def parse_record(line: bytes) -> dict | None:
     kind. Unknown kinds and fields are not checked.
     """
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = line.endswith(b"\n") and isinstance(found, dict) and isinstance(found.get("event"), str)
-    kind = EVENTS.get(found["event"]) if whole else None
-    return found if whole and (kind is None or _is_whole(found, kind)) else None
+    whole = line.endswith(b"\n") and isinstance(record, dict) and isinstance(record.get("event"), str)
+    kind = EVENTS.get(record["event"]) if whole else None
+    return record if whole and (kind is None or _is_whole(record, kind)) else None
 
 
 def read_record(line: bytes) -> dict | None:
     """Parse a record, and make its texts plain for display."""
-    found = parse_record(line)
-    return found and {name: plain(value, LINES) if isinstance(value, str) else value for name, value in found.items()}
+    record = parse_record(line)
+    return record and {name: plain(value, LINES) if isinstance(value, str) else value for name, value in record.items()}
 
 
-def _is_whole(found: dict, kind: type) -> bool:
+def _is_whole(record: dict, kind: type) -> bool:
     try:
-        read(kind, _START | found if kind is RunStarted else found, {"null": True})
+        read(kind, _START | record if kind is RunStarted else record, {"null": True})
     except Unfit:
         return False
     if kind is not Ranks:
-        return found.get("seconds", 0.0) is not None
-    lags = [lag for lags in (found.get("lag") or {}).values() for lag in lags]
-    by_rank = {len(value) for value in found.values() if isinstance(value, list)}
+        return record.get("seconds", 0.0) is not None
+    lags = [lag for lags in (record.get("lag") or {}).values() for lag in lags]
+    by_rank = {len(value) for value in record.values() if isinstance(value, list)}
     return len(by_rank) < 2 and None not in map(whole_number, lags)

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from ringtrain.humanize import plural
-from ringtrain.report import texts
-from ringtrain.report.appended import AppendedFile, unwritable
-from ringtrain.report.events import OF_A_MEETING, OF_THE_END, Event, Note, record
+from ringtrain.report.appended import AppendedFile, cannot_append, unwritable
+from ringtrain.report.events import OF_A_SYNC_POINT, OF_THE_END, Event, Note, record
 from ringtrain.report.records import lines_of, parse_record
 from ringtrain.storage import files
 
@@ -87,7 +86,7 @@ class JsonLines(Sink):
             return
         self._lost += 1
         if self._lost == 1:
-            self._warn(texts.LOG_UNWRITTEN(path=self._path, problem=problem))
+            self._warn(cannot_append(self._path, problem))
 
     def close(self) -> None:
         self._file.close()
@@ -99,8 +98,8 @@ class JsonLines(Sink):
         return f"{plural(self._lost, 'record')} could not be written: no room, or the disk failed"
 
 
-def _line(found: dict) -> bytes:
-    return (json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="backslashreplace")
+def _line(record: dict) -> bytes:
+    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="backslashreplace")
 
 
 def truncate_log(path, iteration: int, again: bool = False) -> None:
@@ -124,15 +123,15 @@ def truncate_log(path, iteration: int, again: bool = False) -> None:
 def _side(line: bytes, iteration: int, again: bool) -> int | None:
     """Return -1 for a record before the cut, 1 for one after it, 0 for one without an iteration, None for a malformed
     line."""
-    found = parse_record(line)
-    if found is None:
+    record = parse_record(line)
+    if record is None:
         return None
-    if found["event"] in OF_THE_END:
+    if record["event"] in OF_THE_END:
         return 1
-    if type(found.get("iteration")) is not int:
+    if type(record.get("iteration")) is not int:
         return 0
-    last = iteration - 1 if again and found["event"] in OF_A_MEETING else iteration
-    return 1 if found["iteration"] > last else -1
+    last = iteration - 1 if again and record["event"] in OF_A_SYNC_POINT else iteration
+    return 1 if record["iteration"] > last else -1
 
 
 def kinds_at(path, iteration: int) -> set[str]:

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ringtrain.errors import UsageError
-from ringtrain.report import texts
-from ringtrain.report.appended import AppendedFile, unwritable
+from ringtrain.report.appended import AppendedFile, cannot_append, unwritable
 from ringtrain.report.events import EpochEnded, Evaluated, Event, Iteration
 from ringtrain.report.sinks import Sink
 
@@ -62,9 +61,9 @@ class TensorBoard(Sink):
     def handle(self, event: Event) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        found = {tag: value for tag, value in scalars_of(event).items() if value is not None}
-        if found and isinstance(event, Iteration | EpochEnded | Evaluated):
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in found.items()]
+        scalars = {tag: value for tag, value in scalars_of(event).items() if value is not None}
+        if scalars and isinstance(event, Iteration | EpochEnded | Evaluated):
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
             self._write(step=event.iteration, summary=Summary(value=values))
 
     def close(self) -> None:
@@ -78,7 +77,7 @@ class TensorBoard(Sink):
         RecordWriter(piece).write(Record(wall_time=self._now(), **fields).SerializeToString())
         problem = self._file.append(piece.getvalue())
         if problem is not None and not self._failing:
-            self._warn(texts.LOG_UNWRITTEN(path=self.path, problem=problem))
+            self._warn(cannot_append(self.path, problem))
         self._failing = problem is not None
 
 

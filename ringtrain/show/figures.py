@@ -120,7 +120,7 @@ def inline(make: "Callable[[], Figure]", label: str) -> Html:
     text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label={attribute(label)}', 1)
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
     used = set(re.findall(r"""(?:url\(|href=")#([^")]+)""", text))
-    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
     for stand_in, colour in OF_PAGE.items():
         text = text.replace(stand_in, colour)
     return tag("div", Html(re.sub(r"\n\s*", "\n", text)), class_="scroll")

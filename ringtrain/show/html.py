@@ -33,7 +33,7 @@ def joined(parts: Iterable[str]) -> Html:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Html:
     """Return a table. ``left``: the number of columns that are words; the others are figures, to the right."""
-    sides = [{} if place < left else {"class_": "figure"} for place in range(len(head))]
+    sides = [{} if index < left else {"class_": "figure"} for index in range(len(head))]
     titles = tag("tr", *(tag("th", title, **side) for title, side in zip(head, sides, strict=True)))
     lines = [tag("tr", *(tag("td", cell, **side) for cell, side in zip(row, sides, strict=True))) for row in rows]
     whole = tag("table", tag("thead", titles), tag("tbody", *lines))

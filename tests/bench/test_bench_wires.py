@@ -128,9 +128,9 @@ def test_the_check_allows_what_a_wire_rounds_and_no_more(wire, op, size):
     numbers, narrow = TYPES["float32"], TYPES[wire]
     for kind in KINDS:
         patterns = [make_pattern(kind, numbers, op, rank, size, 7, wire) for rank in range(size)]
-        total = patterns[0].own.copy()
+        total = patterns[0].input.copy()
         for pattern in patterns[1:]:
-            total = pattern.own + narrow.decode(narrow.encode(total)).astype("f4")
+            total = pattern.input + narrow.decode(narrow.encode(total)).astype("f4")
         total = narrow.decode(narrow.encode(total)).astype("f4")
         if op == "mean":
             numbers.divide(total, size)

@@ -53,9 +53,9 @@ def layer_rows(
     --fc pipeline gives ranks of their own. ``peak_share``: the least time of a layer by ``peaks``, over its own; None
     without. It counts a convolution as a direct one, so that Winograd's may be above 1. ``ways``: by layer.
     """
-    told = {row.layer: row for row in graph.describe(batch, dtype)}
+    descriptions = {row.layer: row for row in graph.describe(batch, dtype)}
     needing = graph_checks.gradients_needed(graph.plan, graph.shapes)
-    rows = [_layer(node, graph, told, needing, samples, batch) for node in graph.plan]
+    rows = [_layer(node, graph, descriptions, needing, samples, batch) for node in graph.plan]
     rows = [row | {"way": (ways or {}).get(row["layer"], "")} for row in rows]
     if peaks is not None:
         item = np.dtype(dtype).itemsize
@@ -74,23 +74,23 @@ def _seconds(row: dict) -> float:
     return sum(row[key] or 0.0 for key in ("forward_s", "backward_s"))
 
 
-def _layer(node: Node, graph: Graph, told: dict, needing: set, samples, batch: int) -> dict:
-    own, folded = told[node.name], [told[name] for name in node.folded]
-    flops = batch * (own.flops + sum(row.flops for row in folded))
+def _layer(node: Node, graph: Graph, descriptions: dict, needing: set, samples, batch: int) -> dict:
+    layer, folded = descriptions[node.name], [descriptions[name] for name in node.folded]
+    flops = batch * (layer.flops + sum(row.flops for row in folded))
     forward, backward = (statistics.median(samples[node.name, phase]) for phase in (FORWARD, BACKWARD))
     products = _products(node, graph, needing)
     return {
         "layer": node.name,
-        "kind": "+".join(row.kind.partition(" ")[0] for row in (own, *folded)),
+        "kind": "+".join(row.kind.partition(" ")[0] for row in (layer, *folded)),
         "fully_connected": False,
-        "parameters": own.parameters,
+        "parameters": layer.parameters,
         "forward_s": forward,
         "backward_s": backward if node.name in needing else None,
         "flops": flops,
         "forward_flops_per_s": flops / forward if flops and forward else None,
         "backward_flops_per_s": products * flops / backward if products and backward else None,
         "peak_share": None,
-        "exchange_bytes": own.gradient_bytes,
+        "exchange_bytes": layer.gradient_bytes,
         "forward_samples_s": list(samples[node.name, FORWARD]),
         "backward_samples_s": list(samples[node.name, BACKWARD]),
     }

@@ -137,8 +137,8 @@ class Rig:
         ctx, watch = self._ctx, self._watch
         x, labels, ctx.examples = watch.time((INPUT, ""), lambda: next(self._inputs))
         logits, tapes = self._graph.forward(ctx, x)
-        given = logits, labels, self._totals, self._labelled
-        dlogits = watch.time((LOSS, ""), lambda: self._loss.backward(ctx, *given))
+        arguments = logits, labels, self._totals, self._labelled
+        dlogits = watch.time((LOSS, ""), lambda: self._loss.backward(ctx, *arguments))
         for _ in self._graph.backward(ctx, dlogits, tapes):
             pass
         watch.time((UPDATE, ""), self._update)

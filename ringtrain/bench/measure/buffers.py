@@ -114,8 +114,8 @@ class HostBuffers(Buffers):
 
     def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], Array]] = NO_OTHERS):
         self.transport = transport
-        own = {SHARED: self._shared, ORDINARY: self._ordinary} if _shares(transport) else {ORDINARY: self._ordinary}
-        self._allocations = {**own, **others}
+        kinds = {SHARED: self._shared, ORDINARY: self._ordinary} if _shares(transport) else {ORDINARY: self._ordinary}
+        self._allocations = {**kinds, **others}
         self.memories = tuple(self._allocations)
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
@@ -172,8 +172,8 @@ class HostBuffers(Buffers):
 
 def _shares(transport: Transport) -> bool:
     """Whether ranks share memory with others. Collective; the same on all ranks."""
-    own = transport.local_size > 1 and transport.peer_views(transport.allocate(1, np.uint8)) is not None
-    return any(transport.gather_json(own))
+    shares = transport.local_size > 1 and transport.peer_views(transport.allocate(1, np.uint8)) is not None
+    return any(transport.gather_json(shares))
 
 
 @dataclass(slots=True)
@@ -221,8 +221,8 @@ class DeviceBuffers(Buffers):
     def describe(self) -> dict:
         facts = self.transport.gather_json([self.runtime.facts.name, self.runtime.facts.uuid])
         names, devices = ([each[i] for each in facts] for i in (0, 1))
-        told = {"name": " | ".join(dict.fromkeys(names)), "devices": len(set(devices)), "ways": list(self.ways)}
-        return {"device": told | {"apart": self.transport.why_not_shared}}
+        device = {"name": " | ".join(dict.fromkeys(names)), "devices": len(set(devices)), "ways": list(self.ways)}
+        return {"device": device | {"apart": self.transport.why_not_shared}}
 
     def host_of(self, span) -> np.ndarray:
         return np.empty(span.shape, span.dtype)

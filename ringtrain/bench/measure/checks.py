@@ -36,7 +36,7 @@ class Pattern:
     allowed:  largest error of each element
     """
 
-    own: np.ndarray
+    input: np.ndarray
     expected: np.ndarray
     allowed: np.ndarray
 
@@ -113,7 +113,7 @@ def slices_with_pattern(span, pattern: np.ndarray) -> Iterator[tuple]:
 
 def fill(span, pattern: Pattern) -> None:
     """Fill a span with the rank's input."""
-    for part, values in slices_with_pattern(span, pattern.own):
+    for part, values in slices_with_pattern(span, pattern.input):
         part[...] = values
 
 
@@ -189,8 +189,8 @@ def self_test(job: MeasuredAllReduce, trial: PreparedTrial, seed: int) -> bool:
             host = job.buffers.read(job.target)
             spoil(host, seed % host.size)
             job.buffers.load(host, job.target)
-        found = count_wrong(job.numbers, job.buffers.read(job.target), pattern)
-        noticed = sum(job.transport.gather_json(found))
+        wrong = count_wrong(job.numbers, job.buffers.read(job.target), pattern)
+        noticed = sum(job.transport.gather_json(wrong))
         if noticed != 1:
             raise RingtrainError(
                 f"the {kind} check of {trial.name}, {job.op} of {job.numbers.name}, found {noticed} wrong elements "

@@ -80,8 +80,8 @@ class Nccl:
         if loaded is None or self._refusal:
             raise Refusal(self._refusal)
         library, stream = loaded
-        own = library.get_unique_id() if transport.rank == 0 else b""
-        (name, *_) = transport.gather_json(base64.b64encode(bytes(own)).decode())
+        unique_id = library.get_unique_id() if transport.rank == 0 else b""
+        (name, *_) = transport.gather_json(base64.b64encode(bytes(unique_id)).decode())
         return library, stream, library.NcclCommunicator(transport.size, base64.b64decode(name), transport.rank)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Nccl:
 
 def _shared(devices: list[str]) -> str:
     for device in dict.fromkeys(devices):
-        ranks = [rank for rank, own in enumerate(devices) if own == device]
+        ranks = [rank for rank, used in enumerate(devices) if used == device]
         if len(ranks) > 1:
             return f"NCCL needs a device for each rank, but {peers(ranks)} share one"
     return ""

@@ -99,8 +99,8 @@ def beside_computing_s(
         pieces, beside_s = _beside(ends, count, work)
         alone_s = (before_s + timed(transport, alone)) / 2 / ALONE_PIECES
         taken.append(((beside_s - pieces * alone_s) / count, beside_s / count))
-    own = [statistics.median(each) for each in zip(*taken, strict=True)] if ends else None
-    every = [each for each in transport.gather_json(own) if each is not None]
+    medians = [statistics.median(each) for each in zip(*taken, strict=True)] if ends else None
+    every = [each for each in transport.gather_json(medians) if each is not None]
     core_s, beside_s = map(statistics.mean, zip(*every, strict=True))
     return max(core_s, 0.0), beside_s
 
@@ -110,13 +110,13 @@ def _beside(ends: list[list[Handle]], count: int, work: Callable[[], None]) -> t
     flying: list[deque[Handle]] = [deque() for _ in ends]
     started, pieces, began = [0] * len(ends), 0, time.perf_counter()
     while True:
-        for place, (handles, queue) in enumerate(zip(ends, flying, strict=True)):
+        for direction, (handles, queue) in enumerate(zip(ends, flying, strict=True)):
             while queue and queue[0].test():
                 queue.popleft()
-            while started[place] < count and len(queue) < WINDOW:
-                queue.append(handles[started[place] % WINDOW])
+            while started[direction] < count and len(queue) < WINDOW:
+                queue.append(handles[started[direction] % WINDOW])
                 queue[-1].start()
-                started[place] += 1
+                started[direction] += 1
         if not any(flying):
             return pieces, time.perf_counter() - began
         if time.perf_counter() - began > DEADLINE_S:
@@ -137,8 +137,8 @@ def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:
 
 def slowest_s(transport: Transport, action: Callable[[], None], repeats: int) -> float:
     """Return the median over ``repeats`` of the slowest rank's time; collective."""
-    own = [timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:]
-    return statistics.median(_slowest(transport, own))
+    times = [timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:]
+    return statistics.median(_slowest(transport, times))
 
 
 def sustained_s(transport: Transport, play: Callable[[int], None]) -> float:
@@ -155,7 +155,7 @@ def sustained_s(transport: Transport, play: Callable[[int], None]) -> float:
     for _ in range(STREAM_REPEATS):
         short.append(_timed_stream(transport, play, count))
         long.append(_timed_stream(transport, play, 2 * count))
-    short_s, long_s = (min(_slowest(transport, own)) for own in (short, long))
+    short_s, long_s = (min(_slowest(transport, times)) for times in (short, long))
     return max(long_s - short_s, long_s / 2) / count
 
 
@@ -163,6 +163,6 @@ def _timed_stream(transport: Transport, play: Callable[[int], None], count: int)
     return timed(transport, lambda: play(count))
 
 
-def _slowest(transport: Transport, own: list[float]) -> list[float]:
+def _slowest(transport: Transport, times_of_rank: list[float]) -> list[float]:
     """Return the slowest rank's times."""
-    return [max(times) for times in zip(*transport.gather_json(own), strict=True)]
+    return [max(times) for times in zip(*transport.gather_json(times_of_rank), strict=True)]

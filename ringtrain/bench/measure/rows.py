@@ -125,11 +125,11 @@ def with_speedup(row: dict, base: dict | None, seed: int) -> dict:
     return {**row, "speedup": value, "speedup_low": low, "speedup_high": high}
 
 
-def fastest(found: Sequence[dict]) -> dict:
+def fastest(rows: Sequence[dict]) -> dict:
     """Return the fastest of one contender's rows in several kinds of memory, with a note; a wrong row is never hidden
     by another.
     """
-    best, *others = sorted(found, key=lambda row: (row["status"] != WRONG, row["median_s"]))
+    best, *others = sorted(rows, key=lambda row: (row["status"] != WRONG, row["median_s"]))
     if not others or best["status"] == WRONG:
         return best
     beaten = (f"{row['median_s'] / best['median_s']:.2f} times as fast as in {row['memory']} memory" for row in others)
@@ -138,7 +138,7 @@ def fastest(found: Sequence[dict]) -> dict:
 
 def quieter(row: dict, other: dict) -> dict:
     """Return the less disturbed of two rows of the same contender: the faster one."""
-    return min(row, other, key=lambda own: own["median_s"] or 0)
+    return min(row, other, key=lambda each: each["median_s"] or 0)
 
 
 def _complete(named: dict, facts: dict) -> dict:

@@ -69,15 +69,15 @@ def measure_trials(
     for job, _ in entries:
         _write(job)
     scrub = np.ones(protocol.cold_bytes, np.uint8) if protocol.cold_bytes else None
-    order, own = random.Random(protocol.seed), [Samples() for _ in entries]
+    order, samples = random.Random(protocol.seed), [Samples() for _ in entries]
     began = time.perf_counter()
     for repetition in range(-protocol.warm_up, protocol.repeats):
         if _spent(transport, protocol, repetition, began):
             break
         progress(max(repetition, 0), protocol.repeats)
         for turn in order.sample(range(len(entries)), len(entries)):
-            _sample(transport, entries[turn], protocol, scrub, own[turn] if repetition >= 0 else Samples())
-    return _gathered(transport, own)
+            _sample(transport, entries[turn], protocol, scrub, samples[turn] if repetition >= 0 else Samples())
+    return _gathered(transport, samples)
 
 
 def _write(job: MeasuredAllReduce) -> None:
@@ -122,8 +122,8 @@ def _empty_caches(scrub) -> None:
         np.add(scrub, 1, out=scrub)
 
 
-def _gathered(transport: Transport, own: Sequence[Samples]) -> list[Samples]:
-    ranks = transport.gather_json([[s.plain, s.late] for s in own])
+def _gathered(transport: Transport, samples: Sequence[Samples]) -> list[Samples]:
+    ranks = transport.gather_json([[s.plain, s.late] for s in samples])
     return [Samples(*map(_joined, zip(*by_rank, strict=True))) for by_rank in zip(*ranks, strict=True)]
 
 

@@ -88,8 +88,8 @@ class PreparedTrial:
 
 def trial_name(algorithm: str, wire: str, way: str = NO_WAY) -> str:
     """Return an algorithm with its wire and its way, for people: "ring", "ring (bfloat16)", "ring (staged)"."""
-    told = [word for word in (wire if wire != NONE else "", way) if word]
-    return f"{algorithm} ({', '.join(told)})" if told else algorithm
+    words = [word for word in (wire if wire != NONE else "", way) if word]
+    return f"{algorithm} ({', '.join(words)})" if words else algorithm
 
 
 class ContenderTrial(NamedTuple):

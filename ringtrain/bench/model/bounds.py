@@ -37,17 +37,17 @@ class Bounds:
     def __init__(self, buffers: Buffers, tag: int):
         self._buffers, self._ranks, self._nodes = buffers, buffers.transport.size, buffers.transport.nodes
         ways = buffers.ways_of("ring")
-        self._links = {way: calibrate(buffers.by(way), tag + place, buffers) for place, way in enumerate(ways)}
+        self._links = {way: calibrate(buffers.by(way), tag + index, buffers) for index, way in enumerate(ways)}
         self.calibration = next(iter(self._links.values()))
         self._copies = measure_copies(buffers) if isinstance(buffers, DeviceBuffers) else None
 
     def as_dict(self) -> dict:
         """Return the header's entries. ``calibration`` is that of the first way."""
-        told = {"calibration": asdict(self.calibration)}
+        entries = {"calibration": asdict(self.calibration)}
         if self._copies is None:
-            return told
-        links = {way: asdict(found) for way, found in self._links.items()}
-        return told | {"copies": asdict(self._copies), "calibration_by_way": links}
+            return entries
+        links = {way: asdict(calibration) for way, calibration in self._links.items()}
+        return entries | {"copies": asdict(self._copies), "calibration_by_way": links}
 
     def bound_s(self, trial: PreparedTrial, nbytes: int, fraction: float) -> float:
         """Return the bound of a trial. ``fraction``: fraction of the buffer's bytes that travels."""

@@ -92,11 +92,11 @@ def pair_of(topology: Topology, kind: str) -> tuple[int, int] | None:
 def neighbours(topology: Topology, kind: str, rank: int) -> tuple[int | None, int | None]:
     """Return the rank that a rank sends to, and the rank that it receives from, when all links of a class are busy."""
     node = next(ranks for ranks in topology.nodes if rank in ranks)
-    place = node.index(rank)
+    local_rank = node.index(rank)
     if kind == INSIDE:
-        return _around(node, place)
+        return _around(node, local_rank)
     # Ranks of equal place make a circle through the nodes that have so many.
-    circle = tuple(ranks[place] for ranks in topology.nodes if len(ranks) > place)
+    circle = tuple(ranks[local_rank] for ranks in topology.nodes if len(ranks) > local_rank)
     return _around(circle, circle.index(rank))
 
 
@@ -107,10 +107,10 @@ def sharing(topology: Topology) -> int:
     return sorted(topology.counts)[-2] if len(topology.nodes) > 1 else 1
 
 
-def _around(circle: tuple[int, ...], place: int) -> tuple[int | None, int | None]:
+def _around(circle: tuple[int, ...], index: int) -> tuple[int | None, int | None]:
     if len(circle) == 1:
         return None, None
-    return circle[(place + 1) % len(circle)], circle[place - 1]
+    return circle[(index + 1) % len(circle)], circle[index - 1]
 
 
 def calibrate(transport: Transport, tag: int, buffers: Buffers) -> Calibration:
@@ -169,7 +169,7 @@ def _stream_rates(
         out, into = (span[:nbytes] for span in memory)
         return nbytes / sustained_s(transport, stream(transport, to, source, out, into, tag))
 
-    return [max(rate(*own, nbytes) for nbytes in STREAM_BYTES) for own in ends]
+    return [max(rate(*peers, nbytes) for nbytes in STREAM_BYTES) for peers in ends]
 
 
 def _beside_computing(

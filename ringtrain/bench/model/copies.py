@@ -28,19 +28,19 @@ class Copies:
 def measure_copies(buffers: DeviceBuffers) -> Copies:
     """Return the rates. Collective; the same on all ranks."""
     transport = buffers.transport
-    here, there = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
-    views = transport.peer_views(here)
-    own = _rate(buffers, here, there)
+    source, target = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
+    views = transport.peer_views(source)
+    inside = _rate(buffers, source, target)
     mapped = all(transport.gather_json(views is not None and len(views) > 1))
     if views is None or not mapped:
-        return Copies(own, None)
-    place = transport.neighbours.index(transport.rank)
-    return Copies(own, _rate(buffers, views[(place + 1) % len(views)], there))
+        return Copies(inside, None)
+    local_rank = transport.neighbours.index(transport.rank)
+    return Copies(inside, _rate(buffers, views[(local_rank + 1) % len(views)], target))
 
 
 def _rate(buffers: DeviceBuffers, source, target) -> float:
     times = [_copied_s(buffers, source, target) for _ in range(1 + REPEATS)][1:]
-    slowest = [max(own) for own in zip(*buffers.transport.gather_json(times), strict=True)]
+    slowest = [max(each) for each in zip(*buffers.transport.gather_json(times), strict=True)]
     return source.size / statistics.median(slowest)
 
 

@@ -136,19 +136,19 @@ def _take(total: float, times: float, known: float) -> tuple[float, float]:
 def hold_out(points: Points) -> tuple[list, list]:
     """Return (points to fit, points to judge): every second size is held out, never the smallest or the largest."""
     points = sorted(points)
-    held = points[1:-1:2] if len(points) >= LEAST_SIZES else []
-    return [point for point in points if point not in held], held
+    held_out = points[1:-1:2] if len(points) >= LEAST_SIZES else []
+    return [point for point in points if point not in held_out], held_out
 
 
 def judged(work: AlgorithmWork, points: Points, known: Fabric) -> dict:
     """Return the model, its residuals at the fitted sizes, and its relative errors at those held out."""
-    seen, held = hold_out(points)
+    seen, held_out = hold_out(points)
     model = fit(work, seen, known)
-    errors = [abs(error) for _, error in _errors(model, held)]
+    errors = [abs(error) for _, error in _errors(model, held_out)]
     return {
         **asdict(model),
         "residuals": _errors(model, seen),
-        "held_out": _errors(model, held),
+        "held_out": _errors(model, held_out),
         "median_error": float(np.median(errors)) if errors else None,
         "worst_error": max(errors, default=None),
     }
@@ -179,15 +179,15 @@ def crossovers(models: dict[str, FittedModel], points: Mapping[str, Points]) -> 
 def predicted_crossings(a: FittedModel, b: FittedModel) -> list[float]:
     """Return the sizes at which the lines cross, and those at which a new regime changes the order at once."""
     starts = sorted({regime.first_bytes for model in (a, b) for regime in model.regimes})
-    found = []
+    crossings = []
     for low, high in pairwise((*starts, LARGEST)):
         if low and _leads(a, b, starts[starts.index(low) - 1], low) != _leads(a, b, low, low):
-            found.append(low)
+            crossings.append(low)
         (start_a, slope_a), (start_b, slope_b) = a.line(low), b.line(low)
         at = (start_b - start_a) / (slope_a - slope_b) if slope_a != slope_b else 0
         if low < at < high:
-            found.append(at)
-    return found
+            crossings.append(at)
+    return crossings
 
 
 def _leads(a: FittedModel, b: FittedModel, regime_bytes: float, nbytes: float) -> bool:
@@ -205,17 +205,17 @@ def measured_crossings(a: dict[int, float], b: dict[int, float]) -> list[tuple[i
 GROUP = ("dtype", "wire_dtype", "op", "placement")
 
 
-def fit_sweep(made: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
+def fit_sweep(rows: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
     """Return, for every type, wire, operation and placement, each algorithm's model, and their crossings. An algorithm
     with fewer than two sizes has no model, nor has a single rank, nor have more ranks than the step count allows.
     """
     groups: dict[tuple, list[dict]] = {}
-    for row in made:
+    for row in rows:
         groups.setdefault(tuple(row[name] for name in GROUP), []).append(row)
     if not 1 < topology.size <= MOST_RANKS:
         return []
     known = fabric_of(calibration)
-    return [dict(zip(GROUP, key, strict=True)) | _fitted(own, known, topology) for key, own in groups.items()]
+    return [dict(zip(GROUP, key, strict=True)) | _fitted(group, known, topology) for key, group in groups.items()]
 
 
 def fabric_of(calibration: Calibration) -> Fabric:
@@ -231,20 +231,20 @@ def fabric_of(calibration: Calibration) -> Fabric:
     )
 
 
-def _fitted(made: Sequence[dict], known: Fabric, topology: Topology) -> dict:
-    points = {name: own for name, own in _points(made).items() if len(own) > 1}
-    work = {name: work_by_name(name, topology, _share(made[0])) for name in points}
-    models = {name: fit(work[name], hold_out(own)[0], known) for name, own in points.items()}
+def _fitted(rows: Sequence[dict], known: Fabric, topology: Topology) -> dict:
+    points = {name: measured for name, measured in _points(rows).items() if len(measured) > 1}
+    work = {name: work_by_name(name, topology, _share(rows[0])) for name in points}
+    models = {name: fit(work[name], hold_out(measured)[0], known) for name, measured in points.items()}
     return {
-        "models": {name: judged(work[name], own, known) for name, own in points.items()},
+        "models": {name: judged(work[name], measured, known) for name, measured in points.items()},
         "crossovers": crossovers(models, points),
     }
 
 
-def _points(made: Iterable[dict]) -> dict[str, list[tuple[int, float]]]:
+def _points(rows: Iterable[dict]) -> dict[str, list[tuple[int, float]]]:
     """Return (bytes, seconds) by algorithm."""
     points: dict[str, list] = {}
-    for row in made:
+    for row in rows:
         if row["status"] != REFUSED:
             points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
     return points

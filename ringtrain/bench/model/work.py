@@ -42,13 +42,13 @@ def work_of(schedule: Schedule, topology: Topology, nodes: Sequence[int] | None 
     steps = {rank: schedule.steps(rank) for ranks in looked_at for rank in ranks}
     home = topology.node_of()
     inside, between, moved, added, crossed = [], [], [], [], []
-    for rank, own in steps.items():
-        leaves = [any(home[move.peer] != home[rank] for move in (*step.sends, *step.recvs)) for step in own]
+    for rank, of_rank in steps.items():
+        leaves = [any(home[move.peer] != home[rank] for move in (*step.sends, *step.recvs)) for step in of_rank]
         between.append(sum(leaves))
-        inside.append(sum(not is_local(step, rank) for step in own) - sum(leaves))
-        moved.append(sum(_moved_inside(step, rank, home) for step in own))
-        added.append(sum(_chunks(move for move in step.recvs if move.add) for step in own))
-        every = (move for step in own for move in (*step.sends, *step.recvs))
+        inside.append(sum(not is_local(step, rank) for step in of_rank) - sum(leaves))
+        moved.append(sum(_moved_inside(step, rank, home) for step in of_rank))
+        added.append(sum(_chunks(move for move in step.recvs if move.add) for step in of_rank))
+        every = (move for step in of_rank for move in (*step.sends, *step.recvs))
         crossed.append(_chunks(move for move in every if home[move.peer] != home[rank]) / 2)
     passed = max(_passed(steps, ranks) for ranks in looked_at)
     return AlgorithmWork(
@@ -70,8 +70,11 @@ def _moved_inside(step: Step, rank: int, home: Sequence[int]) -> int:
 
 def _passed(steps: Mapping[int, Sequence[Step]], ranks: Sequence[int]) -> int:
     """Return the chunks that the link of the node with these ranks carries, in its busier direction."""
-    own = [step for rank in ranks for step in steps[rank]]
-    outward, inward = [move for step in own for move in step.sends], [move for step in own for move in step.recvs]
+    group_steps = [step for rank in ranks for step in steps[rank]]
+    outward, inward = (
+        [move for step in group_steps for move in step.sends],
+        [move for step in group_steps for move in step.recvs],
+    )
     return max(_chunks(move for move in moves if move.peer not in ranks) for moves in (outward, inward))
 
 

@@ -23,8 +23,8 @@ def write_json(path, header: dict, rows: list[dict]) -> None:
 def write_csv(path, rows: list[dict]) -> None:
     """Write the rows as CSV, without the raw samples; reasons of doubt share one cell."""
     names = [name for name in COLUMNS if name != "samples_s"]
-    told = ({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
-    files.write(Path(path), csv_text(names, told).encode())
+    lines = ({**row, "unreliable": "; ".join(row["unreliable"] or [])} for row in rows)
+    files.write(Path(path), csv_text(names, lines).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +77,10 @@ def check_writable(path) -> None:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {folder}")
-    there = Path(path).exists()
+    existed = Path(path).exists()
     try:
         open(path, "a").close()
-        if not there:  # it is the sweep's to make
+        if not existed:  # it is the sweep's to make
             Path(path).unlink()
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -24,8 +24,8 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
             f"({len(new)}). Compare sweeps with the same algorithms, sizes, types, wires, operations, placements, "
             "ranks and nodes"
         )
-    found = [_regression(a, b, most, seed) for a, b in common]
-    return [text for text in found if text]
+    texts = [_regression(a, b, most, seed) for a, b in common]
+    return [text for text in texts if text]
 
 
 def earlier(path, protocol: Protocol) -> dict:
@@ -64,8 +64,8 @@ def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
     """Return the algorithms that reach the wanted busbw at no size, in words. One that ran nowhere reaches none."""
     best: dict[str, float] = {}
     for row in rows:
-        own = row["busbw_bytes_per_s"] if row["status"] == OK else 0.0
-        best[asked_name(row)] = max(own, best.get(asked_name(row), 0.0))
+        busbw = row["busbw_bytes_per_s"] if row["status"] == OK else 0.0
+        best[asked_name(row)] = max(busbw, best.get(asked_name(row), 0.0))
     return [
         f"{name}: busbw of at most {rate / 1000000000.0:.3g} GB/s, wanted {least_bytes_per_s / 1000000000.0:.3g}"
         for name, rate in best.items()

@@ -52,8 +52,8 @@ def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
     names = dict.fromkeys(groups)
     if len(names) < 3:
         return []
-    found = [_comparison(rows, groups, name) for name in names]
-    slow, late = max(found, key=lambda one: one["slower"]), max(found, key=lambda one: one["later"])
+    comparisons = [_comparison(rows, groups, name) for name in names]
+    slow, late = max(comparisons, key=lambda one: one["slower"]), max(comparisons, key=lambda one: one["later"])
     lines = []
     if slow["slower"] > STANDS_OUT:
         lines.append(f"{slow['name']} has slow links: {slow['slower']:.1f} times slower than those of the others")
@@ -63,11 +63,11 @@ def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
 
 
 def _comparison(rows: list[dict], groups: Sequence[str], name: str) -> dict:
-    own = [name in (groups[row["first"]], groups[row["second"]]) for row in rows]
-    rate, rates = (_median(rows, own, wanted, "bytes_per_s") for wanted in (True, False))
-    latency, latencies = (_median(rows, own, wanted, "latency_s") for wanted in (True, False))
+    has_name = [name in (groups[row["first"]], groups[row["second"]]) for row in rows]
+    rate, rates = (_median(rows, has_name, wanted, "bytes_per_s") for wanted in (True, False))
+    latency, latencies = (_median(rows, has_name, wanted, "latency_s") for wanted in (True, False))
     return {"name": name, "slower": rates / rate, "later": latency / latencies}
 
 
-def _median(rows: list[dict], own: list[bool], wanted: bool, figure: str) -> float:
-    return statistics.median(row[figure] for row, mine in zip(rows, own, strict=True) if mine == wanted)
+def _median(rows: list[dict], has_name: list[bool], wanted: bool, figure: str) -> float:
+    return statistics.median(row[figure] for row, mine in zip(rows, has_name, strict=True) if mine == wanted)

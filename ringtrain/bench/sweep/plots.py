@@ -27,13 +27,13 @@ def sweep_figure(header: dict, rows: list[dict]) -> "Figure":
     kind = _kind(rows[0]) if rows else None
     curves = _curves([row for row in rows if _kind(row) == kind])
     looks = _looks(curves)
-    beside = {name: own for name, own in curves.items() if all(row["speedup"] for row in own)}
+    beside = {name: curve for name, curve in curves.items() if all(row["speedup"] for row in curve)}
     figure = new_figure(12 if beside else 8, 5)
     bandwidth, *faster = figure.subplots(1, 2 if beside else 1, squeeze=False)[0]
     _draw_bandwidth(bandwidth, curves, looks)
     for axes in faster:
         _draw_speedup(axes, beside, looks, _band(header))
-    sizes = sorted({row["bytes"] for own in curves.values() for row in own})
+    sizes = sorted({row["bytes"] for curve in curves.values() for row in curve})
     ticks = {size: format_bytes(size) for size in sizes[:: len(sizes) // MOST_TICKS + 1]}
     for axes in (bandwidth, *faster):
         doubling_x(axes, ticks, "buffer of each rank", fontsize="small")
@@ -85,7 +85,7 @@ def _draw(axes, curves: dict[str, list[dict]], looks: dict[str, dict], values: C
 def _draw_bandwidth(axes, curves: dict[str, list[dict]], looks: dict[str, dict]) -> None:
     """Draw medians, and bands from the 5th to the 95th percentile of the times."""
     _draw(axes, curves, looks, lambda row: [_gigabytes(row, time) for time in ("p95_s", "median_s", "p5_s")])
-    rows = [row for own in curves.values() for row in own]
+    rows = [row for curve in curves.values() for row in curve]
     if any(row["unreliable"] for row in rows):
         axes.plot([], [], "o", color="grey", markerfacecolor="white", label=DOUBTFUL)
     whole = [row for row in rows if row["wire_dtype"] == row["dtype"]]
@@ -131,5 +131,5 @@ def title_of(header: dict, kind: tuple | None) -> str:
     busy = "".join(f", links busy {format_rate(link['busy_bytes_per_s'])}" for link in links)
     device = f"buffers on {header['device']['name']}, " if header["device"] else ""
     hosts = plural(len(header["hosts"]), "host") if len(header["hosts"]) > 1 else next(iter(header["hosts"]))
-    place = f"{hosts}, {header['cpu']}, {header['at'][:10]}, before each call {before_a_call(header['protocol'])}"
-    return f"{what}{device}{ranks} on {nodes}{crowd}\n{header['library']}{busy}\n{place}"
+    conditions = f"{hosts}, {header['cpu']}, {header['at'][:10]}, before each call {before_a_call(header['protocol'])}"
+    return f"{what}{device}{ranks} on {nodes}{crowd}\n{header['library']}{busy}\n{conditions}"

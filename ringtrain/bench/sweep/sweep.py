@@ -72,8 +72,8 @@ class Sweep:
         return [(algorithm, wire, way) for algorithm, wire in named for way in buffers.ways_of(algorithm)]
 
     def memories_of(self, algorithm: str, buffers: Buffers) -> list[str]:
-        found = [name for name in self.memories.get(algorithm, ()) if name in buffers.memories]
-        return found or [buffers.memories[0]]
+        names = [name for name in self.memories.get(algorithm, ()) if name in buffers.memories]
+        return names or [buffers.memories[0]]
 
     def all_memories(self, buffers: Buffers) -> list[str]:
         """Return all kinds of memory, in the same order on all ranks."""
@@ -94,7 +94,7 @@ class Watcher:
 
     begun: Callable[[dict], None] = lambda header: None
     measured: Callable[[list[dict]], None] = lambda rows: None
-    progress: Callable[[str, int, int], None] = lambda what, done, of: None
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None
 
 
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, buffers: Buffers | None = None) -> Result:
@@ -124,44 +124,44 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
 def _limited(watcher: Watcher, activity: Activity) -> Watcher:
     """Return the watcher with each measurement as a stage limited by the deadline: timed code has no guard."""
 
-    def progress(what: str, done: int, of: int) -> None:
+    def progress(what: str, done: int, total: int) -> None:
         activity.limit(f"a sweep: {what}")
-        watcher.progress(what, done, of)
+        watcher.progress(what, done, total)
 
     return replace(watcher, progress=progress)
 
 
-def _fits(made: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
+def _fits(measured: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
     """Return the fits of host memory: the models cover only messages, and a device's time has more terms. A choice of
     auto has no model of its own.
     """
-    own = [row for row in made if rows.asked_name(row) != AUTO and row["device"] == CPU]
-    return fit_sweep(own, bounds.calibration, topology)
+    of_host = [row for row in measured if rows.asked_name(row) != AUTO and row["device"] == CPU]
+    return fit_sweep(of_host, bounds.calibration, topology)
 
 
 def _measure_all(bench: "_Bench", passes: int, watcher: Watcher, result: Result) -> None:
     """Add the rows of all jobs to the result: of several passes the quieter ones."""
-    held = []
+    kept = []
     for jobs in bench.jobs():
         ready = bench.prepare(jobs)
         fresh = bench.measure(ready)
         watcher.measured(fresh)
         result.rows += fresh
         if passes > 1:
-            held.append(ready)
+            kept.append(ready)
         else:
             ready.free()
     for _ in range(1, passes):
-        again = [row for ready in held for row in bench.measure(ready)]
+        again = [row for ready in kept for row in bench.measure(ready)]
         result.rows = [rows.quieter(*pair) for pair in zip(result.rows, again, strict=True)]
-    for ready in held:
+    for ready in kept:
         ready.free()
 
 
 def _protocol(asked: Sweep) -> dict:
     protocol = asked.protocol
-    own = {name: getattr(protocol, name) for name in protocol.__slots__}
-    return own | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
+    entries = {name: getattr(protocol, name) for name in protocol.__slots__}
+    return entries | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class _Bench:
         asked, entries, refusals = self._asked, {}, {}
         for tag, each in enumerate(self._contenders):
             algorithm, wire, way = each
-            own = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
+            measured = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
             ready = partial(
                 prepare,
                 algorithm=algorithm,
@@ -233,25 +233,27 @@ class _Bench:
                 way=way,
             )
             try:
-                entries[each] = [ContenderTrial(job, ready(job)) for job in own]
+                entries[each] = [ContenderTrial(job, ready(job)) for job in measured]
             except Refusal as reason:
-                refusals[each] = rows.refused(rows.identity(own[0], algorithm, None, wire, way), str(reason))
-        verdicts = [self._judge(*entry, tag) for tag, own in enumerate(entries.values()) for entry in own]
+                refusals[each] = rows.refused(rows.identity(measured[0], algorithm, None, wire, way), str(reason))
+        verdicts = [self._judge(*entry, tag) for tag, measured in enumerate(entries.values()) for entry in measured]
         return _Ready(next(iter(jobs.values())), entries, refusals, verdicts)
 
     def measure(self, ready: _Ready) -> list[dict]:
         """Return the rows of all contenders on one job, in the order asked for."""
         entries = list(chain.from_iterable(ready.entries.values()))
         what = f"{ready.job.nbytes:,} bytes of {ready.job.numbers.name}"
-        told = partial(self._watcher.progress, what)
-        samples = measure_trials(self._transport, entries, self._asked.protocol, told)
+        progress = partial(self._watcher.progress, what)
+        samples = measure_trials(self._transport, entries, self._asked.protocol, progress)
         sent = zip(*self._transport.gather_json([trial.bytes_sent for _, trial in entries]), strict=True)
-        found = zip(entries, samples, ready.verdicts, map(_busiest, sent), strict=True)
-        own_rows = iter([self._row(*each) for each in found])
-        made = {each: rows.fastest([next(own_rows) for _ in own]) for each, own in ready.entries.items()}
-        base = next((row for row in made.values() if row["algorithm"] == NATIVE), None)
-        made = {each: rows.with_speedup(row, base, self._asked.protocol.seed) for each, row in made.items()}
-        return [ready.refusals[each] if each in ready.refusals else made[each] for each in self._contenders]
+        results = zip(entries, samples, ready.verdicts, map(_busiest, sent), strict=True)
+        measured = iter([self._row(*each) for each in results])
+        by_contender = {each: rows.fastest([next(measured) for _ in trials]) for each, trials in ready.entries.items()}
+        base = next((row for row in by_contender.values() if row["algorithm"] == NATIVE), None)
+        by_contender = {
+            each: rows.with_speedup(row, base, self._asked.protocol.seed) for each, row in by_contender.items()
+        }
+        return [ready.refusals[each] if each in ready.refusals else by_contender[each] for each in self._contenders]
 
     def _judge(self, job: MeasuredAllReduce, trial: PreparedTrial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:

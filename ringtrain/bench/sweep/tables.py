@@ -135,8 +135,8 @@ def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
         return []
     pairs = ((row["first"], row["second"], row["latency_s"], row["bytes_per_s"]) for row in rows)
     cells = (("pair", f"{a}", f"{b}:", format_seconds(latency), format_rate(rate)) for a, b, latency, rate in pairs)
-    found = worst_pairs(rows)
-    slow, thin = ((found[kind]["first"], found[kind]["second"]) for kind in ("latency", "bandwidth"))
+    worst = worst_pairs(rows)
+    slow, thin = ((worst[kind]["first"], worst[kind]["second"]) for kind in ("latency", "bandwidth"))
     return [
         *text_lines(cells, "lrrrr"),
         f"worst pairs: latency {slow[0]} and {slow[1]}, bandwidth {thin[0]} and {thin[1]}",
@@ -152,8 +152,8 @@ def fit_lines(fits: Iterable[dict]) -> list[str]:
         what = f"{group['dtype']} {group['op']}{wire}, {group['placement']} place"
         lines += [f"# fit of {what}:"] if group["models"] else []
         lines += [f"#   {_model(name, model)}" for name, model in group["models"].items()]
-        beside = [found for found in group["crossovers"] if NATIVE in found["algorithms"]]
-        lines += [f"#   {_crossover(found)}" for found in beside or group["crossovers"]]
+        beside = [crossing for crossing in group["crossovers"] if NATIVE in crossing["algorithms"]]
+        lines += [f"#   {_crossover(crossing)}" for crossing in beside or group["crossovers"]]
     return lines
 
 
@@ -180,10 +180,10 @@ def _regime(work: dict, regime: dict) -> str:
     return f"{since}{' + '.join(start)} + n x ({' + '.join(slope)}) ns"
 
 
-def _crossover(found: dict) -> str:
-    a, b = found["algorithms"]
-    predicted = ", ".join(format_bytes(nbytes) for nbytes in found["predicted_bytes"])
-    measured = ", ".join(f"{format_bytes(low)} to {format_bytes(high)}" for low, high in found["measured_bytes"])
+def _crossover(crossing: dict) -> str:
+    a, b = crossing["algorithms"]
+    predicted = ", ".join(format_bytes(nbytes) for nbytes in crossing["predicted_bytes"])
+    measured = ", ".join(f"{format_bytes(low)} to {format_bytes(high)}" for low, high in crossing["measured_bytes"])
     return f"{a} and {b} cross: predicted {predicted or 'nowhere'}, measured {measured or 'nowhere'}"
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ringtrain.errors import DivergedError, UsageError, plain
-from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RanksLost
 from ringtrain.report.records import lines_of, read_record
 from ringtrain.report.screen.words import ranks_lost
@@ -123,21 +122,22 @@ def read_iterations(folder) -> list[dict]:
     processes = _read_processes(folder)
     records = (each for process in processes for each in process.iterations)
     rows = {
-        found["iteration"]: {each.name: found.get(each.name) for each in fields(Iteration)} | {"seconds": point.seconds}
-        for found, point in zip(records, _points(processes)[0], strict=True)
+        record["iteration"]: {each.name: record.get(each.name) for each in fields(Iteration)}
+        | {"seconds": point.seconds}
+        for record, point in zip(records, _points(processes)[0], strict=True)
     }
-    for found in (each for process in processes for each in process.tests):
-        row = rows.get(found["iteration"])
-        if row is not None and found["test_loss"] is not None:
-            row |= {name: found[name] for name in ("test_loss", "test_accuracy")}
-            row |= {plain(name): value for name, value in (found.get("test_metrics") or {}).items() if name not in row}
+    for record in (each for process in processes for each in process.tests):
+        row = rows.get(record["iteration"])
+        if row is not None and record["test_loss"] is not None:
+            row |= {name: record[name] for name in ("test_loss", "test_accuracy")}
+            row |= {plain(name): value for name, value in (record.get("test_metrics") or {}).items() if name not in row}
     return list(rows.values())
 
 
 def _read_processes(folder) -> list["_Process"]:
     processes = _processes(_records(Path(folder) / LOG))
     if not processes:
-        raise UsageError(texts.NO_RUN(folder=folder, why=f"its {LOG} has no start of a run"))
+        raise _no_run(folder, f"its {LOG} has no start of a run")
     return processes
 
 
@@ -150,33 +150,37 @@ def _records(path: Path) -> list[dict]:
                     f"{path} has {size:,} bytes; a log that is read as a whole has at most {LARGEST_BYTES:,}: give a "
                     "run folder with a part of it"
                 )
-            return [found for found in map(read_record, lines_of(log)) if found is not None]
+            return [record for record in map(read_record, lines_of(log)) if record is not None]
     except (FileNotFoundError, NotADirectoryError):
         why = f"it has no {LOG}" if path.parent.exists() else "it is not there"
-        raise UsageError(texts.NO_RUN(folder=path.parent, why=why)) from None
+        raise _no_run(path.parent, why) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
+def _no_run(folder, why: str) -> UsageError:
+    return UsageError(f"{folder} is not a run's folder: {why}. Give folders that `ringtrain train` made")
+
+
 def _processes(records: Sequence[dict]) -> list[_Process]:
-    found: list[_Process] = []
+    processes: list[_Process] = []
     for record in records:
         kind = record["event"]
         if kind == "start":
-            found.append(_Process(record))
-        elif not found:
+            processes.append(_Process(record))
+        elif not processes:
             continue
         elif kind == "iteration":
-            found[-1].iterations.append(record)
+            processes[-1].iterations.append(record)
         elif kind in ("epoch", "evaluation"):
-            found[-1].tests.append(record)
+            processes[-1].tests.append(record)
         elif kind == "note":
-            found[-1].notes.append(record["text"])
+            processes[-1].notes.append(record["text"])
         elif kind == "lost":
-            found[-1].notes.append(ranks_lost(RanksLost(**{name: record[name] for name in RanksLost.__slots__})))
+            processes[-1].notes.append(ranks_lost(RanksLost(**{name: record[name] for name in RanksLost.__slots__})))
         else:
-            found[-1].last[kind] = record
-    return found
+            processes[-1].last[kind] = record
+    return processes
 
 
 def _finished(processes: Sequence[_Process]) -> int:
@@ -244,17 +248,17 @@ def _bytes(process: _Process, seen: dict[int, int], examples: int, nbytes: float
 
 def _between(known: Sequence[tuple[int, float]], at: int) -> float | None:
     """Interpolate the bytes at this many examples; None outside the known points."""
-    place = bisect_left(known, at, key=lambda pair: pair[0])
-    if place == len(known):
+    index = bisect_left(known, at, key=lambda pair: pair[0])
+    if index == len(known):
         return None
-    (x1, y1), (x0, y0) = known[place], known[max(place - 1, 0)]
+    (x1, y1), (x0, y0) = known[index], known[max(index - 1, 0)]
     return y1 if at == x1 else y0 + (y1 - y0) * (at - x0) / (x1 - x0)
 
 
-def run_names(places: list[Path]) -> list[str]:
+def run_names(folders: list[Path]) -> list[str]:
     """Return the folders' names, each with as many parents as make all names different."""
-    for depth in range(1, 1 + max(len(place.parts) for place in places)):
-        names = ["/".join(place.parts[-depth:]) for place in places]
-        if len(set(names)) == len(set(places)):
+    for depth in range(1, 1 + max(len(folder.parts) for folder in folders)):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(set(folders)):
             return names
-    return [str(place) for place in places]
+    return [str(folder) for folder in folders]

@@ -37,14 +37,16 @@ def variants_by_seed(runs: Sequence[RunLog]) -> dict[str, str]:
     alike: dict[str, list[RunLog]] = {}
     for run in runs:
         alike.setdefault(_settings(run), []).append(run)
-    found: dict[str, str] = {run.name: run.name for run in runs}
-    for own in alike.values():
-        seeds = {run.start.get("seed") for run in own}
-        if len(seeds) == len(own) > 1:
-            names = [run.name for run in own]
+    names_of_variants: dict[str, str] = {run.name: run.name for run in runs}
+    for group in alike.values():
+        seeds = {run.start.get("seed") for run in group}
+        if len(seeds) == len(group) > 1:
+            names = [run.name for run in group]
             shared = _shared_name(names)
-            found |= dict.fromkeys(names, names[0] if shared in ("", *found.values()) else shared)
-    return found
+            names_of_variants |= dict.fromkeys(
+                names, names[0] if shared in ("", *names_of_variants.values()) else shared
+            )
+    return names_of_variants
 
 
 def _settings(run: RunLog) -> str:
@@ -60,8 +62,8 @@ def _settings(run: RunLog) -> str:
 def _shared_name(names: Sequence[str]) -> str:
     """Return what all names begin with, in whole words and numbers, without a last "seed": a-seed-1, a-seed-2 → a."""
     words = [re.findall(r"[^\W\d_]+|\d+|[\W_]+", name) for name in names]
-    shared = takewhile(lambda own: len(set(own)) == 1, zip(*words, strict=False))
-    return re.sub(r"[\W_]*(seed)?[\W_]*$", "", "".join(own[0] for own in shared))
+    shared = takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
+    return re.sub(r"[\W_]*(seed)?[\W_]*$", "", "".join(column[0] for column in shared))
 
 
 # ── means ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -74,22 +76,26 @@ def variant_rows(rows: Sequence[dict]) -> list[dict]:
     of_variant: dict[str, list[dict]] = {}
     for row in rows:
         of_variant.setdefault(row["variant"], []).append(row)
-    found = [_variant_row(name, own) for name, own in of_variant.items()]
-    score, sign = ("test_accuracy", 1) if any(row["test_accuracy"] is not None for row in found) else ("test_loss", -1)
+    variants = [_variant_row(name, group) for name, group in of_variant.items()]
+    score, sign = (
+        ("test_accuracy", 1) if any(row["test_accuracy"] is not None for row in variants) else ("test_loss", -1)
+    )
     for front, cost in COSTS.items():
-        points = {row["name"]: (row[cost], -sign * row[score]) for row in found if None not in (row[cost], row[score])}
-        for row in found:
+        points = {
+            row["name"]: (row[cost], -sign * row[score]) for row in variants if None not in (row[cost], row[score])
+        }
+        for row in variants:
             point = points.get(row["name"])
             row[front] = None if point is None else not any(_dominates(other, point) for other in points.values())
-    return found
+    return variants
 
 
-def _variant_row(name: str, own: Sequence[dict]) -> dict:
-    ended = [row for row in own if row["outcome"] in ENDED]
-    told = next((row for row in own if row["strategy"] is not None), own[0])
-    seeds = [row["seed"] for row in own if row["seed"] is not None]
-    row: dict[str, Any] = {"name": name, "runs": len(own), "ended": len(ended), "seeds": seeds}
-    row |= {key: told[key] for key in ("strategy", "exact", "ranks", "nodes")}
+def _variant_row(name: str, group: Sequence[dict]) -> dict:
+    ended = [row for row in group if row["outcome"] in ENDED]
+    identity = next((row for row in group if row["strategy"] is not None), group[0])
+    seeds = [row["seed"] for row in group if row["seed"] is not None]
+    row: dict[str, Any] = {"name": name, "runs": len(group), "ended": len(ended), "seeds": seeds}
+    row |= {key: identity[key] for key in ("strategy", "exact", "ranks", "nodes")}
     for key in MEANS:
         values = [value for each in ended if (value := _figure(each, key)) is not None and isfinite(value)]
         row[key] = mean(values) if values else None

@@ -9,10 +9,20 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from ringtrain.humanize import plural
-from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.comparison.over_seeds import ENDED
-from ringtrain.report.comparison.scores import LOSS, DrawnScore, Of, second_score, series
+from ringtrain.report.comparison.scores import (
+    ACCURACY,
+    BYTES_AXIS,
+    LOSS,
+    TEST_CURVE,
+    TIME_AXIS,
+    TRAIN_CURVE,
+    Coordinate,
+    DrawnScore,
+    second_score,
+    series,
+)
 from ringtrain.report.figure import accuracy_view, loss_view, small_print
 from ringtrain.show.figures import COLOURS, GREY, broken, entitle, name_rows, new_figure, running_mean, say, thin_out
 
@@ -22,14 +32,14 @@ if TYPE_CHECKING:
 
 # The first line is whole and the widest: another one on it, as of an exact strategy, lets it show through its gaps.
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-AGAINST: tuple[tuple[str, str, Of], ...] = (
-    ("seconds", texts.TIME_AXIS(), lambda point: point.seconds),
+AGAINST: tuple[tuple[str, str, Coordinate], ...] = (
+    ("seconds", TIME_AXIS, lambda point: point.seconds),
     ("examples", "examples", lambda point: point.examples),
-    ("bytes", texts.BYTES_AXIS(), lambda point: None if point.nbytes is None else point.nbytes / 1e6),
+    ("bytes", BYTES_AXIS, lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
 FRONTS = (
-    ("pareto_time", "seconds", 1.0, texts.TIME_AXIS()),
-    ("pareto_bytes", "bytes_sent", 1e-6, texts.BYTES_AXIS()),
+    ("pareto_time", "seconds", 1.0, TIME_AXIS),
+    ("pareto_bytes", "bytes_sent", 1e-6, BYTES_AXIS),
 )
 FRONT: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--"}
 OPACITY = 0.18  # of a band
@@ -102,23 +112,23 @@ def _put_words(figure: "Figure", runs: Sequence[RunLog]) -> None:
     """Write models, data sets and ranks above, unless there are many, and where the figures come from below."""
     facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
     ranks = {run.start.get("ranks") for run in runs}
-    what = " and ".join(sorted(texts.MODEL_ON_DATA(model=model, data=data) for model, data in facts))
+    what = " and ".join(sorted(f"{model} on {data}" for model, data in facts))
     where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
     entitle(figure, ", ".join([what, *where] if len(facts) < 3 else where), small_print([run.start for run in runs]))
 
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _curves(
-    axes: "Axes", groups: Groups, looks: Looks, against: tuple[str, str, Of], score: DrawnScore, curve: Callable
+    axes: "Axes", groups: Groups, looks: Looks, against: tuple[str, str, Coordinate], score: DrawnScore, curve: Callable
 ) -> None:
     """Draw training as a thin running mean, tests as points on a line, with a band if they are means."""
     name, label, x_of = against
     for number, ((_, runs), look) in enumerate(zip(groups, looks, strict=True)):
-        x, y, _ = curve([run.train for run in runs], x_of, score.of)
+        x, y, _ = curve([run.train for run in runs], x_of, score.value)
         if x:
             thin = thin_out(x, running_mean(y))
             axes.plot(*(broken(*thin) if name == "seconds" else thin), linewidth=0.9, alpha=0.55, color=look["color"])
-        x, y, sd = curve([run.test for run in runs], x_of, score.of)
+        x, y, sd = curve([run.test for run in runs], x_of, score.value)
         if x:
             size, width = 2 if len(x) > 60 else 4, _width_of_line(number, len(groups))
             axes.plot(x, y, linewidth=width, marker="o", markersize=size + width / 2, **look)
@@ -130,15 +140,15 @@ def _curves(
     if name == "examples":
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if not axes.lines:
-        say(axes, texts.NOT_RECORDED(what="bytes" if name == "bytes" else score.name))
+        say(axes, f"no run has recorded {'bytes' if name == 'bytes' else score.name}")
 
 
-def series_of_one(curves: Sequence[Sequence[Point]], x_of: Of, y_of: Of) -> tuple[list, list, list]:
+def series_of_one(curves: Sequence[Sequence[Point]], x_of: Coordinate, y_of: Coordinate) -> tuple[list, list, list]:
     """Return (x, y, no standard deviations) of the one curve."""
     return *series(curves[0], x_of, y_of), []
 
 
-def mean_curve(curves: Sequence[Sequence[Point]], x_of: Of, y_of: Of) -> tuple[list, list, list]:
+def mean_curve(curves: Sequence[Sequence[Point]], x_of: Coordinate, y_of: Coordinate) -> tuple[list, list, list]:
     """Return means of x, and means and standard deviations of y, at the numbers of examples that all curves have."""
     at: dict[int, list[tuple]] = {}
     for point in (point for curve in curves for point in curve):
@@ -178,7 +188,7 @@ def _speeds(rows: Sequence[dict], axes: "Axes", looks: Looks) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="x", nbins=5)
     if not axes.patches:
-        say(axes, texts.NOT_RECORDED(what="its speed"))
+        say(axes, "no run has recorded its speed")
 
 
 def _bytes_by_rank(rows: Sequence[dict], axes: "Axes", looks: Looks) -> None:
@@ -192,7 +202,7 @@ def _bytes_by_rank(rows: Sequence[dict], axes: "Axes", looks: Looks) -> None:
         axes.barh(places, [each / 1e6 for each in shown], color=look["color"], height=0.85 * height)
     _name_bars(axes, rows, "sent, MB: a bar a rank" if few_ranks else "sent, MB: least, median and most of all ranks")
     if not any(sent):
-        say(axes, texts.NOT_RECORDED(what="bytes"))
+        say(axes, "no run has recorded bytes")
 
 
 def _name_bars(axes: "Axes", rows: Sequence[dict], label: str) -> None:
@@ -224,11 +234,11 @@ def _front(
             points += [(x, y)] if variant[front] else []
     points.sort()
     axes.step([x for x, _ in points], [y for _, y in points], where="post", zorder=0, **FRONT)
-    axes.set(xlabel=label, ylabel=texts.ACCURACY_AXIS() if has_accuracy else texts.LOSS_AXIS())
+    axes.set(xlabel=label, ylabel=(ACCURACY if has_accuracy else LOSS).label)
     axes.locator_params(axis="x", nbins=6)
     axes.margins(0.12)
     if not points:
-        say(axes, texts.NOT_RECORDED(what="both"))
+        say(axes, "no run has recorded both")
 
 
 # ── legend ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -238,8 +248,8 @@ def _kinds_of_curves() -> list:
 
     grey: dict = {"color": GREY}
     return [
-        Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=texts.TEST_CURVE(), **grey),
-        Line2D([], [], linewidth=0.9, alpha=0.55, label=texts.TRAIN_CURVE(), **grey),
+        Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=TEST_CURVE, **grey),
+        Line2D([], [], linewidth=0.9, alpha=0.55, label=TRAIN_CURVE, **grey),
     ]
 
 

@@ -85,7 +85,7 @@ def _row(run: RunLog) -> dict:
         "exposed_share": end.get("exposed_share"),
         "held_bytes": _held(ranks),
         "updates_per_s": _rates(ranks),
-        "lag": {name: _lag(found) for name, found in (ranks.get("lag") or {}).items()},
+        "lag": {name: _lag(lags) for name, lags in (ranks.get("lag") or {}).items()},
     }
     return row | {name: ranks.get(name) for name in BY_RANK}
 
@@ -107,7 +107,7 @@ def _held(ranks: Mapping) -> list[int | None] | None:
     parts = [ranks.get(name) for name in ("weights_bytes", "gradient_bytes", "state_bytes")]
     if None in parts:
         return None
-    return [None if None in own else sum(own) for own in zip(*parts, strict=True)]
+    return [None if None in parts_of_rank else sum(parts_of_rank) for parts_of_rank in zip(*parts, strict=True)]
 
 
 def _rates(ranks: Mapping) -> list[float | None] | None:
@@ -167,8 +167,8 @@ def _difference(runs: Sequence[RunLog], key: str, what: str, variants: Mapping[s
     for run in runs:
         values.setdefault(variants.get(run.name, run.name), []).append(_words(run.start.get(key, BEFORE.get(key))))
     holders: dict[str, list[str]] = {}
-    for name, own in values.items():
-        holders.setdefault(", ".join(sorted(set(own), key=own.index)), []).append(name)
+    for name, group in values.items():
+        holders.setdefault(", ".join(sorted(set(group), key=group.index)), []).append(name)
     if len(holders) < 2:
         return None
     usual = max(holders, key=lambda value: len(holders[value]))

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.report import texts
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.screen.words import metric_name
 
-Of = Callable[[Point], float | None]
+TIME_AXIS, BYTES_AXIS = "time, s", "sent by all ranks, MB"
+TRAIN_CURVE, TEST_CURVE = "train, running mean", "test"
+Coordinate = Callable[[Point], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +18,14 @@ class DrawnScore:
 
     name: str
     label: str
-    of: Of
+    value: Coordinate
     is_accuracy: bool = False
 
 
-LOSS = DrawnScore("loss", texts.LOSS_AXIS(), lambda point: point.loss)
+LOSS = DrawnScore("loss", "loss", lambda point: point.loss)
 ACCURACY = DrawnScore(
     "accuracy",
-    texts.ACCURACY_AXIS(),
+    "accuracy, %",
     lambda point: None if point.accuracy is None else 100 * point.accuracy,
     is_accuracy=True,
 )
@@ -39,7 +40,7 @@ def second_score(runs: Sequence[RunLog]) -> DrawnScore:
     return DrawnScore(metric_name(metric), metric_name(metric), lambda point: point.metrics.get(metric))
 
 
-def series(points: Sequence[Point], x_of: Of, y_of: Of) -> tuple[list[float], list[float]]:
+def series(points: Sequence[Point], x_of: Coordinate, y_of: Coordinate) -> tuple[list[float], list[float]]:
     """Return the coordinates of the points that have both."""
     pairs = [(x_of(point), y_of(point)) for point in points]
     whole = [(x, y) for x, y in pairs if x is not None and y is not None]

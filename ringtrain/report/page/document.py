@@ -8,9 +8,8 @@ from ringtrain.report.comparison.plot import comparison_figure
 from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.comparison.table import GROUPS, NAME
 from ringtrain.report.figure import date_of, few, title_of
-from ringtrain.report.page import texts
 from ringtrain.report.page.inputs import ReportedRun
-from ringtrain.report.page.sections import glance, sections, setting
+from ringtrain.report.page.sections import CURVES, glance, sections, setting
 from ringtrain.report.page.style import CSS
 from ringtrain.show.figures import inline
 from ringtrain.show.html import Html, columns_table, items, table, tag
@@ -59,8 +58,8 @@ def _of_several(runs: Sequence[ReportedRun]) -> Iterable[Html]:
     logs = [run.log for run in runs]
     rows = rows_of(logs)
     yield tag("h1", f"{len(runs)} runs: {few(log.name for log in logs)}")
-    yield tag("h2", texts.CURVES())
-    yield inline(partial(comparison_figure, logs, rows, tall=True), texts.CURVES())
+    yield tag("h2", CURVES)
+    yield inline(partial(comparison_figure, logs, rows, tall=True), CURVES)
     yield tag("h2", "Figures")
     for shown in filter(None, shown_columns(GROUPS, rows)):  # the tables of `ringtrain compare`
         yield columns_table([NAME, *shown], rows)
@@ -79,9 +78,9 @@ def _of_several(runs: Sequence[ReportedRun]) -> Iterable[Html]:
 
 def _differences(runs: Sequence[ReportedRun]) -> Html:
     """Return a line for each fact or setting that is not the same in all runs."""
-    told = [_facts(run) for run in runs]
-    keys = dict.fromkeys(key for each in told for key in each)
-    lines = [[key, *(each.get(key, NOTHING) for each in told)] for key in keys]
+    facts_by_run = [_facts(run) for run in runs]
+    keys = dict.fromkeys(key for each in facts_by_run for key in each)
+    lines = [[key, *(each.get(key, NOTHING) for each in facts_by_run)] for key in keys]
     different = [line for line in lines if len(set(line[1:])) > 1]
     if not different:
         return tag("p", "no setting and no fact of the environment differs")
@@ -90,5 +89,5 @@ def _differences(runs: Sequence[ReportedRun]) -> Html:
 
 def _facts(run: ReportedRun) -> dict[str, str]:
     start = run.log.start | {"date": date_of(run.log.start), "hosts": few(run.log.start.get("hosts") or [])}
-    found = {key: setting(start.get(key) or None) for key in FACTS}
-    return found | {key: setting(value) for key, value in sorted(run.config.items()) if key not in NOT_COMPARED}
+    facts = {key: setting(start.get(key) or None) for key in FACTS}
+    return facts | {key: setting(value) for key, value in sorted(run.config.items()) if key not in NOT_COMPARED}

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from ringtrain.errors import plain
 from ringtrain.humanize import format_bytes
 from ringtrain.show.figures import COLOURS, name_rows, new_figure
-from ringtrain.template import Template
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,7 +14,7 @@ MOST_BUCKETS = 16
 MOST_COUNTS = 20  # classes of a matrix that has its counts in its cells
 MOST_NAMES = 50  # and their names at its sides
 NAME_WIDTH = 24  # characters of a class
-SHARES = ("#d6e6f4", "#1f6fb8")  # of none and of all: seen on white and on black
+SHARES = ("#d6e6f4", "#1f6fb8")  # colours of 0 % and 100 %; legible on light and dark
 
 
 def buckets_figure(buckets: Sequence[dict]) -> "Figure":
@@ -34,10 +33,7 @@ def buckets_figure(buckets: Sequence[dict]) -> "Figure":
         values = [1e3 * (each[key] or 0.0) for each in shown]
         axes.barh(range(len(shown)), values, height=height, color=colour, label=label)
     names = [
-        Template("{what}, {size}\n{spans}")(
-            what=plain(each["what"]), spans=_shortened(each["spans"], 44), size=format_bytes(each["nbytes"])
-        )
-        for each in shown
+        f"{plain(each['what'])}, {format_bytes(each['nbytes'])}\n{_shortened(each['spans'], 44)}" for each in shown
     ]
     name_rows(axes, names, "ms an iteration, rank 0, median of the last ones", 8)
     axes.margins(x=0.05)

@@ -57,7 +57,7 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
         else ""
     )
     trace = _trace(trace_path, elsewhere, left_out)
-    found = (
+    evaluation = (
         metrics.read_metrics(metrics_path)
         if metrics_path is not None
         else _optional(
@@ -67,22 +67,22 @@ def read_reported(folder: Path, name: str, metrics_path: Path | None = None) -> 
             left_out,
         )
     )
-    if found is not None and found.confusion is None:
-        left_out.append(f"confusion matrix: {found.path} has none, as of a loss without exclusive classes")
+    if evaluation is not None and evaluation.confusion is None:
+        left_out.append(f"confusion matrix: {evaluation.path} has none, as of a loss without exclusive classes")
     if not (log.exchange or {}).get("buckets"):
         left_out.append(
             "communication by bucket: the log has no record of it, as of one rank or a run that was cut short"
         )
-    return ReportedRun(log, config, trace, trace_path, found, left_out)
+    return ReportedRun(log, config, trace, trace_path, evaluation, left_out)
 
 
 def _trace(path: Path, elsewhere: str, left_out: list[str]) -> Mapping[int, Sequence[Slice]]:
-    found = _optional(
+    trace = _optional(
         path, read_trace, elsewhere or "timeline: the run was not traced; `ringtrain train --trace` does", left_out
     )
-    if found is not None and not any(found.values()):
+    if trace is not None and not any(trace.values()):
         left_out.append(f"timeline: {path} holds no iteration")
-    return found or {}
+    return trace or {}
 
 
 def _optional(path: Path, read, absent: str, left_out: list[str]):

@@ -50,5 +50,5 @@ class EvaluationFile:
 def read_metrics(path, opener: Callable[[str, int], int] | None = None) -> EvaluationFile:
     """Read the file of an evaluation. ``opener``: as of :func:`open`. Raises UsageError."""
     rules = {"low": 0, "high": 1e18, "plain": True}
-    found = load(EvaluationFile, path, TITLE, rules, opener=opener)
-    return replace(found, path=str(path))
+    evaluation = load(EvaluationFile, path, TITLE, rules, opener=opener)
+    return replace(evaluation, path=str(path))

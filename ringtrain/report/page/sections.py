@@ -8,7 +8,6 @@ from ringtrain.config.record import config_fields
 from ringtrain.humanize import format_seconds, plural
 from ringtrain.report.comparison.table import format_figures
 from ringtrain.report.figure import date_of, few
-from ringtrain.report.page import texts
 from ringtrain.report.page.figures import MOST_BUCKETS, buckets_figure, confusion_figure
 from ringtrain.report.page.inputs import ReportedRun
 from ringtrain.report.page.metrics import BY_CLASS, ClassResult
@@ -19,6 +18,8 @@ from ringtrain.show.figures import inline
 from ringtrain.show.html import Html, columns_table, facts, items, table, tag
 from ringtrain.show.tables import NOTHING, Column
 
+CURVES, COMMUNICATION, TIMELINE = "Learning curves", "Communication", "Timeline of the ranks"
+CLASSES = "Results by class"
 MOST_CLASSES = 50  # lines of a table
 MIB = 1 << 20
 Parts = Iterator[Html]
@@ -45,7 +46,7 @@ def glance(row: Mapping) -> Html:
 
 def curves(run: ReportedRun) -> Parts:
     if run.log.train:
-        yield inline(partial(curves_figure, run.log), texts.CURVES())
+        yield inline(partial(curves_figure, run.log), CURVES)
 
 
 # ── communication ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -55,7 +56,7 @@ def communication(run: ReportedRun) -> Parts:
     if share is not None and (run.log.start.get("ranks") or 0) > 1:
         yield tag("p", f"{100 * share:.1f} % of the training time, rank 0 waited for communication.")
     if buckets:
-        yield inline(partial(buckets_figure, buckets), f"{texts.COMMUNICATION()}, {run.log.name}")
+        yield inline(partial(buckets_figure, buckets), f"{COMMUNICATION}, {run.log.name}")
     if len(buckets) > MOST_BUCKETS:
         yield tag("p", f"the {MOST_BUCKETS} buckets of {len(buckets):,} that take longest", class_="pale")
     if run.log.ranks:
@@ -83,45 +84,49 @@ def _by_rank(ranks: Mapping) -> Html:
     known = [column for column in RANK_COLUMNS if ranks.get(column.key) and None not in ranks[column.key]]
     values = {column.key: ranks[column.key] for column in known}
     count = max(map(len, values.values()), default=0)
-    names = [texts.RANK(rank=rank) for rank in range(count)]
+    names = [f"rank {rank}" for rank in range(count)]
     if count > MOST_RANKS:
         names = ["least", "median", "most"]
-        values = {key: [min(own), median(own), max(own)] for key, own in values.items()}
-    rows = [{"name": name} | {key: own[i] for key, own in values.items()} for i, name in enumerate(names)]
+        values = {key: [min(figures), median(figures), max(figures)] for key, figures in values.items()}
+    rows = [{"name": name} | {key: figures[i] for key, figures in values.items()} for i, name in enumerate(names)]
     return columns_table([Column("name", "", left=True), *known], rows)
 
 
 def timeline(run: ReportedRun) -> Parts:
     traced = {rank: slices for rank, slices in run.trace.items() if slices}
     if traced:
-        yield inline(partial(timeline_figure, traced), f"{texts.TIMELINE()}, {run.log.name}")
+        yield inline(partial(timeline_figure, traced), f"{TIMELINE}, {run.log.name}")
         shown = plural(min(len(traced), MOST_RANKS), "rank")
-        told = (
+        caption = (
             f"{shown} of {len(traced)}, the last traced iterations; all of it: {run.trace_path} in "
             "https://ui.perfetto.dev"
         )
-        yield tag("p", told, class_="pale")
+        yield tag("p", caption, class_="pale")
 
 
 # ── classes ───────────────────────────────────────────────────────────────────────────────────────────────────
 def classes(run: ReportedRun) -> Parts:
-    found = run.metrics
-    if found is None or not found.classes:
+    evaluation = run.metrics
+    if evaluation is None or not evaluation.classes:
         return
-    told = f"{found.split} part, iteration {found.iteration:,}: {found.checkpoint}"
-    yield tag("p", told, class_="pale")
-    if found.confusion is not None:
-        names = [each.name for each in found.classes]
-        yield inline(partial(confusion_figure, found.confusion, names), f"{texts.CLASSES()}, {run.log.name}")
-    shown = sorted(found.classes, key=_f1)[:MOST_CLASSES] if len(found.classes) > MOST_CLASSES else found.classes
-    if len(shown) < len(found.classes):
-        yield tag("p", f"the {len(shown)} classes of {len(found.classes):,} with the least F1")
+    caption = f"{evaluation.split} part, iteration {evaluation.iteration:,}: {evaluation.checkpoint}"
+    yield tag("p", caption, class_="pale")
+    if evaluation.confusion is not None:
+        names = [each.name for each in evaluation.classes]
+        yield inline(partial(confusion_figure, evaluation.confusion, names), f"{CLASSES}, {run.log.name}")
+    shown = (
+        sorted(evaluation.classes, key=_f1)[:MOST_CLASSES]
+        if len(evaluation.classes) > MOST_CLASSES
+        else evaluation.classes
+    )
+    if len(shown) < len(evaluation.classes):
+        yield tag("p", f"the {len(shown)} classes of {len(evaluation.classes):,} with the least F1")
     head = ["class", *(metric_name(name) for name in BY_CLASS)]
     yield table(head, ([each.name, *map(_value, each.values)] for each in shown))
 
 
-def _f1(found: ClassResult) -> float:
-    return -1.0 if found.f1 is None else found.f1
+def _f1(result: ClassResult) -> float:
+    return -1.0 if result.f1 is None else result.f1
 
 
 def _value(value: float | None) -> str:
@@ -158,7 +163,7 @@ def setting(value) -> str:
 def environment(run: ReportedRun) -> Parts:
     start = run.log.start
     ranks, nodes = start.get("ranks"), start.get("nodes")
-    found = [
+    lines = [
         ("date", date_of(start)),
         ("ranks", ranks and nodes and f"{plural(ranks, 'rank')} on {plural(nodes, 'node')}"),
         ("hosts", few(start.get("hosts") or [])),
@@ -175,7 +180,7 @@ def environment(run: ReportedRun) -> Parts:
         ("optimizer", start.get("optimizer")),
         ("rate", ", ".join(filter(None, (start.get("lr") and setting(start["lr"]), start.get("schedule"))))),
     ]
-    yield facts([(name, str(value)) for name, value in found if value])
+    yield facts([(name, str(value)) for name, value in lines if value])
 
 
 def _with_count(start: Mapping, name: str, count: str, noun: str) -> str | None:
@@ -201,10 +206,10 @@ def left_out(run: ReportedRun) -> Parts:
 
 
 OF_ONE = {
-    texts.CURVES(): curves,
-    texts.COMMUNICATION(): communication,
-    texts.TIMELINE(): timeline,
-    texts.CLASSES(): classes,
+    CURVES: curves,
+    COMMUNICATION: communication,
+    TIMELINE: timeline,
+    CLASSES: classes,
     "Configuration": configuration,
     "Environment": environment,
     "Notes and end": notes_and_end,

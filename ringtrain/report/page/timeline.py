@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ringtrain.report.page import texts
 from ringtrain.report.trace import DEVICE, LOOP, Slice
 from ringtrain.show.figures import GREY, new_figure
 
@@ -53,21 +52,21 @@ def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
 
     shown = dict(list(ranks.items())[:MOST_RANKS])
     starts = _iterations(shown)[-MOST_ITERATIONS:]
-    begin = starts[0][0] if starts else min(each.start_ns for own in shown.values() for each in own)
-    kept = {rank: [each for each in own if each.start_ns >= begin] for rank, own in shown.items()}
-    span = max((each.stop_ns for own in kept.values() for each in own), default=begin) - begin or 1
-    rows = [row for rank, own in kept.items() for row in _rows(rank, own)]
-    places = list(accumulate(row.below for row in rows))
-    figure = new_figure(11, 1.4 + 0.27 * places[-1])
+    begin = starts[0][0] if starts else min(each.start_ns for slices in shown.values() for each in slices)
+    kept = {rank: [each for each in slices if each.start_ns >= begin] for rank, slices in shown.items()}
+    span = max((each.stop_ns for slices in kept.values() for each in slices), default=begin) - begin or 1
+    rows = [row for rank, slices in kept.items() for row in _rows(rank, slices)]
+    heights = list(accumulate(row.below for row in rows))
+    figure = new_figure(11, 1.4 + 0.27 * heights[-1])
     axes = figure.subplots()
-    for place, row in zip(places, rows, strict=True):
-        _draw(axes, place, row, begin, span)
+    for y, row in zip(heights, rows, strict=True):
+        _draw(axes, y, row, begin, span)
     _mark(axes, starts, begin)
-    axes.set_yticks(places, [row.label for row in rows], fontsize=8)
+    axes.set_yticks(heights, [row.label for row in rows], fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
-    axes.set(xlim=(0, span / 1e6), ylim=(places[-1] + 0.6, 0), xlabel="ms")
+    axes.set(xlim=(0, span / 1e6), ylim=(heights[-1] + 0.6, 0), xlabel="ms")
     kinds = {kind for row in rows for kind, _ in row.slices}
     handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in kinds]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=8)
@@ -77,24 +76,26 @@ def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
 def _rows(rank: int, slices: Sequence[Slice]) -> list[Row]:
     """Return the rows of a rank: its loop, its device if it has one, and its buckets."""
     device, travel = _of_kinds(slices, DEVICE), [(TRAVEL, each) for each in slices if each.track not in (LOOP, DEVICE)]
-    rows = [Row(texts.RANK(rank=rank), _of_kinds(slices, LOOP), 1.5, 0.8)]
+    rows = [Row(f"rank {rank}", _of_kinds(slices, LOOP), 1.5, 0.8)]
     rows += [Row("device", device, 1.0, 0.8)] if device else []
     return rows + ([Row("buckets", travel, 0.85, 0.5)] if travel else [])
 
 
 def _of_kinds(slices: Sequence[Slice], track: str) -> list[tuple[str, Slice]]:
     """Return the slices of a track with their kinds, without those that are not drawn, as a whole iteration."""
-    found = [(OF_WORD.get(each.name.split(" ")[0]), each) for each in slices if each.track == track]
-    return [(kind, each) for kind, each in found if kind is not None]
+    kinds = [(OF_WORD.get(each.name.split(" ")[0]), each) for each in slices if each.track == track]
+    return [(kind, each) for kind, each in kinds if kind is not None]
 
 
-def _draw(axes: "Axes", place: float, row: Row, begin: int, span: int) -> None:
+def _draw(axes: "Axes", y: float, row: Row, begin: int, span: int) -> None:
     kinds = {kind for kind, _ in row.slices}
     for kind in sorted(kinds, key=lambda kind: (kind in ABOVE, list(COLOURS).index(kind))):
-        own = sorted((each.start_ns - begin, each.stop_ns - begin) for found, each in row.slices if found == kind)
-        bars = [(start / 1e6, (stop - start) / 1e6) for start, stop in _joined(own, span * FINEST)]
+        intervals = sorted(
+            (each.start_ns - begin, each.stop_ns - begin) for of_kind, each in row.slices if of_kind == kind
+        )
+        bars = [(start / 1e6, (stop - start) / 1e6) for start, stop in _joined(intervals, span * FINEST)]
         alpha = 0.6 if kind == TRAVEL else 1.0
-        lower = place - row.height / 2
+        lower = y - row.height / 2
         axes.broken_barh(bars, (lower, row.height), facecolors=COLOURS[kind], alpha=alpha, linewidth=0)
 
 
@@ -112,7 +113,7 @@ def _joined(spans: Sequence[tuple[int, int]], least: float) -> list[tuple[int, i
 def _iterations(ranks: Mapping[int, Sequence[Slice]]) -> list[tuple[int, str]]:
     """Return (start, name) of each iteration: when the first rank begins it."""
     starts: dict[str, int] = {}
-    for each in (each for own in ranks.values() for each in own):
+    for each in (each for slices in ranks.values() for each in slices):
         if each.track == LOOP and each.name.startswith("iteration "):
             starts[each.name] = min(each.start_ns, starts.get(each.name, each.start_ns))
     return sorted((start, name) for name, start in starts.items())
@@ -121,5 +122,5 @@ def _iterations(ranks: Mapping[int, Sequence[Slice]]) -> list[tuple[int, str]]:
 def _mark(axes: "Axes", starts: Sequence[tuple[int, str]], begin: int) -> None:
     for start, name in starts:
         axes.axvline((start - begin) / 1e6, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
-        place: dict = {"xy": ((start - begin) / 1e6, 0.1), "xytext": (3, 0), "textcoords": "offset points"}
-        axes.annotate(name, fontsize=8, va="top", color=GREY, **place)
+        position: dict = {"xy": ((start - begin) / 1e6, 0.1), "xytext": (3, 0), "textcoords": "offset points"}
+        axes.annotate(name, fontsize=8, va="top", color=GREY, **position)

@@ -53,24 +53,24 @@ def scaling_rows(samples: Sequence[dict]) -> list[dict]:
     """
     rows = []
     for scaling in sorted({sample["scaling"] for sample in samples}):
-        own = [sample for sample in samples if sample["scaling"] == scaling]
-        counts = sorted({sample["ranks"] for sample in own})
-        base = {sample["round"]: sample["images_per_s"] for sample in own if sample["ranks"] == counts[0]}
+        alike = [sample for sample in samples if sample["scaling"] == scaling]
+        counts = sorted({sample["ranks"] for sample in alike})
+        base = {sample["round"]: sample["images_per_s"] for sample in alike if sample["ranks"] == counts[0]}
         for ranks in counts:
-            rows.append(_row([sample for sample in own if sample["ranks"] == ranks], base, counts[0]))
+            rows.append(_row([sample for sample in alike if sample["ranks"] == ranks], base, counts[0]))
     return rows
 
 
-def _row(own: Sequence[dict], base: dict[int, float], fewest: int) -> dict:
-    ratios = [sample["images_per_s"] / base[sample["round"]] for sample in own if sample["round"] in base]
-    row = {key: own[0][key] for key in ("scaling", "ranks", "nodes", "batch")} | {"rounds": len(own)}
-    row["confidence"] = median_interval([sample["images_per_s"] for sample in own])[3]
-    values = {key: [sample[key] for sample in own] for key in ("images_per_s", "step_s", "exposed_s")}
+def _row(samples: Sequence[dict], base: dict[int, float], fewest: int) -> dict:
+    ratios = [sample["images_per_s"] / base[sample["round"]] for sample in samples if sample["round"] in base]
+    row = {key: samples[0][key] for key in ("scaling", "ranks", "nodes", "batch")} | {"rounds": len(samples)}
+    row["confidence"] = median_interval([sample["images_per_s"] for sample in samples])[3]
+    values = {key: [sample[key] for sample in samples] for key in ("images_per_s", "step_s", "exposed_s")}
     values["speedup"] = ratios
-    values["efficiency"] = [ratio * fewest / own[0]["ranks"] for ratio in ratios]
-    for key, found in values.items():
-        middle, low, high, _ = median_interval([value for value in found if value is not None])
-        if key in ("speedup", "efficiency") and own[0]["ranks"] == fewest:
+    values["efficiency"] = [ratio * fewest / samples[0]["ranks"] for ratio in ratios]
+    for key, figures in values.items():
+        middle, low, high, _ = median_interval([value for value in figures if value is not None])
+        if key in ("speedup", "efficiency") and samples[0]["ranks"] == fewest:
             low = high = None  # it is 1 by definition
         row |= {key: middle, f"{key}_low": low, f"{key}_high": high}
     return {name: row[name] for name in FIELDS}
@@ -92,8 +92,8 @@ def _beside(row: dict, predicted: Mapping[tuple[str, int], float], fewest: int) 
     rate, base = (predicted.get((row["scaling"], ranks)) for ranks in (row["ranks"], fewest))
     if rate is None:
         return dict.fromkeys(BESIDE)
-    found = (rate, row["batch"] / rate, rate / base if base else None, step_error(rate, row["images_per_s"]))
-    return dict(zip(BESIDE, found, strict=True))
+    predictions = (rate, row["batch"] / rate, rate / base if base else None, step_error(rate, row["images_per_s"]))
+    return dict(zip(BESIDE, predictions, strict=True))
 
 
 def median_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None, float | None]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ringtrain.humanize import plural
-from ringtrain.report import texts
 from ringtrain.report.figure import small_print
 from ringtrain.report.scaling.table import interval_note
 from ringtrain.show.figures import COLOURS, doubling_x, entitle, new_figure
@@ -45,7 +44,7 @@ def scaling_figure(rows: Sequence[dict], runs: Sequence[dict]) -> "Figure":
         doubling_x(axes, {count: str(count) for count in counts}, "ranks" if axes is efficiency else "")
     efficiency.set_ylabel("efficiency, %")
     efficiency.set_ylim(bottom=0)
-    title = texts.MODEL_ON_DATA(model=runs[0]["model"], data=runs[0]["data"])
+    title = f"{runs[0]['model']} on {runs[0]['data']}"
     entitle(figure, title, f"{interval_note(rows)} · {small_print(runs)}")
     return figure
 

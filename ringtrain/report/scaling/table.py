@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from ringtrain.report import texts
 from ringtrain.report.scaling.figures import BESIDE, FIELDS
 from ringtrain.show import tables
 from ringtrain.show.tables import Column, make_table
@@ -44,12 +43,11 @@ def _is_beside(rows: Sequence[dict]) -> bool:
 
 def interval_note(rows: Sequence[dict]) -> str:
     """Return what the intervals are."""
-    found = sorted({(row["rounds"], row["confidence"]) for row in rows if row["confidence"] is not None})
-    if not found:
+    confidences = sorted({(row["rounds"], row["confidence"]) for row in rows if row["confidence"] is not None})
+    if not confidences:
         return "one round: no intervals"
-    return texts.INTERVALS(
-        confidences=", ".join(texts.CONFIDENCE(percent=100 * confidence, rounds=rounds) for rounds, confidence in found)
-    )
+    words = ", ".join(f"{100 * confidence:.0f} % with {rounds} rounds" for rounds, confidence in confidences)
+    return f"medians over interleaved rounds; intervals are of the median: {words}"
 
 
 def csv_text(rows: Sequence[dict]) -> str:

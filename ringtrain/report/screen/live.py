@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtrain.errors import plain
-from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.screen import words
 from ringtrain.report.screen.base import Screen
@@ -76,7 +75,7 @@ class Status:
         self._first: Iteration | None = None
         self._last: Iteration | None = None
         self._lock = threading.Lock()
-        self._spinner = Spinner("dots", Text(texts.PREPARING()))
+        self._spinner = Spinner("dots", Text(words.PREPARING))
 
     def note(self, event: Iteration) -> None:
         """Keep the latest iteration."""
@@ -111,10 +110,10 @@ class Status:
 def status_parts(first: Iteration, last: Iteration, run: RunStarted) -> list[str]:
     """Return the figures of the second line, the most important first."""
     return [
-        texts.LOSS(loss=last.loss),
+        f"loss {last.loss:.4f}",
         *([] if last.accuracy is None else [f"accuracy {words.accuracy_percent(last.accuracy)}"]),
         f"{time_left(first, last, run)} left",
-        texts.SPEED(images_per_s=last.images_per_s),
+        f"{last.images_per_s:,.0f} images/s",
         f"iteration {last.iteration:,}/{run.iterations:,}",
     ]
 

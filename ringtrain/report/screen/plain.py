@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from ringtrain.report import texts
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.screen import words
 from ringtrain.report.screen.base import Screen
@@ -24,7 +23,7 @@ class PlainScreen(Screen):
 
     def begin(self, run: RunStarted, header: Sequence[str]) -> None:
         self._run = run
-        for line in (*header, texts.PREPARING()):
+        for line in (*header, words.PREPARING):
             self.line(line)
 
     def line(self, text: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ringtrain.humanize import plural
-from ringtrain.report import texts
 from ringtrain.report.end_events import Ended, Exchanged, Ranks
 from ringtrain.report.events import (
     Compiled,
@@ -16,8 +15,8 @@ from ringtrain.report.events import (
     RunStarted,
 )
 from ringtrain.report.rates import step_error
-from ringtrain.template import Template
 
+PREPARING = "preparing the first iteration"
 HEADER_LINES = 13  # at most
 FEW_HOSTS = 4  # that are named
 BEST = "*"  # marks a test accuracy that is higher than all before, or such a loss that is lower
@@ -41,7 +40,7 @@ def run_header(run: RunStarted) -> list[str]:
         *([("fixed", run.reproducible)] if run.reproducible else []),
         *([("predicted", _predicted(run.predicted))] if run.predicted else []),
     ]
-    return [texts.VERSION(version=run.version), *(f"  {name:<10} {text}" for name, text in facts)]
+    return [f"ringtrain {run.version}", *(f"  {name:<10} {text}" for name, text in facts)]
 
 
 def _model(run: RunStarted) -> str:
@@ -56,18 +55,19 @@ def _ranks(run: RunStarted) -> str:
 
 
 def _length(run: RunStarted) -> str:
-    epochs = "" if run.epochs is None else texts.EPOCHS(epochs=plural(run.epochs, "epoch"))
     resumed = f", resumed after iteration {run.resumed_at:,}" if run.resumed_at else ""
-    return texts.LENGTH(epochs=epochs, iterations=plural(run.iterations, "iteration"), resumed=resumed)
+    return f"{_epochs(run.epochs)}{plural(run.iterations, 'iteration')}{resumed}"
+
+
+def _epochs(epochs: int | None) -> str:
+    return f"{plural(epochs, 'epoch')}, " if epochs else ""
 
 
 def _predicted(speed: PredictedSpeed) -> str:
-    return texts.PREDICTED(
-        step_ms=1e3 * speed.step_s,
-        images_per_s=speed.images_per_s,
-        exposed_ms=1e3 * speed.exposed_s,
-        strategy=speed.strategy,
-        algorithm=texts.PREDICTED_ALGORITHM(algorithm=speed.algorithm) if speed.algorithm else "",
+    algorithm = f" ({speed.algorithm})" if speed.algorithm else ""
+    return (
+        f"{1e3 * speed.step_s:.2f} ms an iteration, {speed.images_per_s:,.0f} images/s, "
+        f"{1e3 * speed.exposed_s:.2f} ms exposed; {speed.strategy}{algorithm}"
     )
 
 
@@ -85,13 +85,11 @@ SOURCES = {
 
 
 def ranks_lost(event: RanksLost) -> str:
-    return texts.LOST(
-        lost=f"{'rank' if len(event.lost) == 1 else 'ranks'} {', '.join(map(str, event.lost))}",
-        ranks=plural(event.ranks, "rank"),
-        replaced=texts.REPLACED(count=event.replaced) if event.replaced else "",
-        iteration=event.resumed_at,
-        source=SOURCES.get(event.source, event.source),
-        seconds=event.seconds,
+    lost = f"{'rank' if len(event.lost) == 1 else 'ranks'} {', '.join(map(str, event.lost))}"
+    replaced = f", {event.replaced} of them new" if event.replaced else ""
+    return (
+        f"lost {lost}: {plural(event.ranks, 'rank')}{replaced}, on after iteration {event.resumed_at:,} "
+        f"{SOURCES.get(event.source, event.source)}; it took {event.seconds:.2f} s"
     )
 
 
@@ -107,7 +105,7 @@ def weights(event: EpochEnded | Ended) -> str:
 
 
 def evaluated(event: Evaluated, best: bool = False) -> str:
-    others = _others(texts.SHORT_SCORE, "acc", event.test_accuracy, event.test_metrics)
+    others = _others(" ", "acc", event.test_accuracy, event.test_metrics)
     return (
         f"iteration {event.iteration:,}  test loss {event.test_loss:.4f}{others}{f' {BEST}' if best else ''}  "
         f"{clock(event.seconds)}"
@@ -115,13 +113,13 @@ def evaluated(event: Evaluated, best: bool = False) -> str:
 
 
 def _scores(loss: float, accuracy: float | None, metrics: Mapping[str, float | None] | None = None) -> str:
-    return f"loss {loss:.4f}{_others(texts.SCORE, 'accuracy', accuracy, metrics)}"
+    return f"loss {loss:.4f}{_others(', ', 'accuracy', accuracy, metrics)}"
 
 
-def _others(template: Template, name: str, accuracy: float | None, metrics: Mapping[str, float | None] | None) -> str:
-    found = [(name, accuracy_percent(accuracy))] if accuracy is not None else []
-    found += [(metric_name(each), metric_value(each, value)) for each, value in (metrics or {}).items()]
-    return "".join(template(name=name, value=value) for name, value in found)
+def _others(separator: str, name: str, accuracy: float | None, metrics: Mapping[str, float | None] | None) -> str:
+    scores = [(name, accuracy_percent(accuracy))] if accuracy is not None else []
+    scores += [(metric_name(each), metric_value(each, value)) for each, value in (metrics or {}).items()]
+    return "".join(f"{separator}{name} {value}" for name, value in scores)
 
 
 def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
@@ -132,9 +130,9 @@ def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
     buckets = [bucket for bucket in exchanged.buckets if bucket.total_s] if exchanged is not None else []
     if not buckets:
         return line
-    held_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
+    waited_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
     size = _size(sum(bucket.nbytes for bucket in buckets))
-    line += f"; an iteration exchanges {size} and waits {_milliseconds(held_s)} for that"
+    line += f"; an iteration exchanges {size} and waits {_milliseconds(waited_s)} for that"
     return line if len(buckets) == 1 else line + f", {_milliseconds(most.exposed_s)} of it for {most.spans}"
 
 
@@ -172,7 +170,7 @@ def ended(
         lines.append(f"test {scores}{best}")
     speed = event.images_per_s
     if predicted is None or not speed:
-        lines.append(texts.SPEED(images_per_s=speed))
+        lines.append(f"{speed:,.0f} images/s")
     else:
         percent = 100 * step_error(predicted.images_per_s, speed)
         lines.append(f"{speed:,.0f} images/s measured, {predicted.images_per_s:,.0f} predicted: {percent:+.0f} %")
@@ -182,7 +180,7 @@ def ended(
 def best_of(best_by: str, best: float, epoch: int | None) -> str:
     """Return the text after the last scores if earlier ones were better; ``epoch``: None if an earlier
     start had them."""
-    value = texts.LOSS(loss=best) if best_by == "loss" else accuracy_percent(best)
+    value = f"loss {best:.4f}" if best_by == "loss" else accuracy_percent(best)
     if epoch is None:
         return f"; best {value} before ({BEST})"
     return f"; best {value} in epoch {epoch} ({BEST})"
@@ -198,8 +196,7 @@ def folder_line(folder: str | None, saved: str | None) -> str | None:
 
 def finished(event: Ended, longer: str) -> str:
     """Describe a run that is done and does not continue. ``longer``: the flags that would continue it."""
-    epochs = texts.EPOCHS(epochs=plural(event.epochs, "epoch")) if event.epochs else ""
-    length = texts.LENGTH(epochs=epochs, iterations=plural(event.iterations, "iteration"), resumed="")
+    length = f"{_epochs(event.epochs)}{plural(event.iterations, 'iteration')}"
     return f"this run is done ({length}); {longer} lengthens it"
 
 
