@@ -82,10 +82,6 @@ def test_partial_sums_of_exact_inputs_are_exact_in_bfloat16_too():
         assert 1 <= largest <= 256
 
 
-def in_world(size, body):
-    return LoopbackWorld(size).run(body)
-
-
 def job_of(transport, count=500, name="float32", op="sum"):
     return MeasuredAllReduce(HostBuffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
 
@@ -95,7 +91,7 @@ def test_judge_finds_a_ring_right_and_its_bits_the_same():
         job = job_of(transport)
         return judge(job, prepare(job, "ring", 0, 1 << 18), prepare(job, "ring", 1, 64), seed=3)
 
-    verdict, *others = in_world(3, body)
+    verdict, *others = LoopbackWorld(3).run(body)
     assert all(other == verdict for other in others)
     assert (verdict.wrong, verdict.same_on_ranks, verdict.same_over_repeats) == (0, True, True)
     assert verdict.same_over_segments is True
@@ -129,7 +125,7 @@ def test_judge_says_what_is_not_the_same(spoiled, wrong, on_ranks, over_repeats,
         trial = broken(job, lambda run: spoiled(transport.rank, run))
         return judge(job, trial, trial, seed=0)
 
-    verdict = in_world(2, body)[0]
+    verdict = LoopbackWorld(2).run(body)[0]
     assert verdict.wrong == wrong
     assert (verdict.same_on_ranks, verdict.same_over_repeats) == (on_ranks, over_repeats)
     assert verdict.same_over_segments == over_segments
@@ -141,10 +137,7 @@ def test_the_self_test_passes_for_a_right_one_and_stops_where_the_check_is_blind
         assert self_test(job, prepare(job, "star", 0, 1 << 18), seed=11)
         assert not self_test(job, broken(job, lambda run: [3]), seed=11)
 
-    in_world(2, body)
+    LoopbackWorld(2).run(body)
     monkeypatch.setattr(checks, "_wrong", lambda *_: 0)
-    with pytest.raises(
-        RingtrainError,
-        match=says("exact", "star", "sum", "float32", 0),
-    ):
-        in_world(2, body)
+    with pytest.raises(RingtrainError, match=says("exact", "star", "sum", "float32", 0)):
+        LoopbackWorld(2).run(body)

@@ -11,12 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from ringtrain.bench.measure.rows import COLUMNS
-from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files
 from ringtrain.bench.sweep.plots import sweep_figure
-from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.show.figures import write_picture
-from tests.loopback.world import LoopbackWorld
+from tests.bench.sweeps import swept as any_sweep
 
 pytestmark = pytest.mark.usefixtures("short_streams")
 FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
@@ -29,8 +27,7 @@ KIB = 1 << 10
 @pytest.fixture(scope="module")
 def swept():
     """A sweep as it is kept, of the MPI's own and a ring at two sizes."""
-    asked = Sweep((KIB, 64 * KIB), ("mpi", "ring"), protocol=Protocol(repeats=3, warm_up=1), checked=False)
-    found = LoopbackWorld(2).run(lambda transport: sweep(transport, asked))[0]
+    found = any_sweep(sizes=(KIB, 64 * KIB), algorithms=("mpi", "ring"), checked=False)
     return {"header": found.header | {"load": 0.5, "cpu": "a processor", "hosts": {"here": 2}}, "rows": found.rows}
 
 

@@ -54,20 +54,17 @@ SLOW, FAST = LinkClass(1e-5, 2e9, 2e9, 1e9), LinkClass(1e-6, 2e10, 2e10, 1e10)
 
 
 def test_the_bound_is_the_largest_of_what_cannot_be_less():
-    inside = Calibration({INSIDE: FAST}, 1e-12, 1)
-    assert bound_s(inside, 4, 1, 8) == pytest.approx(2e-6)  # two messages follow one another
-    assert bound_s(inside, 4, 1, 10**9) == pytest.approx(0.15)  # 1.5 GB over 10 GB/s
-    assert bound_s(Calibration({INSIDE: FAST}, 1e-9, 4), 4, 1, 10**9) == pytest.approx(0.75)  # additions
-    assert bound_s(Calibration({}, 1e-9, 1), 1, 1, 10**9) == 0
-
-
-def test_between_nodes_the_shared_link_bounds():
-    both = Calibration({INSIDE: FAST, BETWEEN: SLOW}, 1e-12, 2)
-    assert bound_s(both, 4, 2, 10**9) == pytest.approx(0.5)  # 1 GB over 2 x 1 GB/s
-    wide = Calibration({INSIDE: FAST, BETWEEN: SLOW}, 1e-12, 8)
-    assert bound_s(wide, 16, 2, 10**9) == pytest.approx(1.875 / 10)  # 8 GB/s a node: what each rank moves inside bounds
-    alone = Calibration({BETWEEN: LinkClass(1e-5, 2e9, 1.5e9, 1e9)}, 1e-12, 1)
-    assert bound_s(alone, 2, 2, 10**9) == pytest.approx(0.5)  # 2 GB/s, which one pair was seen to reach
+    inside, both, pair = {INSIDE: FAST}, {INSIDE: FAST, BETWEEN: SLOW}, {BETWEEN: LinkClass(1e-5, 2e9, 1.5e9, 1e9)}
+    for links, gamma, streams, ranks, nodes, nbytes, seconds in (
+        (inside, 1e-12, 1, 4, 1, 8, 2e-6),  # two messages follow one another
+        (inside, 1e-12, 1, 4, 1, 10**9, 0.15),  # 1.5 GB over 10 GB/s
+        (inside, 1e-9, 4, 4, 1, 10**9, 0.75),  # additions
+        ({}, 1e-9, 1, 1, 1, 10**9, 0),
+        (both, 1e-12, 2, 4, 2, 10**9, 0.5),  # 1 GB over 2 x 1 GB/s
+        (both, 1e-12, 8, 16, 2, 10**9, 1.875 / 10),  # 8 GB/s a node: what each rank moves inside bounds
+        (pair, 1e-12, 1, 2, 2, 10**9, 0.5),  # 2 GB/s, which one pair was seen to reach
+    ):
+        assert bound_s(Calibration(links, gamma, streams), ranks, nodes, nbytes) == pytest.approx(seconds)
 
 
 def test_streams_that_share_a_node_are_counted():
@@ -89,10 +86,7 @@ def test_the_worst_pair_and_the_sick_rank():
     found = worst_pairs(rows)
     assert (found["latency"]["first"], found["latency"]["second"]) == (2, 3)
     assert (found["bandwidth"]["first"], found["bandwidth"]["second"]) == (1, 2)
-    assert sick(rows, ["a"] * 4) == [
-        says("rank 2", "4.0"),
-        says("rank 3", "2.0"),
-    ]
+    assert sick(rows, ["a"] * 4) == [says("rank 2", "4.0"), says("rank 3", "2.0")]
     assert sick(rows[:1], ["a", "a"]) == []  # of two, who would it be?
 
 
@@ -143,10 +137,8 @@ def test_buffers_that_do_not_fit_are_refused_with_the_figures(tmp_path):
     meminfo.write_text("MemTotal:  99 kB\nMemAvailable:     1024 kB\nSwapFree: 0 kB\n")
     assert available_bytes(meminfo) == 1 << 20
     assert available_bytes(tmp_path / "none") is None
-    world = LoopbackWorld(3)
-    world.run(lambda transport: check_memory(transport, (1 << 20) // 3, meminfo))
-    host = socket.gethostname()
-    wanted = says("512 KiB", "3 ranks", "1.5 MiB", host, "1 MiB")
+    LoopbackWorld(3).run(lambda transport: check_memory(transport, (1 << 20) // 3, meminfo))
+    wanted = says("512 KiB", "3 ranks", "1.5 MiB", socket.gethostname(), "1 MiB")
     with pytest.raises(UsageError, match=wanted) as raised:
         LoopbackWorld(3).run(lambda transport: check_memory(transport, 1 << 19, meminfo))
     assert raised.value.everywhere

@@ -1,6 +1,7 @@
 """Where buffers lie while they are all-reduced, and who has written them before."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,21 +10,15 @@ from ringtrain.bench.measure import timing
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, gates, tables
-from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.cli.tune import _asked as tuned
 from ringtrain.cli.tune import tune
 from ringtrain.errors import UsageError
+from tests.bench.sweeps import swept as any_sweep
 from tests.loopback.world import LoopbackWorld, ThreadTransport
 from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
-QUICK = Protocol(repeats=3, warm_up=1)
-COUNT = 16
-
-
-def swept(size=2, nodes=1, buffers=HostBuffers, **asked):
-    asked = Sweep(**{"sizes": (4 * COUNT,), "protocol": QUICK, **asked})
-    return LoopbackWorld(size, nodes).run(lambda transport: sweep(transport, asked, buffers=buffers(transport)))[0]
+swept = partial(any_sweep, sizes=(64,))
 
 
 @pytest.fixture
@@ -49,10 +44,7 @@ def mpi_takes(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shared", "ordinary", "memory", "reason"),
-    [
-        (3.0, 2.0, "ordinary", says("1.50", "shared")),
-        (2.0, 5.0, "shared", says("2.50", "ordinary")),
-    ],
+    [(3.0, 2.0, "ordinary", says("1.50", "shared")), (2.0, 5.0, "shared", says("2.50", "ordinary"))],
 )
 def test_all_are_compared_with_the_mpi_in_the_memory_where_it_is_faster(mpi_takes, shared, ordinary, memory, reason):
     mpi_takes(shared, ordinary)
@@ -86,14 +78,12 @@ def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatc
     assert (row["status"], row["memory"]) == ("wrong", "shared") and re.search(says("wrong", "elements"), row["reason"])
 
 
-@pytest.mark.parametrize(("size", "nodes", "memories"), [(1, 1, ("ordinary",)), (3, 3, ("ordinary",))])
-def test_ranks_that_share_no_memory_have_ordinary_memory_alone(size, nodes, memories):
-    assert LoopbackWorld(size, nodes).run(lambda t: HostBuffers(t).memories) == [memories] * size
-    (row,) = swept(size, nodes, algorithms=("mpi",)).rows
+@pytest.mark.parametrize("size", [1, 3])
+def test_ranks_that_share_no_memory_have_ordinary_memory_alone(size):
+    """A node of several ranks is enough to share."""
+    assert LoopbackWorld(size, size).run(lambda t: HostBuffers(t).memories) == [("ordinary",)] * size
+    (row,) = swept(size, size, algorithms=("mpi",)).rows
     assert (row["memory"], row["reason"]) == ("ordinary", None)
-
-
-def test_a_node_of_several_ranks_is_enough_to_share():
     assert set(LoopbackWorld(3, 2).run(lambda t: HostBuffers(t).memories)) == {("shared", "ordinary")}
 
 
@@ -172,28 +162,15 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
 @pytest.mark.parametrize(
     ("then", "now", "told"),
     [
-        ({}, Protocol(), says("--warm", "--cold", "buffers", "keep", "writes", "buffer")),
-        (
-            Protocol(),
-            Protocol(cold_bytes=9),
-            says("--warm", "--cold", "writes", "buffer"),
-        ),
-        (
-            Protocol(),
-            Protocol(fresh=False),
-            says("--warm", "--cold", "writes", "buffer", "buffers", "keep"),
-        ),
-        (
-            Protocol(),
-            Protocol(beside=1),
-            says("--warm", "--cold", "writes", "buffer", "1 busy process"),
-        ),
+        ({}, Protocol(), ("buffers", "keep")),
+        ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(cold_bytes=9), ()),
+        ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(fresh=False), ("buffers", "keep")),
+        ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(beside=1), ("1 busy process",)),
     ],
 )
 def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, told):
-    header = {"protocol": {"fresh": then.fresh, "cold_bytes": then.cold_bytes}} if then else {}
-    files.write_json(tmp_path / "old.json", header, [])
-    with pytest.raises(UsageError, match=told):
+    files.write_json(tmp_path / "old.json", then, [])
+    with pytest.raises(UsageError, match=says("--warm", "--cold", "writes", "buffer", *told)):
         gates.earlier(tmp_path / "old.json", now)
 
 

@@ -15,38 +15,23 @@ from ringtrain.bench.measure.rows import COLUMNS
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, gates, tables
 from ringtrain.bench.sweep.plots import sweep_figure
-from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
+from ringtrain.bench.sweep.sweep import Watcher
 from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.algorithms.ring import ring
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.show.figures import check_picture, write_picture
-from tests.loopback.world import LoopbackWorld
+from tests.bench.sweeps import QUICK, by, swept
+from tests.loopback.world import ThreadHandle, ThreadTransport
 from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
-QUICK = Protocol(repeats=3, warm_up=1)
 OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped", **dict.fromkeys(STREAMS, "streamed")}  # on one node
-
-
-def swept(size=3, nodes=1, watcher=None, **asked) -> Result:
-    asked = Sweep(**{"sizes": (4, 20_000), "protocol": QUICK, **asked})
-
-    def body(transport):
-        return sweep(transport, asked, watcher if transport.rank == 0 else None)
-
-    results = LoopbackWorld(size, nodes).run(body)
-    assert all(own.rows == results[0].rows for own in results)
-    return results[0]
 
 
 @pytest.fixture(scope="module")
 def result():
-    return swept(pairs=True, out_of_place=True, sizes=(4, 100, 2000, 20_000))
-
-
-def by(rows, **wanted):
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return swept(3, pairs=True, out_of_place=True, sizes=(4, 100, 2000, 20_000))
 
 
 def children() -> set[str]:
@@ -211,7 +196,7 @@ def test_unchecked_rows_say_so():
 def test_rows_are_told_as_they_come():
     told, where = [], []
     watcher = Watcher(measured=told.append, progress=lambda *at: where.append(at))
-    result = swept(2, watcher=watcher)
+    result = swept(2, watcher=watcher, sizes=(4, 20_000))
     assert told == [result.rows[: len(ALGORITHMS)], result.rows[len(ALGORITHMS) :]]
     assert ("20,000 bytes of float32", 2, 3) in where
 
@@ -345,3 +330,21 @@ def test_an_algorithm_must_reach_the_wanted_rate_at_one_size(result):
     assert gates.too_slow(ring, best) == []
     assert gates.too_slow(ring, 2 * best)[0].startswith("ring: busbw of at most ")
     assert gates.too_slow([{**ring[0], "status": "refused", "busbw_bytes_per_s": None}], 1.0) != []
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_what_was_prepared_is_given_back(monkeypatch, passes):
+    """Large sweeps hold the messages of one size at a time."""
+    prepared, freed, recvs = [], [], ThreadTransport.recvs
+
+    def noted(self, moves, tag):
+        prepared.append(recvs(self, moves, tag))
+        return prepared[-1]
+
+    monkeypatch.setattr(ThreadTransport, "recvs", noted)
+    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
+    names = ("mpi", "auto", "ring", "routed")
+    assert {row["status"] for row in swept(4, nodes=2, algorithms=names, passes=passes).rows} == {"ok"}
+    calibrating = 2 * len(names)  # its tag
+    trials = {handle for handle in prepared if handle._tag != calibrating}
+    assert trials and trials <= set(freed) and len(freed) == len(set(freed))

@@ -10,25 +10,19 @@ from ringtrain.allreduce.machine import RankLayout
 from ringtrain.allreduce.tuning_table import Table, TimeModel, TuningRow, predict_s
 from ringtrain.bench import tune
 from ringtrain.bench.measure.rows import label, quieter
-from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model import fit
 from ringtrain.bench.model.work import AlgorithmWork
 from ringtrain.bench.sweep import gates
 from ringtrain.bench.sweep.plots import sweep_figure
-from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
+from ringtrain.bench.sweep.sweep import Result
 from ringtrain.collectives.inspect.cost import Fabric
 from ringtrain.records import read
 from ringtrain.show.figures import drawn
-from tests.loopback.world import LoopbackWorld
+from tests.bench.sweeps import swept
 from tests.says import says
 
 PAIR = RankLayout("1x2", 2, 1)
 KIB, MIB = 1 << 10, 1 << 20
-
-
-def swept(**asked) -> Result:
-    asked = Sweep(**{"sizes": (64, 4096), "protocol": Protocol(repeats=3, warm_up=1), **asked})
-    return LoopbackWorld(2).run(lambda transport: sweep(transport, asked))[0]
 
 
 def known(**times):
@@ -124,10 +118,7 @@ def test_what_is_taken_only_between_two_sizes_is_told_too():
 def test_a_busy_machine_is_told():
     rows = [{"status": "ok", "cv": cv} for cv in (0.5, 0.5, 0.01)] + [{"status": "refused", "cv": None}]
     told = tune.doubts(Result({"crowded": "4 ranks on 2 cores"}, rows))
-    assert told == [
-        says("4 ranks on 2 cores"),
-        says(2, 3, "10%"),
-    ]
+    assert told == [says("4 ranks on 2 cores"), says(2, 3, "10%")]
     assert tune.doubts(Result({"crowded": None}, rows[2:])) == []
 
 
@@ -174,14 +165,3 @@ def test_choices_of_one_sweep_are_one_curve_and_one_limit(tmp_path):
     pytest.importorskip("matplotlib")
     picture = drawn(lambda: sweep_figure(found.header, found.rows), "svg")
     assert b"<!-- auto -->" in picture and b"auto:" not in picture
-
-
-def row(name, nbytes, samples):
-    return {
-        "algorithm": name,
-        "bytes": nbytes,
-        "status": "ok",
-        "reason": None,
-        "median_s": sorted(samples)[len(samples) // 2],
-        "samples_s": samples,
-    }

@@ -10,35 +10,23 @@ from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.measure.checks import KINDS, count_wrong, make_pattern, spoil
 from ringtrain.bench.measure.rows import COLUMNS, label
-from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.model.bounds import bound_s
 from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.sweep import files, gates, tables
 from ringtrain.bench.sweep.plots import sweep_figure
-from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.show.figures import drawn
-from tests.loopback.world import LoopbackWorld
+from tests.bench.sweeps import by, swept
 from tests.says import says
 from tests.tiers import thorough
 
-QUICK = Protocol(repeats=3, warm_up=1)
 ALL = ("none", "float16", "bfloat16")
 UNPACKED = ("mpi", "mapped", *STREAMS, "routed", "recursive-doubling")  # on one node
 
 
-def swept(size=3, **asked) -> Result:
-    asked = Sweep(**{"sizes": (4, 100, 20_000), "protocol": QUICK, "wires": ALL, **asked})
-    return LoopbackWorld(size).run(lambda transport: sweep(transport, asked))[0]
-
-
 @pytest.fixture(scope="module")
 def result():
-    return swept()
-
-
-def by(rows, **wanted):
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return swept(3, sizes=(4, 100, 20_000), wires=ALL)
 
 
 def test_every_algorithm_over_every_wire(result):
@@ -81,10 +69,7 @@ def test_a_bound_of_fewer_bytes():
 def test_refusals_have_their_reason():
     asked = {"wires": ("bfloat16",), "sizes": (64,), "algorithms": ("mpi", "ring", "recursive-doubling", "rival")}
     baselines = {"rival": lambda job: lambda: None}
-    native, unowned = (
-        says("mpi", "bfloat16"),
-        "'recursive-doubling' cannot use a wire",
-    )
+    native, unowned = says("mpi", "bfloat16"), "'recursive-doubling' cannot use a wire"
     for op, dtype, wanted in (
         ("sum", "float32", [native, None, unowned]),
         ("max", "float32", [native, "a wire of bfloat16 carries sums, and this is max", unowned]),
@@ -105,16 +90,15 @@ def test_what_sends_no_messages_is_refused():
 
 def test_auto_chooses_among_those_that_can():
     """Buffers go to shared memory, but for those that are to be rounded."""
-    plain, packed = swept(algorithms=("auto",), wires=("none", "bfloat16"), sizes=(64,)).rows
-    assert (label(plain), label(packed)) == ("auto:mapped", "auto:sliced (bfloat16)")
-    assert "stream" in packed["reason"] and (packed["wire_dtype"], packed["wrong"]) == ("bfloat16", 0)
-    plain, packed = swept(algorithms=("auto",), wires=("none", "bfloat16"), sizes=(1 << 18,)).rows
-    assert (label(plain), label(packed)) == ("auto:mapped", "auto:sliced (bfloat16)")
+    rows = swept(3, algorithms=("auto",), wires=("none", "bfloat16"), sizes=(64, 1 << 18)).rows
+    assert sorted(map(label, rows)) == 2 * ["auto:mapped"] + 2 * ["auto:sliced (bfloat16)"]
+    packed = by(rows, wire_dtype="bfloat16", bytes=64)[0]
+    assert "stream" in packed["reason"] and packed["wrong"] == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_means_too(size):
-    for row in swept(size, ops=("mean",), algorithms=("ring", "sliced", "star"), sizes=(4, 10_000)).rows:
+    for row in swept(size, ops=("mean",), algorithms=("ring", "sliced", "star"), sizes=(4, 10_000), wires=ALL).rows:
         assert (row["status"], row["wrong"]) == ("ok", 0)
 
 

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged
+from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged, Ranks
 from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, Note, RunStarted
+from ringtrain.report.sinks import JsonLines
 
 RUN = RunStarted(
     version="0.1.0",
@@ -68,11 +69,32 @@ EXCHANGED = Exchanged(
     ),
     seconds=3_724.0,
 )
+RANKS = Ranks(
+    images=[60, 68], updates=[2, 2], training_s=[4.0, 5.0], exposed_s=[1.0, 0.5], bytes_sent=[300, 500],
+    bytes_received=[None, None], between_bytes=[0, 0], weights_bytes=[10, 10], gradient_bytes=[10, 10],
+    state_bytes=[5, 7], peak_bytes=[1 << 30, 1 << 29],
+)  # fmt: skip
 OTHERS = [
     Compiled(seconds=4.25, kernels=31),
     Evaluated(iteration=30, epoch=2, test_loss=0.5, test_accuracy=0.9, seconds=70.0),
     Note(text="passed over a damaged checkpoint"),
 ]
+
+
+def logged(path, *happened, **settings):
+    """Write a log of these events. Returns its folder, which is made."""
+    path.parent.mkdir(exist_ok=True)
+    log = JsonLines(path, **settings)
+    for event in happened:
+        log.handle(event)
+    log.close()
+    return path.parent
+
+
+def has(picture, colour):
+    """Whether some pixels of the picture are of this colour, "#rrggbb"."""
+    wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return (abs(picture[:, :, :3] - wanted).max(axis=2) < 0.02).sum() > 20
 
 
 def of(event):

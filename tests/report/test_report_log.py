@@ -2,7 +2,7 @@ import json
 import math
 import os
 import resource
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import pytest
 
@@ -11,18 +11,12 @@ from ringtrain.report import events
 from ringtrain.report.events import CheckpointSaved, record
 from ringtrain.report.records import parse_record
 from ringtrain.report.sinks import JsonLines, Sink, SinkGroup, is_log
+from tests.report.conftest import logged
 from tests.says import says
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def write(path, happened, **how):
-    log = JsonLines(path, **how)
-    for event in happened:
-        log.handle(event)
-    log.close()
 
 
 # Records.
@@ -59,7 +53,7 @@ def test_every_event_has_a_kind_of_its_own_and_a_word_for_each_field():
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_null(tmp_path, iteration, loss):
-    write(tmp_path / "log", [iteration(loss=loss)])
+    logged(tmp_path / "log", iteration(loss=loss))
     assert "null" in (tmp_path / "log").read_text()
     assert lines(tmp_path / "log")[0]["loss"] is None
 
@@ -74,65 +68,33 @@ def test_each_event_is_in_the_file_at_once(tmp_path, run, iteration, ended, othe
         assert len(lines(tmp_path / "log")) == count
     log.close()
     log.close()
-    assert [line["event"] for line in lines(tmp_path / "log")] == [
-        "start",
-        "iteration",
-        "compiled",
-        "evaluation",
-        "note",
-        "end",
-    ]
+    kinds = [line["event"] for line in lines(tmp_path / "log")]
+    assert kinds == ["start", "iteration", "compiled", "evaluation", "note", "end"]
 
 
 def test_a_name_in_any_script(tmp_path, run):
-    write(tmp_path / "log", [run(model="größer\n二")])
+    logged(tmp_path / "log", run(model="größer\n二"))
     assert lines(tmp_path / "log")[0]["model"] == "größer\n二"
-
-
-def test_a_new_run_has_a_new_log(tmp_path, iteration):
-    write(tmp_path / "log", [iteration(), iteration()])
-    write(tmp_path / "log", [iteration()])
-    assert len(lines(tmp_path / "log")) == 1
-
-
-def history(run, iteration, epoch, exchanged, ended):
-    saved = CheckpointSaved(path="a.h5", iteration=2, seconds=0.1)
-    return [
-        run(),
-        iteration(iteration=1),
-        iteration(iteration=2),
-        epoch(iteration=2),
-        saved,
-        iteration(iteration=3),
-        iteration(iteration=4),
-        exchanged(iteration=4),
-        ended(),
-    ]
 
 
 @pytest.mark.parametrize(("resumed_at", "kept"), [(4, 7), (3, 6), (2, 5), (1, 2), (0, 1), (9, 7)])
 def test_a_resumed_log_has_no_record_twice(tmp_path, run, iteration, epoch, exchanged, ended, resumed_at, kept):
     path = tmp_path / "log"
-    write(path, history(run, iteration, epoch, exchanged, ended))
+    one, two, three, four = (iteration(iteration=k) for k in range(1, 5))
+    saved = CheckpointSaved(path="a.h5", iteration=2, seconds=0.1)
+    logged(path, run(), one, two, epoch(iteration=2), saved, three, four, exchanged(iteration=4), ended())
     before = lines(path)
-    write(path, [run(resumed_at=resumed_at), iteration(iteration=resumed_at + 1)], resumed_at=resumed_at)
+    logged(path, run(resumed_at=resumed_at), iteration(iteration=resumed_at + 1), resumed_at=resumed_at)
     after = lines(path)
     assert after[:kept] == before[:kept]
     assert [line["event"] for line in after[kept:]] == ["start", "iteration"]
 
 
 def test_buckets_are_in_the_log_whole(tmp_path, exchanged):
-    write(tmp_path / "log", [exchanged()])
+    logged(tmp_path / "log", exchanged())
     (line,) = lines(tmp_path / "log")
     assert line["event"] == "exchange" and line["overlap"] == "backward"
-    assert line["buckets"][1] == {
-        "what": "gradients",
-        "spans": "conv.weight",
-        "nbytes": 1 << 20,
-        "algorithm": "ring",
-        "total_s": 0.25,
-        "exposed_s": 0.0325,
-    }
+    assert line["buckets"][1] == asdict(exchanged().buckets[1])
 
 
 @pytest.mark.parametrize(
@@ -140,10 +102,10 @@ def test_buckets_are_in_the_log_whole(tmp_path, exchanged):
 )
 def test_a_resumed_log_leaves_out_a_torn_line(tmp_path, iteration, torn):
     path = tmp_path / "log"
-    write(path, [iteration(iteration=1)])
+    logged(path, iteration(iteration=1))
     with open(path, "ab") as log:
         log.write(torn)
-    write(path, [iteration(iteration=2)], resumed_at=1)
+    logged(path, iteration(iteration=2), resumed_at=1)
     assert [line["iteration"] for line in lines(path)] == [1, 2]
 
 
@@ -160,10 +122,10 @@ def test_a_resumed_log_leaves_out_a_torn_line(tmp_path, iteration, torn):
 )
 def test_a_line_that_a_disk_has_changed_costs_no_other(tmp_path, iteration, place, spoil):
     path = tmp_path / "log"
-    write(path, [iteration(iteration=k) for k in range(1, 9)])
+    logged(path, *(iteration(iteration=k) for k in range(1, 9)))
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(spoil(line) if k == place else line for k, line in enumerate(whole)))
-    write(path, [iteration(iteration=6)], resumed_at=5)
+    logged(path, iteration(iteration=6), resumed_at=5)
     found = [line for line in path.read_bytes().splitlines(keepends=True) if line in whole]
     assert len(found) >= 4 and found[-1] == whole[5] and whole[6] not in found
 
@@ -178,16 +140,18 @@ def test_records_of_lists_are_looked_into(exchanged):
 def test_a_file_of_something_else_is_no_log(tmp_path, iteration):
     path = tmp_path / "log"
     assert is_log(path)
-    path.write_text("")
-    assert is_log(path)
-    path.write_text("mine\n")
-    assert not is_log(path)
-    write(path, [iteration()])
+    for text, answer in (("", True), ("mine\n", False)):
+        path.write_text(text)
+        assert is_log(path) == answer
+    logged(path, iteration())
     assert is_log(path)
 
 
-def test_a_run_that_is_resumed_elsewhere_begins_a_log(tmp_path, iteration):
-    write(tmp_path / "log", [iteration(iteration=8)], resumed_at=7)
+def test_a_new_run_and_one_that_is_resumed_elsewhere_have_a_new_log(tmp_path, iteration):
+    logged(tmp_path / "log", iteration(iteration=8), resumed_at=7)
+    assert len(lines(tmp_path / "log")) == 1
+    logged(tmp_path / "log", iteration(), iteration())
+    logged(tmp_path / "log", iteration())
     assert len(lines(tmp_path / "log")) == 1
 
 
@@ -243,23 +207,14 @@ class Notebook(Sink):
             raise OSError("broken")
 
 
-def test_many_sinks_see_the_same(iteration):
-    one, other = Notebook(), Notebook()
+def test_all_sinks_see_the_same_and_are_closed_where_one_fails(iteration):
+    one, other = Notebook(), Notebook(fails=True)
     many = SinkGroup([one, other])
     many.handle(iteration())
-    many.close()
+    with pytest.raises(OSError, match="broken"):
+        many.close()
     assert one.seen == other.seen == [iteration()]
     assert one.closed == other.closed == 1
-
-
-def test_all_are_closed_where_one_fails():
-    one, other = Notebook(), Notebook(fails=True)
-    with pytest.raises(OSError, match="broken"):
-        SinkGroup([one, other]).close()
-    assert one.closed == 1
-
-
-def test_no_sink_at_all(iteration):
     none = SinkGroup([])
     none.handle(iteration())
     none.close()
@@ -267,6 +222,6 @@ def test_no_sink_at_all(iteration):
 
 def test_the_log_is_readable_by_others(tmp_path, iteration):
     before = os.umask(0o022)
-    write(tmp_path / "log", [iteration()])
+    logged(tmp_path / "log", iteration())
     os.umask(before)
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o644

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,22 +16,18 @@ from matplotlib import rc_context
 from ringtrain.config.record import make_config
 from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
-from ringtrain.report.end_events import Failed, Ranks
+from ringtrain.report.comparison.logs import LOG
+from ringtrain.report.end_events import Failed
 from ringtrain.report.events import Note, RanksLost
 from ringtrain.report.page import document, figures, sections, timeline
 from ringtrain.report.page.document import report_page
 from ringtrain.report.page.inputs import read_reported
-from ringtrain.report.sinks import JsonLines
 from ringtrain.report.trace import DEVICE, LOOP, Slice, read_trace, write_trace
 from ringtrain.show import html
 from ringtrain.show.figures import INK, RULES, STYLE
+from tests.report.conftest import RANKS, logged
 from tests.says import says
 
-RANKS = Ranks(
-    images=[60, 68], updates=[2, 2], training_s=[4.0, 5.0], exposed_s=[1.0, 0.5], bytes_sent=[3_000_000, 5_000_000],
-    bytes_received=[None, None], between_bytes=[0, 0], weights_bytes=[10, 10], gradient_bytes=[10, 10],
-    state_bytes=[5, 7], peak_bytes=[1 << 30, 1 << 29],
-)  # fmt: skip
 EVIL = "<script src=//evil.example/x.js></script>&\"' $x^2$ \x1b[2J"
 MS = 1_000_000
 
@@ -56,24 +53,22 @@ def metrics_of(names, counts):
     return {"checkpoint": "runs/a", "split": "test", "iteration": 7, "classes": classes, "confusion": counts}
 
 
-def written(folder, *happened):
-    """The folder of a run with this log."""
-    folder.mkdir()
-    log = JsonLines(folder / "log.jsonl")
-    for event in happened:
-        log.handle(event)
-    log.close()
-    return folder
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory, run, iteration, epoch, exchanged, ended):
     """A run with everything."""
     start = run(date="2026-11-24T11:50:03+00:00", hosts=["node7", "node7"], command="ringtrain train --trace", job="81")
     trained = [iteration(iteration=k, loss=4.0 / k) for k in range(1, 24)]
     lost = RanksLost(lost=[3], ranks=2, replaced=0, resumed_at=4, source="memory", seconds=0.5)
-    told = [Note(text="a disk is full"), lost, *trained, epoch(), exchanged(), RANKS, ended()]
-    folder = written(tmp_path_factory.mktemp("runs") / "whole", start, *told)
+    told = [
+        Note(text="a disk is full"),
+        lost,
+        *trained,
+        epoch(),
+        exchanged(),
+        replace(RANKS, bytes_sent=[3_000_000, 5_000_000]),
+        ended(),
+    ]
+    folder = logged(tmp_path_factory.mktemp("runs") / "whole" / LOG, start, *told)
     config = {key: value for key, value in to_table(make_config(batch=96)).items() if value != []}
     (folder / "config.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
     write_trace(folder / "trace.json", {0: of_rank(0), 1: of_rank(1)})
@@ -96,7 +91,9 @@ def whole(kept, tmp_path):
 @pytest.fixture
 def bare(tmp_path, run, iteration):
     """A run of one rank that was killed in its first iterations, and whose names are an attack."""
-    return written(tmp_path / "bare", run(model=EVIL, data=EVIL, ranks=1, command=EVIL), iteration(), Note(text=EVIL))
+    return logged(
+        tmp_path / "bare" / LOG, run(model=EVIL, data=EVIL, ranks=1, command=EVIL), iteration(), Note(text=EVIL)
+    )
 
 
 def page_of(*folders):
@@ -195,7 +192,7 @@ def test_names_are_text_wherever_they_stand(bare):
 
 
 def test_a_run_without_an_iteration(tmp_path, run):
-    folder = written(tmp_path / "none", run(), Failed(error="StalledError", text="rank 1 did not come"))
+    folder = logged(tmp_path / "none" / LOG, run(), Failed(error="StalledError", text="rank 1 did not come"))
     text = words(page_of(folder))
     assert says("learning", "curves").matches(text) and "rank 1 did not come" in text
     assert says("failed", "0").matches(text)
@@ -264,9 +261,8 @@ def test_a_browser_asks_for_nothing_and_has_all_within_its_width(whole, bare, tm
     (tmp_path / "report.html").write_text(page)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     flags += [f"--window-size={width},1000", f"--blink-settings=preferredColorScheme={scheme}"]
-    done = subprocess.run(
-        [CHROMIUM, *flags, f"file://{tmp_path}/report.html"], capture_output=True, text=True, timeout=120, check=True
-    )
+    command = [CHROMIUM, *flags, f"file://{tmp_path}/report.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     seen = json.loads(unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
     assert seen == {"wide": 0, "asked": [], "paper": paper, "outside": []}
 

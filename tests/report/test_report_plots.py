@@ -1,6 +1,7 @@
 """The curves of a run: what is drawn, on which axes, and why there is no picture."""
 
 import sys
+from functools import partial
 
 import pytest
 from matplotlib import rc_context
@@ -11,8 +12,8 @@ from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Evaluated
 from ringtrain.report.figure import accuracy_view, few, loss_view
 from ringtrain.report.plots import curves_figure, draw_curves
-from ringtrain.report.sinks import JsonLines
 from ringtrain.show.figures import POINTS, STYLE, broken, entitle, new_figure, running_mean, thin_out
+from tests.report.conftest import has, logged
 from tests.says import says
 
 
@@ -20,15 +21,7 @@ from tests.says import says
 def write(tmp_path):
     """write(event...): the folder of a run with this log."""
 
-    def write(*happened):
-        (tmp_path / "run").mkdir(exist_ok=True)
-        log = JsonLines(tmp_path / "run" / "log.jsonl")
-        for event in happened:
-            log.handle(event)
-        log.close()
-        return tmp_path / "run"
-
-    return write
+    return partial(logged, tmp_path / "run" / "log.jsonl")
 
 
 @pytest.fixture
@@ -51,26 +44,12 @@ def axes_of(folder):
     return figure_of(folder).axes
 
 
-def colour_of(text):
-    return [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-
-
-def has(picture, colour):
-    """Whether some pixels of the picture are of this colour."""
-    near = abs(picture[:, :, :3] - colour_of(colour)).max(axis=2) < 0.02
-    return near.sum() > 20
-
-
 def test_a_picture_with_both_curves(folder, tmp_path):
     assert draw_curves(folder, tmp_path / "curves.png") is None
     picture = imread(tmp_path / "curves.png")
     assert picture.shape[:2] == (744, 1200)
-    assert has(picture, plots.TRAIN)
-    assert has(picture, plots.TEST)
+    assert has(picture, plots.TRAIN) and has(picture, plots.TEST)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "run"]
-
-
-def test_the_ending_of_the_name_says_the_kind(folder, tmp_path):
     for name, begin in (("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
         assert draw_curves(folder, tmp_path / name) is None
         assert (tmp_path / name).read_bytes().startswith(begin)
@@ -121,27 +100,14 @@ def test_a_loss_that_counts_nothing_correct_is_drawn_by_its_metric(write, run, i
     assert list(score.lines[0].get_ydata()) == [0.25]
 
 
-# Why there is no picture.
-
-
-def test_no_matplotlib(folder, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert draw_curves(folder, tmp_path / "curves.png") == says("matplotlib", "draws")
-
-
-def test_no_iteration(write, run, tmp_path):
-    folder = write(run())
-    assert draw_curves(folder, tmp_path / "curves.png") == says(folder)
-
-
-def test_no_log(tmp_path):
-    why = says("log.jsonl")
-    assert draw_curves(tmp_path, tmp_path / "curves.png") == says(tmp_path, why)
-
-
-def test_no_folder_to_draw_into(folder, tmp_path):
-    told = says("--out", tmp_path / "none" / "curves.png", tmp_path / "none")
-    assert draw_curves(folder, tmp_path / "none" / "curves.png") == told
+def test_why_there_is_no_picture(folder, write, run, tmp_path, monkeypatch):
+    path, elsewhere = tmp_path / "curves.png", tmp_path / "none" / "curves.png"
+    assert draw_curves(folder, elsewhere) == says("--out", elsewhere, elsewhere.parent)
+    assert draw_curves(tmp_path, path) == says(tmp_path, "log.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        assert draw_curves(folder, path) == says("matplotlib", "draws")
+    assert draw_curves(write(run()), path) == says(folder)  # no iteration
 
 
 # The arithmetic.

@@ -1,44 +1,34 @@
+import pytest
+
 from ringtrain.report.rates import Rates, step_error
 
 
-def test_nothing_is_known_before_the_first():
-    assert (Rates().recent(), Rates().overall()) == (0.0, 0.0)
-
-
-def test_a_pause_and_a_tail_do_not_move_the_median():
-    rates = Rates(warm_up=0)
-    for images, seconds in [(64, 0.5), (64, 0.5), (64, 60.0), (10, 0.5), (64, 0.5)]:
+@pytest.mark.parametrize(
+    ("settings", "added", "overall"),
+    [
+        ({}, [], 0.0),
+        ({"warm_up": 0}, [(64, 0.5), (64, 0.5), (64, 60.0), (10, 0.5), (64, 0.5)], 128.0),  # a pause and a tail
+        ({"warm_up": 10}, [(8, 8.0)] * 10 + [(8, 0.5)] * 20, 16.0),  # the warm-up is left out
+        ({"warm_up": 10}, [(8, 8.0), (8, 8.0), (8, 0.5), (8, 0.5)], 16.0),  # half of a short run
+        ({}, [(8, 0.0)], 0.0),  # too short for the clock
+        ({}, [(8, 0.0), (8, 0.5)], 16.0),
+    ],
+)
+def test_the_rate_of_a_run_is_a_median(settings, added, overall):
+    rates = Rates(**settings)
+    for images, seconds in added:
         rates.add(images, seconds)
-    assert rates.overall() == rates.recent() == 128.0
-
-
-def test_the_warm_up_is_left_out():
-    rates = Rates(warm_up=10)
-    for k in range(30):
-        rates.add(8, 8.0 if k < 10 else 0.5)
-    assert rates.overall() == 16.0
-
-
-def test_the_warm_up_is_half_of_a_short_run():
-    rates = Rates(warm_up=10)
-    for seconds in (8.0, 8.0, 0.5, 0.5):
-        rates.add(8, seconds)
-    assert rates.overall() == 16.0
+    assert rates.overall() == overall
+    if settings.get("warm_up") == 0:
+        assert rates.recent() == overall
 
 
 def test_of_late_is_a_window():
     rates = Rates(window=3)
+    assert rates.recent() == 0.0
     for seconds in (1.0, 1.0, 1.0, 1.0, 0.5, 0.5):
         rates.add(8, seconds)
     assert rates.recent() == 16.0
-
-
-def test_a_time_too_short_for_the_clock_is_left_out():
-    rates = Rates()
-    rates.add(8, 0.0)
-    assert rates.overall() == 0.0
-    rates.add(8, 0.5)
-    assert rates.overall() == 16.0
 
 
 def test_an_iteration_that_takes_longer_than_predicted_has_an_error_below_zero():

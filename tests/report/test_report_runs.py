@@ -1,43 +1,22 @@
 """A run read back from its log: whole, cut short, resumed, and what is no run."""
 
 import json
+from functools import partial
 
 import pytest
 
 from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.end_events import Failed, Ranks
-from ringtrain.report.sinks import JsonLines, truncate_log
+from ringtrain.report.end_events import Failed
+from ringtrain.report.sinks import truncate_log
+from tests.report.conftest import RANKS, logged
 from tests.says import says
-
-RANKS = Ranks(
-    images=[60, 68],
-    updates=[2, 2],
-    training_s=[4.0, 5.0],
-    exposed_s=[1.0, 0.5],
-    bytes_sent=[300, 500],
-    bytes_received=[None, None],
-    between_bytes=[0, 0],
-    weights_bytes=[10, 10],
-    gradient_bytes=[10, 10],
-    state_bytes=[5, 7],
-    peak_bytes=[1000, 2000],
-)
 
 
 @pytest.fixture
 def write(tmp_path):
     """write(events...) → the folder with that log."""
-
-    def write(*events, name="a"):
-        (tmp_path / name).mkdir(exist_ok=True)
-        log = JsonLines(tmp_path / name / "log.jsonl", None)
-        for event in events:
-            log.handle(event)
-        log.close()
-        return tmp_path / name
-
-    return write
+    return partial(logged, tmp_path / "a" / "log.jsonl")
 
 
 def test_a_whole_run(write, run, iteration, epoch, ended):
@@ -67,10 +46,7 @@ def test_a_run_that_was_killed(write, run, iteration):
         log.write('{"event": "itera')
     found = read_run(folder, "a")
     assert (found.outcome, found.iterations, found.end, found.ranks) == ("cut short", 2, None, None)
-
-
-def test_a_run_that_was_killed_before_its_first_iteration(write, run):
-    found = read_run(write(run()), "a")
+    found = read_run(write(run()), "a")  # before its first iteration
     assert (found.outcome, found.iterations, list(found.train), found.last_rate) == ("cut short", 0, [], None)
 
 
@@ -107,12 +83,12 @@ def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write, run, ite
 
 
 def test_what_is_no_run(tmp_path, write, iteration):
-    with pytest.raises(UsageError, match=says(tmp_path / "nowhere", "not", "there")):
-        read_run(tmp_path / "nowhere", "a")
-    with pytest.raises(UsageError, match=says(tmp_path, "log.jsonl")):
-        read_run(tmp_path, "a")
-    with pytest.raises(UsageError, match=says("log.jsonl")):
-        read_run(write(iteration()), "a")
     (tmp_path / "b" / "log.jsonl").mkdir(parents=True)
-    with pytest.raises(UsageError, match=says(tmp_path / "b" / "log.jsonl")):
-        read_run(tmp_path / "b", "b")
+    for folder, words in (
+        (tmp_path / "nowhere", ("not", "there")),
+        (tmp_path, ("log.jsonl",)),
+        (write(iteration()), ("log.jsonl",)),
+        (tmp_path / "b", (tmp_path / "b" / "log.jsonl",)),
+    ):
+        with pytest.raises(UsageError, match=says(folder, *words)):
+            read_run(folder, "a")

@@ -17,6 +17,7 @@ from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.screen.live import LiveScreen, Status, join_fitting, status_parts
 from ringtrain.report.screen.plain import PlainScreen
 from ringtrain.report.screen.terminal import Terminal, is_live, terminal
+from tests.report.conftest import RANKS
 from tests.says import says
 
 UTF8 = {"TERM": "xterm-256color"}
@@ -96,15 +97,8 @@ def test_the_header(run):
 
 def test_the_header_of_an_unusual_run(run):
     unusual = run(exact=False, test_examples=0, folder=None, epochs=None, resumed_at=130, nodes=2)
-    header = "\n".join(words.run_header(unusual))
-    for part in (
-        says("exact", "differs"),
-        says("none", "test"),
-        says("nothing", "kept"),
-        says("  ", "460 iterations", "130"),
-        says(2, "2 nodes", "CPU x86-64-v3, 1 thread"),
-    ):
-        assert part.matches(header)
+    parts = ("exact", "differs", "none", "test", "nothing", "kept", "460 iterations", "130", "2 nodes")
+    assert says(*parts, "CPU x86-64-v3, 1 thread").matches("\n".join(words.run_header(unusual)))
 
 
 SPEED = says("12,346")
@@ -157,13 +151,9 @@ def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
 
 
 def test_a_run_without_a_test_part(run, epoch, ended):
-    lines = told(
-        [
-            run(epochs=None, folder=None, test_examples=0),
-            epoch(test_loss=None, test_accuracy=None),
-            ended(test_loss=None, test_accuracy=None, reason="interrupted", ranks=1),
-        ]
-    )
+    untested = {"test_loss": None, "test_accuracy": None}
+    start = run(epochs=None, folder=None, test_examples=0)
+    lines = told([start, epoch(**untested), ended(**untested, reason="interrupted", ranks=1)])
     assert lines[12:] == [
         "        train loss     acc      rate  images/s   time",
         "epoch 1     1.5000  50.00%         -         -   1:05",
@@ -253,6 +243,14 @@ def test_hosts_are_named_where_they_are_few(run):
     assert says("ranks     ", unnamed).matches(words.run_header(many))
 
 
+def test_how_far_ranks_were_apart_and_how_fast_each_was():
+    """A clock lag of 0 nine times, of 1 once; version lags 0, 2 and 2: their medians, and the most."""
+    ranks = replace(RANKS, updates=[10, 4], training_s=[2.0, 0.0])
+    assert words.lag_line(ranks) is None
+    apart = replace(ranks, lag={"clock": {0: 9, 1: 1}, "version": {2: 2, 0: 1}, "other": {}})
+    assert words.lag_line(apart) == says("clock", 0, 1, "version", 2, "5, 0")
+
+
 # Plain lines.
 
 
@@ -294,25 +292,25 @@ def test_a_reader_that_went_away_does_not_end_the_run(run, iteration):
 # Which of the two.
 
 
-def test_a_terminal_is_live(pty):
-    assert is_live(pty(80).stream, UTF8)
+@pytest.mark.parametrize(
+    ("columns", "encoding", "environment", "live"),
+    [
+        (80, "utf-8", UTF8, True),
+        (0, "utf-8", UTF8, False),  # Open MPI gives each rank such a one, where mpirun's own output goes to a file
+        (80, "utf-8", {}, False),
+        (80, "utf-8", {"TERM": ""}, False),
+        (80, "utf-8", {"TERM": "dumb"}, False),
+        (80, "latin-1", UTF8, False),
+    ],
+)
+def test_which_terminal_is_live(pty, columns, encoding, environment, live):
+    assert is_live(pty(columns, encoding=encoding).stream, environment) == live
 
 
-def test_a_terminal_without_a_size_is_not(pty):
-    """Open MPI gives each rank one, where the output of mpirun itself goes to a file."""
-    assert not is_live(pty(0).stream, UTF8)
-
-
-@pytest.mark.parametrize("environment", [{}, {"TERM": ""}, {"TERM": "dumb"}])
-def test_a_simple_terminal_is_not(pty, environment):
-    assert not is_live(pty(80).stream, environment)
-
-
-def test_files_pipes_and_other_encodings_are_not(tmp_path, pty):
+def test_files_and_pipes_are_not_live(tmp_path):
     assert not is_live(io.StringIO(), UTF8)
     with open(tmp_path / "out", "w", encoding="utf-8") as stream:
         assert not is_live(stream, UTF8)
-    assert not is_live(pty(80, encoding="latin-1").stream, UTF8)
 
 
 def test_the_screen_is_chosen_by_the_stream(pty, run, iteration, monkeypatch):

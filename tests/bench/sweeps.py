@@ -1,0 +1,25 @@
+"""Quick sweeps of a world in one process, and rows of theirs."""
+
+from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
+from tests.loopback.world import LoopbackWorld
+
+QUICK = Protocol(repeats=3, warm_up=1)
+
+
+def swept(size=2, nodes=1, watcher=None, buffers=None, **asked) -> Result:
+    """The result of rank 0, whose rows are those of all ranks. ``buffers(transport)``: in place of the host's."""
+    asked = Sweep(**{"sizes": (64, 4096), "protocol": QUICK, **asked})
+
+    def body(transport):
+        spans = buffers and buffers(transport)
+        return sweep(spans.transport if spans else transport, asked, None if transport.rank else watcher, spans)
+
+    results = LoopbackWorld(size, nodes).run(body)
+    assert all(result.rows == results[0].rows for result in results)
+    return results[0]
+
+
+def by(rows, **wanted):
+    """The rows with these values."""
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
