@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ringtrain.humanize import format_bytes
+
 FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
 
 
@@ -37,8 +39,7 @@ def test_a_row_has_medians_and_the_ratio_of_pairs(ddp, capsys):
 
 
 def test_sizes_are_from_4_bytes_to_64_mebibytes(ddp):
-    assert [ddp.size_text(size) for size in ddp.SIZES[:: len(ddp.SIZES) - 1]] == ["4 B", "64 MiB"]
-    assert ddp.size_text(4096) == "4 KiB"
+    assert [format_bytes(size) for size in ddp.SIZES[:: len(ddp.SIZES) - 1]] == ["4 B", "64 MiB"]
 
 
 def test_each_side_starts_the_same_program_on_as_many_ranks(ddp):
@@ -49,7 +50,7 @@ def test_each_side_starts_the_same_program_on_as_many_ranks(ddp):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["alexnet"], "there is no net alexnet"), (["--ranks", "two"], "--ranks two: give numbers")]
+    ("words", "message"), [(["alexnet"], "there is no net alexnet"), (["--ranks", "two"], "--ranks: two: give numbers")]
 )
 def test_mistakes_are_told_at_once(ddp, capsys, words, message):
     with pytest.raises(SystemExit):

@@ -84,4 +84,4 @@ def test_a_page_keeps_what_stands_before_its_figures(side, tmp_path):
     program.write_page(str(page), "new\n")
     assert page.read_text() == "# Title\n\n## Figures\n\nnew\n"
     arguments = ["--ranks", "1,2", "--torch", "/a/python", "--page", "p.md", "mlp"]
-    assert program.command_line(arguments) == "scripts/bench pytorch --ranks 1,2 mlp"
+    assert program.command_line(arguments, "pytorch") == "scripts/bench pytorch --ranks 1,2 mlp"

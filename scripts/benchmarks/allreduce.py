@@ -40,6 +40,7 @@ from contestants import (
 )
 from control_groups import cpu_group
 from launches import markdown, merged
+from page import command_line, commit
 
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
@@ -57,9 +58,7 @@ from ringtrain.monitor.guarded_transport import bare
 from ringtrain.show.figures import check_picture, write_picture
 
 TORCH = "torch==2.13.0"
-ROOT = Path(__file__).parents[2]
 DEFAULT = ",".join((NATIVE, AUTO, PREPARED, COMMUNICATOR))
-PLACES = ("--out", "--figures")  # folders are those of one machine: the table does not name them
 
 
 # ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,19 +164,12 @@ def launcher(text: str, ranks: int) -> list[str]:
 def write(base: Path, picture: Path, sweeps: list[dict], command: str) -> None:
     found = merged(sweeps)
     header = found["header"]
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     torch = f", torch {header['torch']}" if "torch" in header else ""
-    text = f"`{command}`, commit {commit.stdout.strip() or 'unknown'}{torch}.\n{markdown(**found)}\n"
+    text = f"`{command}`, commit {commit()}{torch}.\n{markdown(**found)}\n"
     base.with_suffix(".md").write_text(text)
     files.write_json(base.with_suffix(".json"), header, found["rows"])
     write_picture(partial(sweep_figure, header, found["rows"]), picture)
     click.echo(f"\n{text}\n{base}.md, {base}.json, {picture}")
-
-
-def command_line(words: list[str]) -> str:
-    """Return the command as the table names it."""
-    kept = [word for at, word in enumerate(words) if word not in PLACES and (at == 0 or words[at - 1] not in PLACES)]
-    return f"scripts/bench allreduce {shlex.join(word for word in kept if not word.startswith(PLACES))}"
 
 
 class Numbers(click.ParamType):
@@ -254,7 +246,7 @@ def allreduce(
         sweeps, all_well = measure(launches, worlds, confine)
     for number, own in sweeps.items():
         if own:
-            write(bases[number], pictures[number], own, command_line(sys.argv[1:]))
+            write(bases[number], pictures[number], own, command_line(sys.argv[1:], "allreduce"))
     wrong = any(row["wrong"] for own in sweeps.values() for one in own for row in one["rows"])
     sys.exit(bool(wrong or not all_well))
 

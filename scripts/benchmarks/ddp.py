@@ -14,20 +14,20 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-from pytorch import FIGURES, command_line, machine, ready_torch, write, write_page
-from side import ROOT, Processes, Side, interleaved, ratio
+from page import FIGURES, circumstances, command_line, numbers, table, torch_version, write, write_page
+from pytorch import ready_torch
+from side import Processes, Side, interleaved, ratio
 
 from ringtrain.bench.measure.beside import busy_processes
+from ringtrain.humanize import format_bytes
 
 RINGTRAIN, GLOO = "ringtrain", "gloo"
 NETS = {"resnet18": "32 images of 32 x 32", "mlp": "32 rows of 1,024", "gpt": "4 sequences of 128"}
@@ -85,7 +85,7 @@ def measure(options) -> list[dict]:
         for nbytes in options.sizes:
             turns = [Reductions(side, processes, {"nbytes": nbytes}) for side, processes in sides.items()]
             samples = interleaved(turns, options.seconds / 4)
-            rows.append(finished(options, {"what": f"all_reduce {size_text(nbytes)}", "nbytes": nbytes}, samples))
+            rows.append(finished(options, {"what": f"all_reduce {format_bytes(nbytes)}", "nbytes": nbytes}, samples))
     return rows
 
 
@@ -98,13 +98,6 @@ def finished(options, row: dict, samples: dict[str, list[float]]) -> dict:
 
 
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────────
-def size_text(nbytes: int) -> str:
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return f"{nbytes // unit} {name}"
-    return f"{nbytes} B"
-
-
 def cells(row: dict) -> list[str]:
     unit, name = (1e-3, "ms") if "nbytes" not in row else (1e-6, "µs")
     times = [f"{row['seconds'][side] / unit:,.1f} {name}" for side in (RINGTRAIN, GLOO)]
@@ -116,28 +109,17 @@ def cells(row: dict) -> list[str]:
 
 def markdown(options, rows: list[dict], load_before: float) -> str:
     """Return the table, with the machine, the date and the versions."""
-    versions = "import torch, numpy, platform; print(f'torch {torch.__version__}, Python {platform.python_version()}')"
-    torch = subprocess.run([options.torch, "-c", versions], capture_output=True, text=True).stdout.strip()
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    loads = f"load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
+    how = circumstances(command_line(sys.argv[1:], "ddp"), load_before)
     threads = f"{options.threads} thread{'s' * (options.threads > 1)} a rank"
-    return "\n".join(
-        [
-            f"`{command_line(sys.argv[1:], 'ddp')}`, commit {commit.stdout.strip() or 'unknown'}, "
-            f"{time.strftime('%Y-%m-%d')}, {machine()}, {loads}; {torch or platform.python_version()}, {threads}.",
-            "",
-            "| what, batch of a rank | ranks | ringtrain | gloo | ratio (least, most) | pairs |",
-            "|---|---|---|---|---|---|",
-            *(f"| {' | '.join(cells(row))} |" for row in rows),
-            "",
-        ]
-    )
+    heads = ["what, batch of a rank", "ranks", "ringtrain", "gloo", "ratio (least, most)", "pairs"]
+    about = f"{how}; {torch_version(options.torch) or platform.python_version()}, {threads}."
+    return "\n".join([about, "", *table(heads, list(map(cells, rows))), ""])
 
 
 def parse(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nets", nargs="*", help=f"[{', '.join(NETS)}]")
-    parser.add_argument("--ranks", default="2", help="one number, or several: 2,3 [2]")
+    parser.add_argument("--ranks", type=numbers, default="2", help="one number, or several: 2,3 [2]")
     parser.add_argument("--threads", type=int, default=1, help="of a rank [1]")
     parser.add_argument("--workers", type=int, default=0, help="of a DataLoader of each rank [0: a batch lies ready]")
     parser.add_argument("--beside", type=int, default=0, help="busy processes beside the ranks [0]")
@@ -150,10 +132,6 @@ def parse(words=None):
     options.nets, options.sizes = options.nets or list(NETS), [] if options.no_sizes else SIZES
     if unknown := set(options.nets) - set(NETS):
         parser.error(f"there is no net {', '.join(sorted(unknown))}: wanted {', '.join(NETS)}")
-    try:
-        options.ranks = [int(each) for each in options.ranks.split(",")]
-    except ValueError:
-        parser.error(f"--ranks {options.ranks}: give numbers such as 2,3")
     options.device = "cpu"
     return options
 

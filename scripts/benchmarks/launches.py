@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from itertools import chain
 from statistics import median
 
+from page import table
+
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
@@ -76,11 +78,11 @@ def markdown(header: dict, rows: Sequence[dict]) -> str:
     lines: dict[str, dict[int, dict]] = {}
     for row in rows:
         lines.setdefault(label({**row, "algorithm": asked_name(row)}), {})[row["bytes"]] = row
-    table = [["", *map(format_bytes, sizes)], ["---"] * (len(sizes) + 1)]
-    for name, own in lines.items():
-        title = f"{name}, µs" if name == NATIVE else name
-        table.append([title, *(_cell(own.get(nbytes)) for nbytes in sizes)])
-    return "\n".join([*_facts(header, rows), "", *(f"| {' | '.join(cells)} |" for cells in table)])
+    cells = [
+        [f"{name}, µs" if name == NATIVE else name, *(_cell(row_by_size.get(nbytes)) for nbytes in sizes)]
+        for name, row_by_size in lines.items()
+    ]
+    return "\n".join([*_facts(header, rows), "", *table(["", *map(format_bytes, sizes)], cells)])
 
 
 def _facts(header: dict, rows: Sequence[dict]) -> list[str]:

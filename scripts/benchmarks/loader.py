@@ -15,18 +15,16 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import h5py
 import numpy as np
 from loader_set import FORMS, LARGE_SIDE, SIDE, make
-from pytorch import machine
-from side import ROOT, Processes
+from page import circumstances, numbers, table
+from side import Processes
 
 GOAL = 4000  # images/s of a GPU
 OWN, PEER, BEFORE = "ringtrain", "PyTorch", "before"
@@ -134,11 +132,7 @@ def traffic(facts: dict, form: str) -> float:
 
 
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────────
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows]) + "\n"
-
-
-def needs_table(figures: dict) -> str:
+def needs_table(figures: dict) -> list[str]:
     """For GOAL images/s of a GPU: bytes, and cores by the CPU time on one core."""
     rows = []
     for name, facts in figures["facts"].items():
@@ -150,7 +144,7 @@ def needs_table(figures: dict) -> str:
     return table(heads, rows)
 
 
-def rates_table(figures: dict) -> str:
+def rates_table(figures: dict) -> list[str]:
     others = [side for side in (BEFORE, PEER) if any(side in row["images_per_s"] for row in figures["warm"])]
     rows = []
     for row in figures["warm"]:
@@ -158,12 +152,11 @@ def rates_table(figures: dict) -> str:
         cells = [row["form"], str(row["cores"]), f"{_median(row, OWN):,.0f}", f"{megabytes:,.0f}"]
         cells.append(f"{1e6 * _cpu(row):,.0f}")
         for side in others:
-            there = side in row["images_per_s"]
-            cells += (
-                [f"{_median(row, side):,.0f}", f"{1e6 * _cpu(row, side):,.0f}", f"**{ratio(row, side):.2f}**"]
-                if there
-                else [""] * 3
-            )
+            figures_of_side = [""] * 3
+            if side in row["images_per_s"]:
+                cpu, times = f"{1e6 * _cpu(row, side):,.0f}", f"**{ratio(row, side):.2f}**"
+                figures_of_side = [f"{_median(row, side):,.0f}", cpu, times]
+            cells += figures_of_side
         rows.append(cells)
     heads = ["form", "cores", "images/s", "MB/s", "CPU, µs an image"]
     for side in others:
@@ -171,7 +164,7 @@ def rates_table(figures: dict) -> str:
     return table(heads, rows)
 
 
-def stages_table(figures: dict) -> str:
+def stages_table(figures: dict) -> list[str]:
     names = ["read", "decode", "crop and resize"]
     rows = []
     for form, stages in figures["stages"].items():
@@ -182,7 +175,7 @@ def stages_table(figures: dict) -> str:
     return table(["form", *names, "rest", "all, µs an image"], rows)
 
 
-def cold_table(figures: dict) -> str:
+def cold_table(figures: dict) -> list[str]:
     rows = []
     for form, blocks in figures["cold"].items():
         rate = statistics.median(each["images"] / each["seconds"] for each in blocks)
@@ -194,17 +187,13 @@ def cold_table(figures: dict) -> str:
 
 def page(options, figures: dict) -> str:
     tiny = 1e6 * _cpu(figures["tiny"])
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    before, after = figures["load"]
-    asked = f"--seconds {options.seconds:g} --rounds {options.rounds}"
-    about = (
-        f"`scripts/bench loader measure FOLDER {asked}`, commit {commit.stdout.strip()}, {time.strftime('%Y-%m-%d')}, "
-    )
-    about += f"{machine()}, load average {before:.1f} before, {after:.1f} after; {', '.join(figures['versions'])}."
+    command = f"scripts/bench loader measure FOLDER --seconds {options.seconds:g} --rounds {options.rounds}"
+    about = f"{circumstances(command, *figures['load'])}; {', '.join(figures['versions'])}."
     limit = f"An image of 8 x 8 takes {tiny:.0f} µs: a process makes at most {1e6 / tiny:,.0f} images/s, however many "
     limit += "threads it has, if the interpreter is held all of that time."
-    parts = [needs_table(figures), rates_table(figures), stages_table(figures), cold_table(figures), limit]
-    return "\n".join([about, "", *parts])
+    tables = (make(figures) for make in (needs_table, rates_table, stages_table, cold_table))
+    parts = [*("\n".join(lines) for lines in tables), limit]
+    return "\n\n".join([about, *parts])
 
 
 # ── the program ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +238,7 @@ def main() -> None:
     one = commands.add_parser("measure")
     one.add_argument("folder", type=Path)
     one.add_argument("--batch", type=int, default=256, help="of a rank [256]")
-    one.add_argument("--cores", default="1,2", help="of a rank [1,2]")
+    one.add_argument("--cores", type=numbers, default="1,2", help="of a rank [1,2]")
     one.add_argument("--seconds", type=float, default=3, help="of a block [3]")
     one.add_argument("--rounds", type=int, default=5, help="blocks of each side [5]")
     one.add_argument("--only", default="", metavar="TEXT", help="forms whose names have this text")
@@ -258,8 +247,6 @@ def main() -> None:
     one.add_argument("--json", type=Path)
     one.set_defaults(call=measure)
     options = parser.parse_args()
-    if "cores" in options:
-        options.cores = [int(each) for each in options.cores.split(",")]
     options.call(options)
 
 

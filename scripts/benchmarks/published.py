@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from page import table
+
 from ringtrain.bench.measure.rows import OK
 from ringtrain.bench.model.fit import FittedModel, Regime
 from ringtrain.collectives.inspect.cost import Fabric
@@ -187,11 +189,6 @@ def planned(inputs: Inputs, counts: Sequence[int], batch: int, weak: bool = True
 
 
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────────────────
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table of Markdown."""
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-
-
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 

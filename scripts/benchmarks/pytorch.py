@@ -29,6 +29,7 @@ from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 
+from page import FIGURES, circumstances, command_line, numbers, table, torch_version, write, write_page
 from same_work import TOLERANCES, load, refusal, summary, told
 from side import ROOT, Processes, Side, first_iteration, forget, interleaved, ratio
 
@@ -39,7 +40,6 @@ OF_CPU = ("float32", "float64")
 OWN, EAGER, GRAPH, COMPILE, APART = "ringtrain", "eager", "graph", "compile", "apart"
 BEST_OF_GPU = "channels last, fused SGD"
 HERE = Path(__file__).parent
-FIGURES = "## Figures\n"
 
 
 # ── the sides of one net ──────────────────────────────────────────────────────────────────────────────────────
@@ -166,16 +166,10 @@ def starts(options) -> dict[str, dict[str, float]]:
 
 def environments(options) -> list[str]:
     """Return the folders of packages of both sides."""
-    code = (
-        "import sysconfig; print(*{sysconfig.get_path(name) for name in ('purelib', 'platlib', 'stdlib')}, sep='\\n')"
-    )
-    return sorted(
-        {
-            line
-            for python in (sys.executable, options.torch)
-            for line in subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.splitlines()
-        }
-    )
+    paths = "{sysconfig.get_path(name) for name in ('purelib', 'platlib', 'stdlib')}"
+    words = ["-c", f"import sysconfig; print(*{paths}, sep='\\n')"]
+    sides = [subprocess.run([each, *words], capture_output=True, text=True) for each in (sys.executable, options.torch)]
+    return sorted({line for side in sides for line in side.stdout.splitlines()})
 
 
 def ready_torch(options) -> None:
@@ -197,86 +191,44 @@ def line(row: dict) -> str:
 
 def markdown(options, rows: list[dict], load_before: float) -> str:
     """Return the tables, with the machine, the date and the versions."""
-    torch = "import torch, platform; print(f'torch {torch.__version__}, Python {platform.python_version()}')"
-    versions = [
-        f"Python {platform.python_version()}",
-        *(f"{name} {metadata.version(name)}" for name in ("numpy", "mpi4py")),
-    ]
-    peer = subprocess.run([options.torch, "-c", torch], capture_output=True, text=True).stdout.strip()
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    loads = f"load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
-    head = [
-        f"`{command_line(sys.argv[1:])}`, commit {commit.stdout.strip() or 'unknown'}, {time.strftime('%Y-%m-%d')}, "
-        f"{machine()}, {loads}; {', '.join(versions)}, {rows[0]['device']}; PyTorch's side {peer}.",
-        "",
-    ]
-    return "\n".join([*head, *_speed_table(rows), "", *_rest_table(rows), ""])
+    versions = [f"Python {platform.python_version()}"]
+    versions += [f"{name} {metadata.version(name)}" for name in ("numpy", "mpi4py")]
+    how = circumstances(command_line(sys.argv[1:], "pytorch"), load_before)
+    peer = torch_version(options.torch)
+    head = f"{how}; {', '.join(versions)}, {rows[0]['device']}; PyTorch's side {peer}."
+    return "\n".join([head, "", *_speed_table(rows), "", *_rest_table(rows), ""])
 
 
 def _speed_table(rows: list[dict]) -> list[str]:
     """A row a net and number of ranks."""
-    table = [
-        "| net, batch a rank | ranks | ringtrain, images/s | PyTorch, images/s | ratio (least, most) | PyTorch's way "
-        "| ranks together / apart |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for row in rows:
         own, peer = (row["samples_s"][side] for side in (OWN, EAGER))
         pairs = [there / here for there, here in zip(peer, own, strict=True)]
         ratios = f"**{row['ratio'][EAGER]:.2f}** ({min(pairs):.2f}, {max(pairs):.2f})"
         rates = [f"{row['images_per_s'][side]:,.0f}" for side in (OWN, EAGER)]
         apart = f"{row['ratio'][APART]:.3f}" if APART in row["ratio"] else ""
-        cells = [f"{row['model']}, {row['batch']}", str(row["ranks"]), *rates, ratios, row["variant"], apart]
-        table.append(f"| {' | '.join(cells)} |")
-    return table
+        net = f"{row['model']}, {row['batch']}"
+        lines.append([net, str(row["ranks"]), *rates, ratios, row["variant"], apart])
+    heads = ["net, batch a rank", "ranks", "ringtrain, images/s", "PyTorch, images/s", "ratio (least, most)"]
+    return table([*heads, "PyTorch's way", "ranks together / apart"], lines)
 
 
 def _rest_table(rows: list[dict]) -> list[str]:
-    table = [
-        "| net | ranks | memory of a rank, ringtrain / PyTorch, MiB | ratio | first iteration, warm, s | cold, s |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = []
     for row in rows:
         own, peer = (row["memory"][side] / 2**20 for side in (OWN, EAGER))
         begun = row.get("start_s")
         seconds = [f"{begun[OWN][how]:.2f} / {begun[EAGER][how]:.2f}" if begun else "" for how in ("warm", "cold")]
-        cells = [row["model"], str(row["ranks"]), f"{own:,.0f} / {peer:,.0f}", f"{own / peer:.2f}", *seconds]
-        table.append(f"| {' | '.join(cells)} |")
-    return table
-
-
-def machine() -> str:
-    names = [each for each in Path("/proc/cpuinfo").read_text().splitlines() if each.startswith("model name")]
-    name = names[0].partition(":")[2].strip() if names else platform.machine()
-    return f"{os.cpu_count()} cores, {name}, Linux {platform.release()}"
-
-
-def command_line(words: list[str], verb: str = "pytorch") -> str:
-    """Return the command without the places of this machine."""
-    places = ("--torch", "--json", "--page")
-    kept = [word for at, word in enumerate(words) if word not in places and (at == 0 or words[at - 1] not in places)]
-    return " ".join([f"scripts/bench {verb}", *kept])
-
-
-def write(path: str | None, text: str) -> None:
-    """Write a file, whole or not at all: another process may read it at any time."""
-    if path:
-        made = Path(f"{path}.part")
-        made.write_text(text)
-        os.replace(made, path)
-
-
-def write_page(path: str, text: str) -> None:
-    """Put the tables in the place of those that the page has."""
-    page = Path(path)
-    before = page.read_text().partition(FIGURES)[0] if page.exists() else ""
-    write(path, f"{before}{FIGURES}\n{text}")
+        lines.append([row["model"], str(row["ranks"]), f"{own:,.0f} / {peer:,.0f}", f"{own / peer:.2f}", *seconds])
+    memory = "memory of a rank, ringtrain / PyTorch, MiB"
+    return table(["net", "ranks", memory, "ratio", "first iteration, warm, s", "cold, s"], lines)
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(BATCHES), help=f"[{', '.join(BATCHES)}]")
-    parser.add_argument("--ranks", default="1", help="one number, or several: 1,2 [1]")
+    parser.add_argument("--ranks", type=numbers, default="1", help="one number, or several: 1,2 [1]")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--peer-device", choices=("cpu", "cuda"), help="PyTorch's, where it is another: in a rehearsal")
     parser.add_argument("--precision", choices=tuple(TOLERANCES), default="float32", help="float64: of the CPU")
@@ -293,10 +245,6 @@ def parse():
     options = parser.parse_args()
     if (options.precision in OF_CPU) is not (options.device == "cpu") and options.precision != "float32":
         parser.error(f"--precision {options.precision} is not of --device {options.device}")
-    try:
-        options.ranks = [int(each) for each in options.ranks.split(",")]
-    except ValueError:
-        parser.error(f"--ranks {options.ranks}: give numbers such as 1,2")
     if max(options.ranks) > 1 and options.device == "cuda":
         parser.error("--ranks above 1 are of --device cpu")
     return options
