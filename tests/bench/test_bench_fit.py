@@ -117,10 +117,7 @@ def test_two_regimes_where_one_line_is_clearly_worse():
     assert [regime.first_bytes for regime in found.regimes] == [0.0, pytest.approx((MANY[8] * MANY[9]) ** 0.5)]
     assert [found.predict_s(n) for n, _ in points] == pytest.approx([seconds for _, seconds in points])
     assert len(fit(AlgorithmWork(2, 1.0, 0.5), truth_at(cache, MANY), known()).regimes) == 1
-
-
-def test_noise_is_no_regime():
-    points = [(n, (1e-5 + 1e-10 * n) * (1 + 0.05 * (-1) ** i)) for i, n in enumerate(MANY)]
+    points = [(n, (1e-5 + 1e-10 * n) * (1 + 0.05 * (-1) ** i)) for i, n in enumerate(MANY)]  # noise
     assert len(fit(AlgorithmWork(2, 1.0, 0.5), points, known()).regimes) == 1
 
 
@@ -133,10 +130,7 @@ def test_a_fit_is_judged_on_sizes_that_it_did_not_see():
     assert report["worst_error"] == pytest.approx(0.5) and report["median_error"] == pytest.approx(0, abs=1e-9)
     assert [n for n, _ in report["residuals"]] == [n for n, _ in seen]
     assert max(abs(error) for _, error in report["residuals"]) < 1e-9
-
-
-def test_three_sizes_judge_nothing():
-    report = judged(AlgorithmWork(2, 1.0, 0.5), [(1, 1.0), (2, 2.0), (3, 3.0)], known())
+    report = judged(AlgorithmWork(2, 1.0, 0.5), [(1, 1.0), (2, 2.0), (3, 3.0)], known())  # too few to judge
     assert (report["held_out"], report["median_error"], report["worst_error"]) == ([], None, None)
 
 

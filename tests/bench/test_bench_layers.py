@@ -53,6 +53,7 @@ layers = [
 ]
 """
 BATCH, HYPER = 6, OptimizerConfig(momentum=0.9, weight_decay=0.1)
+ONE_RANK = {"ranks": 1, "held_bytes": 0, "peak_bytes": 0}
 
 
 @pytest.fixture
@@ -101,9 +102,8 @@ def test_every_iteration_computes_the_same(graph, optimizer):
     before = rig._arena.weights.copy()
     rig.iterate()
     rig.iterate()
-    moved = {
-        s.name for s in rig._arena.spans if (before[s.start : s.stop] != rig._arena.weights[s.start : s.stop]).any()
-    }
+    changed = before != rig._arena.weights
+    moved = {span.name for span in rig._arena.spans if changed[span.start : span.stop].any()}
     assert moved == {"norm.mean", "norm.variance"}
     assert np.abs(rig._arena.grads).max() > 0
 
@@ -191,9 +191,7 @@ def test_peaks_are_of_all_ranks_by_the_slowest(monkeypatch):
 
     assert LoopbackWorld(2).run(run) == [Peaks(8.0, 14.0)] * 2
     assert Peaks(8.0, 14.0).least_seconds(16.0, 42.0) == 3
-
-
-def test_a_product_and_a_copy_are_measured(monkeypatch):
+    monkeypatch.undo()
     monkeypatch.setattr(peaks, "COPIED", 1 << 12)
     monkeypatch.setattr(peaks, "SIDE", 16)
     (found,) = LoopbackWorld(1).run(lambda transport: measure_peaks(transport, make_ops("reference", "float32")))
@@ -230,8 +228,7 @@ def test_fully_connected_layers_have_their_shares_of_parameters_and_time(graph):
     conv, following, norm, out = 27 * 4 + 4, 4 * 4, 2 * 4, 64 * 5 + 5  # running statistics are not counted
     parameters, time = out / (conv + following + norm + out), 6 / (6 + 1 + 5 * 2)  # out, pool, five others
     assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == (["out"], parameters, time)
-    header = {"ranks": 1, "held_bytes": 0, "peak_bytes": 0}
-    assert summary_lines(total, header)[0] == says("out", f"{parameters:.1%}", f"{time:.1%}")
+    assert summary_lines(total, ONE_RANK)[0] == says("out", f"{parameters:.1%}", f"{time:.1%}")
 
 
 def test_dropout_and_relu_belong_to_the_fully_connected_layers_before_them():
@@ -240,7 +237,7 @@ def test_dropout_and_relu_belong_to_the_fully_connected_layers_before_them():
     assert [row["layer"] for row in rows if row["fully_connected"]] == ["fc6", "drop6", "fc7", "drop7", "fc8"]
     total = totals(rows, samples_of(graph), BATCH, 1)
     assert total["fc_parameter_share"] == 58_631_144 / 60_965_224
-    line = summary_lines(total, {"ranks": 1, "held_bytes": 0, "peak_bytes": 0})[0]
+    line = summary_lines(total, ONE_RANK)[0]
     assert line.startswith("fully connected layers, fc6 to fc8: 96.2% of the parameters, ")
 
 
@@ -249,7 +246,7 @@ def test_a_network_without_fully_connected_layers_says_nothing_of_them():
     graph = spec.parse_model(f"input = {{ shape = [8, 8, 3] }}\nlayers = {layers}", "net").graph()
     total = totals(layer_rows(graph, samples_of(graph), BATCH, "float32"), samples_of(graph), BATCH, 1)
     assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == ([], None, None)
-    lines = summary_lines(total, {"ranks": 1, "held_bytes": 0, "peak_bytes": 0})
+    lines = summary_lines(total, ONE_RANK)
     assert not any(re.search(says("fully", "connected"), line) for line in lines)
 
 

@@ -38,9 +38,8 @@ def test_a_record_is_the_kind_and_all_fields(iteration):
 
 
 def test_the_last_record_has_what_other_programs_look_for(ended):
-    found = record(ended())
-    wanted = ("event", "iterations", "ranks", "test_accuracy", "images_per_s", "weights_sha256")
-    assert [found[name] for name in wanted] == ["end", 460, 2, 0.975, 12_345.6, "ab" * 32]
+    wanted = {"event": "end", "iterations": 460, "ranks": 2, "test_accuracy": 0.975, "images_per_s": 12_345.6}
+    assert record(ended()).items() >= (wanted | {"weights_sha256": "ab" * 32}).items()
 
 
 def test_every_event_has_a_kind_of_its_own_and_a_word_for_each_field():
@@ -72,9 +71,12 @@ def test_each_event_is_in_the_file_at_once(tmp_path, run, iteration, ended, othe
     assert kinds == ["start", "iteration", "compiled", "evaluation", "note", "end"]
 
 
-def test_a_name_in_any_script(tmp_path, run):
+def test_a_name_in_any_script_in_a_log_that_others_may_read(tmp_path, run):
+    before = os.umask(0o022)
     logged(tmp_path / "log", run(model="größer\n二"))
+    os.umask(before)
     assert lines(tmp_path / "log")[0]["model"] == "größer\n二"
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(("resumed_at", "kept"), [(4, 7), (3, 6), (2, 5), (1, 2), (0, 1), (9, 7)])
@@ -218,10 +220,3 @@ def test_all_sinks_see_the_same_and_are_closed_where_one_fails(iteration):
     none = SinkGroup([])
     none.handle(iteration())
     none.close()
-
-
-def test_the_log_is_readable_by_others(tmp_path, iteration):
-    before = os.umask(0o022)
-    logged(tmp_path / "log", iteration())
-    os.umask(before)
-    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o644

@@ -30,12 +30,9 @@ def test_a_whole_run(write, run, iteration, epoch, ended):
     assert found.ranks["bytes_sent"] == [300, 500]
 
 
-def test_bytes_of_a_run_without_evaluations_are_those_of_its_end(write, run, iteration, ended):
+def test_bytes_are_those_of_the_end_without_evaluations_and_not_made_up(write, run, iteration, epoch, ended):
     found = read_run(write(run(), *(iteration(iteration=k) for k in (1, 2)), RANKS, ended()), "a")
     assert [p.nbytes for p in found.train] == [400, 800]
-
-
-def test_bytes_that_nobody_counted_are_not_made_up(write, run, iteration, epoch):
     found = read_run(write(run(), iteration(), epoch(iteration=1, bytes_sent=None)), "a")
     assert [p.nbytes for p in (*found.train, *found.test)] == [None, None]
 

@@ -23,12 +23,9 @@ def sample(ranks, number, rate, scaling="strong", exposed_s=0.001):
 
 # Round 2 is slow for both: a speed-up is of two runs of one round.
 STRONG = [
-    sample(1, 1, 100),
-    sample(2, 1, 180),
-    sample(1, 2, 50),
-    sample(2, 2, 95),
-    sample(1, 3, 110),
-    sample(2, 3, 209),
+    sample(ranks, number, rates[ranks - 1])
+    for number, rates in enumerate([(100, 180), (50, 95), (110, 209)], start=1)
+    for ranks in (1, 2)
 ]
 WEAK = [sample(1, 1, 100, "weak"), sample(4, 1, 360, "weak")]
 
@@ -88,18 +85,12 @@ def test_the_interval_of_a_median_is_of_order_statistics(count, wanted):
 
 
 # ── table and picture ─────────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_table():
+def test_the_table_its_note_and_csv():
     lines = [" ".join(line.split()) for line in plain_lines(scaling_table(scaling_rows([*WEAK, *STRONG])))]
     assert lines[3] == "strong 2 1 64 180 [95, 209] 356 1.90 [1.80, 1.90] 95 1 [1, 1]"
     assert lines[5] == "weak 4 1 256 360 711 3.60 90 1"
-
-
-def test_the_note_tells_the_confidence():
     assert interval_note(scaling_rows(WEAK)) == says("round", "intervals")
     assert interval_note(scaling_rows([*WEAK, *STRONG])) == says("75", 3)
-
-
-def test_csv():
     one, two = csv.DictReader(io.StringIO(csv_text(scaling_rows(STRONG))))
     assert (two["ranks"], two["speedup"], two["confidence"], one["speedup_low"]) == ("2", "1.9", "0.75", "")
 

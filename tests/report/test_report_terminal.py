@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from ringtrain.report.events import CheckpointSaved, Note, PredictedSpeed
+from ringtrain.report.events import CheckpointSaved, Compiled, Note, PredictedSpeed
 from ringtrain.report.screen import words
 from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.screen.live import LiveScreen, Status, join_fitting, status_parts
@@ -90,9 +90,9 @@ def test_the_header(run):
         "folder": "runs/digits-20260131-235958",
     }
     lines = [says(f"{name:<10}", text) for name, text in facts.items()]
-    assert words.run_header(run()) == [says("0.1.0"), *lines]
-    assert lines[-1] == "  folder     runs/digits-20260131-235958"
-    assert len(words.run_header(run())) <= words.HEADER_LINES == 13
+    header = words.run_header(run())
+    assert header == [says("0.1.0"), *lines] and header[-1] == "  folder     runs/digits-20260131-235958"
+    assert len(header) <= words.HEADER_LINES == 13
 
 
 def test_the_header_of_an_unusual_run(run):
@@ -114,10 +114,7 @@ def test_a_prediction_is_in_the_header_and_beside_the_speed_at_the_end(run, ende
     alone = run(predicted=replace(PREDICTED, algorithm=""), reproducible="the same bits")
     assert words.run_header(alone)[-1].endswith("exposed; allreduce")
     assert len(words.run_header(alone)) == words.HEADER_LINES
-
-
-def test_without_a_speed_nothing_is_beside_the_prediction(run, ended):
-    assert says("0").matches(told([run(predicted=PREDICTED), ended(images_per_s=0.0)]))
+    assert says("0").matches(told([run(predicted=PREDICTED), ended(images_per_s=0.0)]))  # nothing is beside it
 
 
 FIRST_ITERATION = says("1", "460", " 1", 20, "2.3000", "accuracy", "12.50%", "0.05", "12,346")
@@ -192,13 +189,9 @@ def test_the_best_epoch_has_a_mark_and_the_end_names_it(run, epoch, ended):
     assert last_score(says("98.00%", "*")) in resumed and resumed[13].count("*") == 0
 
 
-def test_kernels_from_the_cache(others):
-    assert words.compiled(type(others[0])(seconds=0.31, kernels=0)) == says("0.3")
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3599.0, "59:59"), (3661.0, "1:01:01")])
-def test_times(seconds, shown):
-    assert words.clock(seconds) == shown
+def test_times_and_kernels_from_the_cache():
+    assert words.compiled(Compiled(seconds=0.31, kernels=0)) == says("0.3")
+    assert list(map(words.clock, (0.4, 59.6, 3599.0, 3661.0))) == ["0:00", "1:00", "59:59", "1:01:01"]
 
 
 ALL = ["train loss", "acc", "test loss", "acc", "rate", "images/s", "time"]
@@ -258,10 +251,7 @@ def test_progress_comes_at_a_sensible_rate(run, iteration):
     happened = [iteration(iteration=k, seconds=0.1 * k) for k in range(1, 401)]
     lines = told([run(), *happened])[12:]
     assert [line.split("/")[0] for line in lines] == [f"iteration {k}" for k in (1, 101, 201, 301)]
-
-
-def test_every_slow_iteration_is_shown(run, iteration):
-    assert len(told([run(), *(iteration(iteration=k, seconds=11.0 * k) for k in range(1, 6))])) == 12 + 5
+    assert len(told([run(), *(iteration(iteration=k, seconds=11.0 * k) for k in range(1, 6))])) == 12 + 5  # slow ones
 
 
 def test_no_control_characters(run, iteration, epoch, ended):
@@ -328,6 +318,15 @@ def test_the_screen_is_chosen_by_the_stream(pty, run, iteration, monkeypatch):
 # The live display.
 
 
+def live_screen(screen, run, header, show):
+    """What a terminal gets from a run with this header, and ``show(live)``."""
+    live = LiveScreen(screen.stream)
+    live.begin(run, header)
+    show(live)
+    live.close()
+    return screen.written()
+
+
 def shown(status, width):
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(status)
@@ -357,11 +356,8 @@ def test_narrow_terminals(run, iteration, width):
     assert says("2.3000").matches(lines[1])
 
 
-def test_before_the_first_iteration(run):
+def test_before_the_first_iteration_and_at_it(run, iteration):
     assert says("preparing", "first").matches(shown(Status(run()), 80)[0])
-
-
-def test_the_time_left_is_unknown_at_first(run, iteration):
     assert status_parts(iteration(), iteration(), run())[2] == says("-:--")
 
 
@@ -412,12 +408,7 @@ def test_an_error_in_the_loop_finds_the_display_closed(pty, run, iteration):
 
 
 def test_nobodys_text_reaches_the_terminal_as_a_command(pty, run):
-    screen = pty(80)
-    live = LiveScreen(screen.stream)
-    live.begin(run(), ["model \x1b]0;mine\x07"])
-    live.line("note: \x1b[2Jmine")
-    live.close()
-    written = screen.written()
+    written = live_screen(pty(80), run(), ["model \x1b]0;mine\x07"], lambda live: live.line("note: \x1b[2Jmine"))
     assert "\x1b]0;" not in written and "\x1b[2J" not in written
     assert "model \\x1b]0;mine\\x07" in written and "note: \\x1b[2Jmine" in written
 
@@ -425,12 +416,7 @@ def test_nobodys_text_reaches_the_terminal_as_a_command(pty, run):
 def test_no_colour_where_none_is_wanted(pty, run, iteration, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
-    screen = pty(80)
-    live = LiveScreen(screen.stream)
-    live.begin(run(), [])
-    live.progress(iteration())
-    live.close()
-    assert "\x1b[38" not in screen.written()
+    assert "\x1b[38" not in live_screen(pty(80), run(), [], lambda live: live.progress(iteration()))
 
 
 def test_heavy_libraries_are_loaded_where_they_are_used():

@@ -24,6 +24,7 @@ from ringtrain.report.screen.base import Screen
 from ringtrain.template import LINES
 
 REFRESHES_PER_S = 5
+GAP = "   "  # between parts of a line
 
 
 class LiveScreen(Screen):
@@ -126,11 +127,11 @@ def time_left(first: Iteration, last: Iteration, run: RunStarted) -> str:
     return words.clock(pace_s * (run.iterations - last.iteration))
 
 
-def join_fitting(parts: list[str], width: int, gap: str = "   ") -> str:
+def join_fitting(parts: list[str], width: int) -> str:
     """Join as many of the parts, from the first, as fit a line of this width; the first is always included."""
     shown = parts[0]
     for part in parts[1:]:
-        if len(shown) + len(gap) + len(part) > width:
+        if len(shown) + len(GAP) + len(part) > width:
             break
-        shown += gap + part
+        shown += GAP + part
     return shown
