@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 from contestants import (
@@ -198,57 +199,53 @@ class Numbers(click.ParamType):
 @click.option("--out", type=Path, default=".", help="Folder of the table, the figures, the picture.")
 @click.option("--figures", type=Path, help="Folder of the picture instead.")
 @click.option("--json", "path", type=Path, hidden=True, help="Of a rank.")
-def allreduce(
-    launches,
-    ranks,
-    begin,
-    end,
-    factor,
-    iterations,
-    warm_up,
-    algorithm,
-    warm,
-    beside,
-    quota,
-    cores,
-    text,
-    out,
-    figures,
-    path,
-):
+def allreduce(**flags):
+    options = SimpleNamespace(**flags)
     try:
-        names = parse_names(algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
-        if NATIVE not in names:
-            raise UsageError(f"give {NATIVE} among --algorithm: all are compared with it")
-        protocol = Protocol(repeats=iterations, warm_up=warm_up, fresh=not warm, beside=beside)
-        asked = Sweep(sizes=swept(begin, end, factor), algorithms=names, protocol=protocol)
-        if path:
-            sys.exit(in_world(lambda transport: measure_here(transport, asked, path)))
-        bases = {number: (out / f"allreduce-{number}-ranks") for number in ranks}
-        pictures = {number: (figures or out) / f"allreduce-{number}-ranks.png" for number in ranks}
-        worlds = {number: launcher(text, number) for number in ranks}
-        for folder in filter(None, (out, figures)):
-            folder.mkdir(parents=True, exist_ok=True)
-        for picture in pictures.values():
-            files.check_writable(picture)
-            check_picture(picture)
+        asked = asked_of(options)
+        if options.path:
+            sys.exit(in_world(lambda transport: measure_here(transport, asked, options.path)))
+        worlds = {ranks: launcher(options.text, ranks) for ranks in options.ranks}
+        pictures = pictures_of(options)
     except UsageError as error:
         raise click.UsageError(str(error)) from None
-    if GLOO in names and importlib.util.find_spec("torch") is None:
+    if GLOO in asked.algorithms and importlib.util.find_spec("torch") is None:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", TORCH], check=True)
     with ExitStack() as stack:
         try:
-            confine = stack.enter_context(confinement(quota, cores))
+            confine = stack.enter_context(confinement(options.quota, options.cores))
         except OSError as error:
             needs = "a control group of cpu.max or cpu.cfs_quota_us"
-            click.echo(f"allreduce: skipped, since --quota {quota:g} needs {needs}: {error}")
+            click.echo(f"allreduce: skipped, since --quota {options.quota:g} needs {needs}: {error}")
             return
-        sweeps, all_well = measure(launches, worlds, confine)
-    for number, own in sweeps.items():
-        if own:
-            write(bases[number], pictures[number], own, command_line(sys.argv[1:], "allreduce"))
-    wrong = any(row["wrong"] for own in sweeps.values() for one in own for row in one["rows"])
+        sweeps, all_well = measure(options.launches, worlds, confine)
+    for ranks, launches in sweeps.items():
+        if launches:
+            base = options.out / f"allreduce-{ranks}-ranks"
+            write(base, pictures[ranks], launches, command_line(sys.argv[1:], "allreduce"))
+    wrong = any(row["wrong"] for launches in sweeps.values() for sweep in launches for row in sweep["rows"])
     sys.exit(bool(wrong or not all_well))
+
+
+def asked_of(options) -> Sweep:
+    names = parse_names(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
+    if NATIVE not in names:
+        raise UsageError(f"give {NATIVE} among --algorithm: all are compared with it")
+    beside = {"fresh": not options.warm, "beside": options.beside}
+    protocol = Protocol(repeats=options.iterations, warm_up=options.warm_up, **beside)
+    return Sweep(sizes=swept(options.begin, options.end, options.factor), algorithms=names, protocol=protocol)
+
+
+def pictures_of(options) -> dict[int, Path]:
+    """Return the paths of pictures by number of ranks, and make their folders. Raises UsageError."""
+    folder = options.figures or options.out
+    pictures = {ranks: folder / f"allreduce-{ranks}-ranks.png" for ranks in options.ranks}
+    for each in (options.out, folder):
+        each.mkdir(parents=True, exist_ok=True)
+    for picture in pictures.values():
+        files.check_writable(picture)
+        check_picture(picture)
+    return pictures
 
 
 if __name__ == "__main__":
