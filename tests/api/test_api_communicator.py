@@ -102,7 +102,7 @@ def test_a_tuning_file_is_gone_by(tmp_path):
     machine, layout = world.run(inspect_machine)[0]
     row = TuningRow("star", "float64", "sum", 40, 1e-6, True)
     path = tmp_path / "tuning.json"
-    path.write_text(Tuning(machine).with_table(Table(layout, "then", (row,))).text())
+    path.write_text(Tuning(machine).with_table(Table(layout.ranks, layout.nodes, "then", (row,), name=layout.name)).text())
 
     def body(communicator):
         reduction = communicator.prepare(np.ones(5))
