@@ -25,7 +25,6 @@ from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import NATIVE, Combine
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule
 from ringtrain.errors import UsageError, everywhere, nearest
-from ringtrain.template import Template
 from ringtrain.transport import native_call
 from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, message_bounds
@@ -81,10 +80,10 @@ def choose_algorithm(asked: str | None, kind: str, dtype: str, nbytes: int, node
 class CollectiveRuns:
     """Runs collectives over one transport. All ranks make the same calls in the same order."""
 
-    def __init__(self, transport: Transport, memory: Memory, workshop: PlanBuilder, agreement: Agreement):
-        self._transport, self._memory, self._workshop, self._agreement = transport, memory, workshop, agreement
+    def __init__(self, transport: Transport, memory: Memory, builder: PlanBuilder, agreement: Agreement):
+        self._transport, self._memory, self._builder, self._agreement = transport, memory, builder, agreement
         self._rank, self._size = transport.rank, transport.size
-        self._plans: PlanCache[AgreedCall, AllReducePlan] = PlanCache(workshop.release)
+        self._plans: PlanCache[AgreedCall, AllReducePlan] = PlanCache(builder.release)
         self._agreed: dict[AgreedCall, str] = {}
 
     def choose(self, asked: str | None, kind: str, dtype: str, nbytes: int) -> str:
@@ -117,11 +116,11 @@ class CollectiveRuns:
             self._native(call, NativeCall(native_call.ALL_GATHER, source, target))
             return
         schedule = partial(make_by_rank, call.algorithm, self._size, ALL_GATHER)
-        plan, own, every = self._plan(call, source.nbytes, self._size, BYTES, schedule), _bytes(source), _bytes(target)
+        plan, data, every = self._plan(call, source.nbytes, self._size, BYTES, schedule), _bytes(source), _bytes(target)
         every = every.reshape(self._size, -1)
         for start, stop, part in plan.segments():
             rows = part.span.reshape(self._size, -1)
-            rows[self._rank] = own[start:stop]
+            rows[self._rank] = data[start:stop]
             self._run(call, part)
             every[:, start:stop] = rows
 
@@ -181,19 +180,15 @@ class CollectiveRuns:
 
     def _compare(self, call: AgreedCall, send_counts: list[int], recv_counts: list[int]) -> None:
         """Raise UsageError on all ranks if one rank wants more or fewer bytes than another one has for it."""
-        own, every = np.array([send_counts, recv_counts]), np.empty((self._size, 2, self._size), np.int64)
-        self._native(call, NativeCall(native_call.ALL_GATHER, own, every))
+        counts, every = np.array([send_counts, recv_counts]), np.empty((self._size, 2, self._size), np.int64)
+        self._native(call, NativeCall(native_call.ALL_GATHER, counts, every))
         sent, wanted = every[:, 0], every[:, 1].T
         for source, target in np.argwhere(sent != wanted)[:1].tolist():
             names = self._transport.world_ranks
-            ends = {"source": names[source], "target": names[target]}
-            counts = {"sent": sent[source, target], "expected": wanted[source, target]}
             raise everywhere(
                 UsageError(
-                    Template(
-                        "rank {source} sends {sent} bytes to rank {target}, which wants {expected}: send_counts of "
-                        "the one must be recv_counts of the other"
-                    )(**ends, **counts)
+                    f"rank {names[source]} sends {sent[source, target]} bytes to rank {names[target]}, which wants "
+                    f"{wanted[source, target]}: send_counts of the one must be recv_counts of the other"
                 )
             )
 
@@ -234,7 +229,7 @@ class CollectiveRuns:
             span = self._memory.staging(rows * length, storage)
             combine = call.carrier.combine(call.op) if call.op else _no_addition
             transport, segment = self._transport, segment_for(self._transport)
-            return self._workshop.hold(span, lambda tag: Execution(schedule(), transport, span, combine, tag, segment))
+            return self._builder.hold(span, lambda tag: Execution(schedule(), transport, span, combine, tag, segment))
 
         return self._pieces(call, part, count, rows * storage.itemsize)
 
@@ -275,7 +270,7 @@ class CollectiveRuns:
         def part(length: int) -> PreparedReduction:
             span = self._memory.staging(arrays * length, storage)
             rows, kind = span.reshape(arrays, -1), (reduction_of(call.op), call.carrier.name)
-            return self._workshop.hold(
+            return self._builder.hold(
                 span, lambda tag: canonical_reduction(self._transport, shards, rows, *kind, combine, tag)
             )
 

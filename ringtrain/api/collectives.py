@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
 from ringtrain.api.collective_runs import AUTO, BARRIER, IN_PARTS, AgreedCall, CollectiveRuns, contiguous
 from ringtrain.api.libraries import lend
 from ringtrain.api.progress import ProgressThread
-from ringtrain.api.request import check_operation, check_writable_array
+from ringtrain.api.request import check_operation, check_out, check_writable_array
 from ringtrain.collectives.algorithms.canonical import NAME
 from ringtrain.errors import UsageError
-from ringtrain.template import Template
 from ringtrain.transport import native_call
 
 
@@ -40,59 +38,59 @@ class CollectiveMethods:
     def broadcast(self, array, root: int = 0, *, algorithm: str | None = None, async_op: bool = False):
         """Overwrite the array by that of ``root`` on all ranks, and return it. Raises UsageError, StalledError."""
         self._check_root(root)
-        given = lend_bytes(array)
+        borrowed = lend_bytes(array)
         if self.rank != root:
-            check_writable_array(given.host, texts.THE_ARRAY)
-        name = self._runs.choose(algorithm, "broadcast", given.dtype, given.host.nbytes)
-        call = AgreedCall("broadcast", given.dtype, given.host.shape, name, root=root)
+            check_writable_array(borrowed.host, "the array")
+        name = self._runs.choose(algorithm, "broadcast", borrowed.dtype, borrowed.host.nbytes)
+        call = AgreedCall("broadcast", borrowed.dtype, borrowed.host.shape, name, root=root)
 
         def run():
-            self._runs.broadcast(call, given.host)
+            self._runs.broadcast(call, borrowed.host)
             if self.rank != root:
-                given.settle()
+                borrowed.settle()
             return array
 
         return self._progress.perform(call, run, async_op)
 
     def all_gather(self, array, *, out=None, algorithm: str | None = None, async_op: bool = False):
         """Return the arrays of all ranks, of shape (size, \\*shape), on all ranks. Raises UsageError, StalledError."""
-        given = lend_bytes(array)
-        name = self._runs.choose(algorithm, "all_gather", given.dtype, self.size * given.host.nbytes)
-        call = AgreedCall("all_gather", given.dtype, given.host.shape, name)
-        result = CollectiveResult(given, (self.size, *given.host.shape), out)
-        source = result.apart(given.host)
+        borrowed = lend_bytes(array)
+        name = self._runs.choose(algorithm, "all_gather", borrowed.dtype, self.size * borrowed.host.nbytes)
+        call = AgreedCall("all_gather", borrowed.dtype, borrowed.host.shape, name)
+        result = CollectiveResult(borrowed, (self.size, *borrowed.host.shape), out)
+        source = result.apart(borrowed.host)
         return self._perform(call, lambda: self._runs.all_gather(call, source, result.host), result, async_op)
 
     def reduce_scatter(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, async_op: bool = False):
         """Return row ``rank`` of the elementwise ``op`` of every rank's array, whose first axis has a row for each
         rank. Types and operations are those of ``allreduce``. Raises UsageError, StalledError.
         """
-        given = lend(array)
-        check_operation(given.dtype, op)
-        self._check_rows(given.host, "reduce_scatter")
-        name = self._runs.choose(algorithm, "reduce_scatter", given.dtype, given.host.nbytes)
-        call = AgreedCall("reduce_scatter", given.dtype, given.host.shape, name, op)
-        result = CollectiveResult(given, given.host.shape[1:], out, lend)
-        source = result.apart(given.host)
+        borrowed = lend(array)
+        check_operation(borrowed.dtype, op)
+        self._check_rows(borrowed.host, "reduce_scatter")
+        name = self._runs.choose(algorithm, "reduce_scatter", borrowed.dtype, borrowed.host.nbytes)
+        call = AgreedCall("reduce_scatter", borrowed.dtype, borrowed.host.shape, name, op)
+        result = CollectiveResult(borrowed, borrowed.host.shape[1:], out, lend)
+        source = result.apart(borrowed.host)
         return self._perform(call, lambda: self._runs.reduce_scatter(call, source, result.host), result, async_op)
 
     def _reduce_shards(self, array, op: str, out, algorithm: str | None, wire: str, async_op: bool):
         """Run ``allreduce`` with ``reproducible=True``."""
-        given = lend(array)
-        check_operation(given.dtype, op)
+        borrowed = lend(array)
+        check_operation(borrowed.dtype, op)
         if algorithm not in (None, AUTO, NAME) or wire != NONE:
             raise UsageError(
                 f"reproducible=True adds in one tree, and algorithm={algorithm or AUTO!r} over wire={wire!r} does "
                 "not: leave algorithm out, and give wire='none'"
             )
-        if not given.host.shape or not len(given.host):
+        if not borrowed.host.shape or not len(borrowed.host):
             raise UsageError(
                 "reproducible=True adds this rank's shards, the rows of the first axis, and the shape is "
-                f"{list(given.host.shape)}: give one or more"
+                f"{list(borrowed.host.shape)}: give one or more"
             )
-        call = AgreedCall("reproducible allreduce", given.dtype, given.host.shape, NAME, op)
-        result = CollectiveResult(given, given.host.shape[1:], out, lend)
-        rows = result.apart(given.host)
+        call = AgreedCall("reproducible allreduce", borrowed.dtype, borrowed.host.shape, NAME, op)
+        result = CollectiveResult(borrowed, borrowed.host.shape[1:], out, lend)
+        rows = result.apart(borrowed.host)
         return self._perform(call, lambda: self._runs.reduce_shards(call, rows, result.host), result, async_op)
 
     def gather(self, array, root: int = 0, *, out=None, async_op: bool = False):
@@ -100,14 +98,14 @@ class CollectiveMethods:
         UsageError, StalledError.
         """
         self._check_root(root)
-        given = lend_bytes(array)
-        call = AgreedCall("gather", given.dtype, given.host.shape, root=root)
+        borrowed = lend_bytes(array)
+        call = AgreedCall("gather", borrowed.dtype, borrowed.host.shape, root=root)
         if self.rank != root:
-            source, nothing = contiguous(given.host), native_call.nothing()
+            source, nothing = contiguous(borrowed.host), native_call.nothing()
             return self._progress.perform(call, lambda: self._runs.gather(call, source, nothing), async_op)
-        result = CollectiveResult(given, (self.size, *given.host.shape), out)
-        own = result.apart(given.host)
-        return self._perform(call, lambda: self._runs.gather(call, own, result.host), result, async_op)
+        result = CollectiveResult(borrowed, (self.size, *borrowed.host.shape), out)
+        source = result.apart(borrowed.host)
+        return self._perform(call, lambda: self._runs.gather(call, source, result.host), result, async_op)
 
     def scatter(self, array=None, root: int = 0, *, out=None, async_op: bool = False):
         """Return row ``rank`` of the array of ``root``, whose first axis has a row for each rank. The other ranks give
@@ -118,13 +116,13 @@ class CollectiveMethods:
             raise UsageError(
                 f"scatter gets its array on rank {root}: the others give out=, which tells the shape and type"
             )
-        given = lend_bytes(out if array is None else array)
+        borrowed = lend_bytes(out if array is None else array)
         if array is not None:
-            self._check_rows(given.host, "scatter")
-        shape = given.host.shape if array is None else given.host.shape[1:]
-        call = AgreedCall("scatter", given.dtype, shape, root=root)
-        result = CollectiveResult(given, shape, out)
-        rows = native_call.nothing() if array is None else result.apart(given.host)
+            self._check_rows(borrowed.host, "scatter")
+        shape = borrowed.host.shape if array is None else borrowed.host.shape[1:]
+        call = AgreedCall("scatter", borrowed.dtype, shape, root=root)
+        result = CollectiveResult(borrowed, shape, out)
+        rows = native_call.nothing() if array is None else result.apart(borrowed.host)
         return self._perform(call, lambda: self._runs.scatter(call, rows, result.host), result, async_op)
 
     def all_to_all(
@@ -140,13 +138,13 @@ class CollectiveMethods:
         rows for rank 0, then those for rank 1, and so on: equal parts, or ``send_counts`` rows for each rank and
         ``recv_counts`` rows from each. Raises UsageError, StalledError.
         """
-        given = lend_bytes(array)
-        sent, received = self._counts(given.host, send_counts, recv_counts)
-        row = given.host.shape[1:]
-        shape = row if send_counts is not None else given.host.shape
-        call = AgreedCall("all_to_all" if send_counts is None else IN_PARTS, given.dtype, shape)
-        result = CollectiveResult(given, (sum(received), *row), out)
-        source, nbytes = result.apart(given.host), given.host.itemsize * int(np.prod(row, dtype=int))
+        borrowed = lend_bytes(array)
+        sent, received = self._counts(borrowed.host, send_counts, recv_counts)
+        row = borrowed.host.shape[1:]
+        shape = row if send_counts is not None else borrowed.host.shape
+        call = AgreedCall("all_to_all" if send_counts is None else IN_PARTS, borrowed.dtype, shape)
+        result = CollectiveResult(borrowed, (sum(received), *row), out)
+        source, nbytes = result.apart(borrowed.host), borrowed.host.itemsize * int(np.prod(row, dtype=int))
         parts = [[count * nbytes for count in counts] for counts in (sent, received)]
         return self._perform(call, lambda: self._runs.all_to_all(call, source, result.host, *parts), result, async_op)
 
@@ -199,13 +197,13 @@ def lend_bytes(array) -> BorrowedArray:
     """Return the array as host memory whose bytes can be moved: its type has their order, and the fields of records.
     Raises UsageError.
     """
-    given = lend(array)
-    dtype = given.host.dtype
+    borrowed = lend(array)
+    dtype = borrowed.host.dtype
     if dtype.hasobject:
         raise UsageError(
-            f"elements of type {given.dtype} are references to objects, whose bytes mean nothing on another rank"
+            f"elements of type {borrowed.dtype} are references to objects, whose bytes mean nothing on another rank"
         )
-    return given if dtype.isnative and dtype.names is None else replace(given, dtype=str(dtype))
+    return borrowed if dtype.isnative and dtype.names is None else replace(borrowed, dtype=str(dtype))
 
 
 class CollectiveResult:
@@ -214,13 +212,13 @@ class CollectiveResult:
     host: the memory; that of ``out`` if it has no gaps
     """
 
-    def __init__(self, given: BorrowedArray, shape: tuple[int, ...], out, lend: Callable = lend_bytes):
-        self._given, self._out = given, out
+    def __init__(self, borrowed: BorrowedArray, shape: tuple[int, ...], out, lend: Callable = lend_bytes):
+        self._borrowed, self._out = borrowed, out
         self._taken = None if out is None else lend(out)
         if self._taken is None:
-            self.host = np.empty(shape, given.host.dtype)
+            self.host = np.empty(shape, borrowed.host.dtype)
             return
-        check_out(self._taken, given.dtype, shape)
+        check_out(self._taken, borrowed.dtype, shape)
         target = self._taken.host
         self.host = target if target.flags.c_contiguous else np.empty(shape, target.dtype)
 
@@ -232,16 +230,8 @@ class CollectiveResult:
     def deliver(self) -> Any:
         """Return the result, when the host memory has it."""
         if self._taken is None:
-            return self._given.like(self.host)
+            return self._borrowed.like(self.host)
         if self._taken.host is not self.host:
             np.copyto(self._taken.host, self.host)
         self._taken.settle()
         return self._out
-
-
-def check_out(out: BorrowedArray, dtype: str, shape: tuple[int, ...]) -> None:
-    """Raise UsageError if ``out`` cannot take a result of that type and shape."""
-    if (out.dtype, out.host.shape) != (dtype, shape):
-        told = {"out_dtype": out.dtype, "out_shape": list(out.host.shape), "dtype": dtype, "shape": list(shape)}
-        raise UsageError(Template("out is {out_dtype} {out_shape}, and must be {dtype} {shape}")(**told))
-    check_writable_array(out.host, texts.OUT)

@@ -22,7 +22,6 @@ from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, check_wire
-from ringtrain.api import texts
 from ringtrain.api.collective_runs import CollectiveRuns
 from ringtrain.api.collectives import CollectiveMethods
 from ringtrain.api.libraries import lend
@@ -42,8 +41,8 @@ from ringtrain.api.request import (
     Agreement,
     Request,
     carrier_of,
+    check_out,
     check_request,
-    check_result,
     check_writable_array,
     copy_if_aliased,
     type_name,
@@ -56,6 +55,10 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect
 
 DEADLINE_S = 600.0
+FORKED = (
+    "the communicator is of the process that this one was forked from, and is used there alone: hand the arrays to "
+    "it, or start more ranks with mpirun"
+)
 
 
 class Communicator(CollectiveMethods, MessageMethods):
@@ -95,19 +98,17 @@ class Communicator(CollectiveMethods, MessageMethods):
         self._tuning = self._find_tuning(tuning)
         self._guard = Guard(self._transport, deadline_s) if check_collectives and self.size > 1 else None
         self._agreement = Agreement(self._transport, self._guard, deadline_s)
-        self._workshop = PlanBuilder(self._transport, self._tuning, self._guard, self._agreement)
+        self._builder = PlanBuilder(self._transport, self._tuning, self._guard, self._agreement)
         # Making one of the first is collective, so all ranks drop the same. Streams are looked up by some ranks alone.
-        self._plans: PlanCache[Request, AllReducePlan] = PlanCache(self._workshop.release)
-        self._stream_plans: PlanCache[Request, StreamPlan] = PlanCache(self._workshop.release)
+        self._plans: PlanCache[Request, AllReducePlan] = PlanCache(self._builder.release)
+        self._stream_plans: PlanCache[Request, StreamPlan] = PlanCache(self._builder.release)
         agree = self._agreement.on  # nothing here holds this object itself, so that __del__ comes at once
-        self._streams = StreamChoice(
-            self._transport, self._tuning, lambda request: agree(texts.ALL_REDUCE(request=request))
-        )
+        self._streams = StreamChoice(self._transport, self._tuning, lambda request: agree(f"allreduce, {request}"))
         self._same = SameArrays()
         self._usable = Usable(self._same.clear)
         self._progress = ProgressThread(self._transport, self._usable)
         self._messages = self._transport.tag_space()
-        self._runs = CollectiveRuns(self._transport, self._memory, self._workshop, self._agreement)
+        self._runs = CollectiveRuns(self._transport, self._memory, self._builder, self._agreement)
         self._flying: set[PersistentAllReduce] = set()
         self._closed = False
         leaves_in_child(self)
@@ -177,7 +178,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             transport = self._transport.group(ranks, tag)
         if transport is None:
             return None
-        made = Communicator(
+        group = Communicator(
             transport,
             self._algorithm,
             wire=self._wire,
@@ -185,8 +186,8 @@ class Communicator(CollectiveMethods, MessageMethods):
             check_collectives=self._checks,
             deadline_s=deadline_s or self._agreement.deadline_s,
         )
-        made._owned = True
-        return made
+        group._owned = True
+        return group
 
     def allreduce(
         self,
@@ -232,25 +233,25 @@ class Communicator(CollectiveMethods, MessageMethods):
         whether the next call of this kind on this array may take that way.
         """
         self._usable.check()
-        given = lend(array)
-        taken = given if out is None or out is array else lend(out)
+        borrowed = lend(array)
+        taken = borrowed if out is None or out is array else lend(out)
         algorithm, wire = algorithm or self._algorithm, wire or self._wire
-        numbers = check_request(given.dtype, op, algorithm, wire)
+        numbers = check_request(borrowed.dtype, op, algorithm, wire)
         if out is None:
-            target = np.empty(given.host.shape, numbers.storage)
+            target = np.empty(borrowed.host.shape, numbers.storage)
         else:
-            check_result(taken, given)
+            check_out(taken, borrowed.dtype, borrowed.host.shape)
             target = taken.host
-        request = self._request(target, given.dtype, op, algorithm, wire)
-        source = copy_if_aliased(given.host, target)
+        request = self._request(target, borrowed.dtype, op, algorithm, wire)
+        source = copy_if_aliased(borrowed.host, target)
 
         def run():
             plan = self._reduce(request, source, target)
             if out is None:
-                return given.like(target)
+                return borrowed.like(target)
             taken.settle()
             if again and isinstance(plan, StreamPlan):
-                stream = self._workshop.stream
+                stream = self._builder.stream
                 self._same.keep(array, target, op, lambda: stream(request, plan.name))
             return out
 
@@ -266,16 +267,16 @@ class Communicator(CollectiveMethods, MessageMethods):
         Raises UsageError.
         """
         self._progress.settle()
-        given = lend(array)
-        host, algorithm, wire = given.host, algorithm or self._algorithm, wire or self._wire
-        check_request(given.dtype, op, algorithm, wire)
-        check_writable_array(host, texts.THE_ARRAY)
-        request = self._request(host, given.dtype, op, algorithm, wire)
+        borrowed = lend(array)
+        host, algorithm, wire = borrowed.host, algorithm or self._algorithm, wire or self._wire
+        check_request(borrowed.dtype, op, algorithm, wire)
+        check_writable_array(host, "the array")
+        request = self._request(host, borrowed.dtype, op, algorithm, wire)
         with self._usable:
             self._agreement.on(f"prepare, {request}")
-            ours = request.place is not None
+            ours = request.position is not None
             span = host.reshape(-1) if ours else self._memory.allocate(host.size, request.carrier.storage)
-            prepared = self._workshop.prepare(request, span)
+            prepared = self._builder.prepare(request, span)
         borrow = None if ours else partial(lend, array)
         settle = self._progress.settle
         return PersistentAllReduce(prepared, array, borrow, self._usable, settle, self._flying, self._agreement)
@@ -331,7 +332,7 @@ class Communicator(CollectiveMethods, MessageMethods):
                     )
                 )
             self._check_idle("unregister")
-            self._plans.drop(lambda request: request.place is not None and request.place[0] == number)
+            self._plans.drop(lambda request: request.position is not None and request.position[0] == number)
             self._memory.unregister(number)
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
@@ -345,18 +346,18 @@ class Communicator(CollectiveMethods, MessageMethods):
         from ringtrain.bench.sweep.sweep import Sweep, sweep
 
         self._progress.settle()
-        given = lend(array)
+        borrowed = lend(array)
         for algorithm in algorithms:
-            check_request(given.dtype, op, algorithm)
+            check_request(borrowed.dtype, op, algorithm)
         if repeats < 1:
             raise UsageError(f"repeats={repeats} measures nothing: give 1 or more")
         self._check_idle("bench")
-        shape, names = list(given.host.shape), ", ".join(algorithms)
-        call = f"bench, {op} of {given.dtype} {shape} by {names}"
+        shape, names = list(borrowed.host.shape), ", ".join(algorithms)
+        call = f"bench, {op} of {borrowed.dtype} {shape} by {names}"
         asked = Sweep(
-            [given.host.nbytes],
+            [borrowed.host.nbytes],
             algorithms,
-            [given.dtype],
+            [borrowed.dtype],
             [op],
             Protocol(repeats=repeats),
             tuning=self._tuning,
@@ -366,17 +367,17 @@ class Communicator(CollectiveMethods, MessageMethods):
             self._agreement.on(call)
             return sweep(self._transport, asked).rows
 
-    def _find_tuning(self, given) -> Table | None:
+    def _find_tuning(self, path) -> Table | None:
         """Return the tuning. Warns, on rank 0, of a file in the usual place that does not fit."""
-        found = find_tuning(self._transport, given)
-        if found.remark and self.rank == 0:
-            warnings.warn(found.remark, stacklevel=3)
-        return found.table
+        tuning = find_tuning(self._transport, path)
+        if tuning.remark and self.rank == 0:
+            warnings.warn(tuning.remark, stacklevel=3)
+        return tuning.table
 
     def _request(self, target: np.ndarray, dtype: str, op: str, algorithm: str, wire: str) -> Request:
         """Return the request of a result in ``target``, which is in place where it is added in its own type."""
-        place = self._memory.place(target) if carrier_of(dtype, op) is TYPES[dtype] else None
-        return Request(target.shape, dtype, op, algorithm, wire, place)
+        position = self._memory.position(target) if carrier_of(dtype, op) is TYPES[dtype] else None
+        return Request(target.shape, dtype, op, algorithm, wire, position)
 
     def _reduce(self, request: Request, source: np.ndarray, target: np.ndarray) -> AllReducePlan | StreamPlan:
         flat = target.reshape(-1) if target.flags.c_contiguous else np.empty(target.size, target.dtype)
@@ -391,19 +392,19 @@ class Communicator(CollectiveMethods, MessageMethods):
         if plan is not None:
             return plan
         if name := self._streams.name_for(request):
-            return self._stream_plans.get(request, lambda: self._workshop.stream(request, name))
+            return self._stream_plans.get(request, lambda: self._builder.stream(request, name))
         return self._plans.get(request, lambda: self._make_plan(request, flat))
 
     def _make_plan(self, request: Request, flat: np.ndarray) -> AllReducePlan:
-        self._agreement.on(texts.ALL_REDUCE(request=request))
+        self._agreement.on(f"allreduce, {request}")
         storage = request.carrier.storage
 
         def part(count: int) -> PreparedReduction:
-            span = self._memory.staging(count, storage) if request.place is None else flat
-            return self._workshop.prepare(request, span)
+            span = self._memory.staging(count, storage) if request.position is None else flat
+            return self._builder.prepare(request, span)
 
         return make_allreduce_plan(
-            part, flat.size, STAGING_BYTES // storage.itemsize if request.place is None else flat.size
+            part, flat.size, STAGING_BYTES // storage.itemsize if request.position is None else flat.size
         )
 
     def _check_idle(self, call: str) -> None:
@@ -413,5 +414,5 @@ class Communicator(CollectiveMethods, MessageMethods):
     def _leave_in_child(self) -> None:
         """Be of no use in a process that is forked."""
         self._closed = True
-        self._usable.end(texts.FORKED())
-        self._progress.leave(UsageError(texts.FORKED))
+        self._usable.end(FORKED)
+        self._progress.leave(UsageError(FORKED))

@@ -82,8 +82,8 @@ def lend_torch(tensor) -> BorrowedArray:
         raise unreadable(tensor, error, "pass a dense tensor of numbers, on the CPU or a GPU") from error
 
     def like(fresh: np.ndarray):
-        made = torch.from_numpy(fresh.view(np.int16)).view(torch.bfloat16) if half else torch.from_numpy(fresh)
-        return made.to(device)
+        tensor = torch.from_numpy(fresh.view(np.int16)).view(torch.bfloat16) if half else torch.from_numpy(fresh)
+        return tensor.to(device)
 
     def settle() -> None:
         if device.type != "cpu":

@@ -20,7 +20,7 @@ class Memory:
     def __init__(self, transport: Transport):
         self._transport = transport
         self._blocks: dict[int, tuple[int, int]] = {}  # number → address, bytes
-        self._held: dict[int, np.ndarray] = {}  # kept, so that no other array gets their addresses
+        self._arrays: dict[int, np.ndarray] = {}  # kept, so that no other array gets their addresses
         self._numbers = count()
         self._registered: set[int] = set()
         self._staging: np.ndarray | None = None
@@ -47,7 +47,7 @@ class Memory:
         return next((number for number in self._registered if self._blocks[number] == block), None)
 
     def unregister(self, number: int) -> None:
-        self._transport.unshare_mapped(self._held.pop(number))
+        self._transport.unshare_mapped(self._arrays.pop(number))
         self._registered.remove(number)
         del self._blocks[number]
 
@@ -59,7 +59,7 @@ class Memory:
     def _add(self, block: np.ndarray) -> int:
         number = next(self._numbers)
         self._blocks[number] = (array_address(block), block.nbytes)
-        self._held[number] = block
+        self._arrays[number] = block
         return number
 
     def staging(self, length: int, storage: np.dtype) -> np.ndarray:
@@ -70,7 +70,7 @@ class Memory:
             self._staging = np.asarray(self._transport.allocate(STAGING_BYTES, np.uint8))
         return self._staging[: length * storage.itemsize].view(storage)
 
-    def place(self, array: np.ndarray) -> tuple[int, int] | None:
+    def position(self, array: np.ndarray) -> tuple[int, int] | None:
         """Return (number, offset in bytes) of a contiguous array in this memory; None for all others."""
         if not (self._blocks and array.size and array.flags.c_contiguous and array.dtype.isnative):
             return None

@@ -1,6 +1,5 @@
 """Messages from one rank to another, of arrays of any library."""
 
-from ringtrain.api import texts
 from ringtrain.api.collective_runs import contiguous
 from ringtrain.api.collectives import lend_bytes
 from ringtrain.api.progress import ProgressThread
@@ -38,14 +37,14 @@ class MessageMethods:
         another length.
         """
         self._check_message(peer, tag, async_op)
-        given = lend_bytes(array)
-        check_writable_array(given.host, texts.THE_ARRAY)
-        data = contiguous(given.host)
+        borrowed = lend_bytes(array)
+        check_writable_array(borrowed.host, "the array")
+        data = contiguous(borrowed.host)
 
         def finish():
-            if data is not given.host:
-                given.host[...] = data
-            given.settle()
+            if data is not borrowed.host:
+                borrowed.host[...] = data
+            borrowed.settle()
             return array
 
         return self._move(f"recv (tag {tag})", self._messages.receive(data, peer, tag), finish, async_op)

@@ -188,9 +188,9 @@ class StreamPlan:
 
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
         """Reduce ``source`` into ``target``, as :meth:`AllReducePlan.run` does."""
-        given = np.require(source, self.storage, ("C", "ALIGNED"))
+        contribution = np.require(source, self.storage, ("C", "ALIGNED"))
         into = target if target.dtype.isnative and target.flags.aligned else np.empty(target.shape, self.storage)
-        self.streamed.bind(given, into)
+        self.streamed.bind(contribution, into)
         self.reduction.run(deadline_s)
         self.streamed.release()
         if into is not target:

@@ -83,7 +83,7 @@ class ProgressThread:
     def check(self) -> None:
         """Raise the error of an operation that was not waited for."""
         failed, self._failed = self._failed, None
-        if failed is not None and not failed.told:
+        if failed is not None and not failed.raised:
             failed.wait()
 
     @property

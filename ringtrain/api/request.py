@@ -10,7 +10,6 @@ import numpy as np
 from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.allreduce.dtypes import MEAN, OPS, TYPES, NumberType, reduction_of
 from ringtrain.allreduce.wire_formats import NONE, check_wire
-from ringtrain.api import texts
 from ringtrain.api.borrow import BorrowedArray
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAM, cannot_stream, make_streamed
@@ -20,7 +19,7 @@ from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.native_call import ALL_GATHER, NativeCall
 from ringtrain.transport.waiting import peers
 
-MEETINGS = 1024  # that are kept
+SYNC_POINTS = 1024  # that are kept
 _TOKEN = np.zeros(1, np.int64)  # what ranks reduce where they meet
 
 
@@ -32,7 +31,7 @@ class Request:
     op:           sum, mean, max or min
     algorithm:    name of the algorithm
     wire:         name of the messages' type
-    place:        position of the result in the communicator's memory (:meth:`Memory.place`); None elsewhere
+    position:     of the result in the communicator's memory (:meth:`Memory.position`); None elsewhere
     """
 
     shape: tuple[int, ...]
@@ -40,7 +39,7 @@ class Request:
     op: str
     algorithm: str
     wire: str = NONE
-    place: tuple[int, int] | None = None
+    position: tuple[int, int] | None = None
 
     @property
     def numbers(self) -> NumberType:
@@ -61,8 +60,8 @@ class Request:
 
     def __str__(self) -> str:
         wire = "" if self.wire == NONE else f" over {self.wire}"
-        place = "" if self.place is None else f" in block {self.place[0]} at byte {self.place[1]}"
-        return f"{self.op} of {self.dtype} {list(self.shape)} by {self.algorithm}{wire}{place}"
+        position = "" if self.position is None else f" in block {self.position[0]} at byte {self.position[1]}"
+        return f"{self.op} of {self.dtype} {list(self.shape)} by {self.algorithm}{wire}{position}"
 
 
 @lru_cache(maxsize=256)
@@ -113,14 +112,11 @@ def type_name(dtype) -> str:
     return name
 
 
-def check_result(out: BorrowedArray, given: BorrowedArray) -> None:
-    """Raise UsageError if ``out`` cannot take the result."""
-    if (out.dtype, out.host.shape) != (given.dtype, given.host.shape):
-        raise UsageError(
-            f"out is {out.dtype} {list(out.host.shape)}, and the array {given.dtype} {list(given.host.shape)}: they "
-            "must be alike"
-        )
-    check_writable_array(out.host, texts.OUT)
+def check_out(out: BorrowedArray, dtype: str, shape: tuple[int, ...]) -> None:
+    """Raise UsageError if ``out`` cannot take a result of that type and shape."""
+    if (out.dtype, out.host.shape) != (dtype, shape):
+        raise UsageError(f"out is {out.dtype} {list(out.host.shape)}, and must be {dtype} {list(shape)}")
+    check_writable_array(out.host, "out")
 
 
 def check_writable_array(host: np.ndarray, what: str) -> None:
@@ -155,14 +151,14 @@ class Agreement:
     def __init__(self, transport: Transport, guard: Guard | None, deadline_s: float):
         self._transport, self._guard, self.deadline_s = transport, guard, deadline_s
         self._has_window = transport.size > 1 and cannot_stream(transport, _TOKEN, _TOKEN.dtype.name) is None
-        self._meetings: dict[str, Streamed] = {}
+        self._sync_points: dict[str, Streamed] = {}
 
     def on(self, call: str) -> None:
         """Check a call that is new. Collective. Raises UsageError on all ranks if they do not make the same call;
         MismatchError if it is new on some of them alone.
         """
         if self._has_window and self._guard is None:  # which sees at once that another rank makes another call
-            self._meet("a call of a new kind", called=call)
+            self._synchronize("a call of a new kind", called=call)
         self._compare(call)
 
     def again(self, call: str) -> None:
@@ -171,35 +167,36 @@ class Agreement:
         MismatchError on all ranks.
         """
         if self._has_window:
-            self._meet(call)
+            self._synchronize(call)
         elif self._transport.size > 1:
             self._compare(call)
 
-    def _meet(self, call: str, called: str = "") -> None:
+    def _synchronize(self, call: str, called: str = "") -> None:
         """Wait for all ranks, and compare the call with theirs. ``called``: its name while it is awaited, if it is
         another one
         """
-        meeting = self._meetings.get(call)
-        if meeting is None:
-            if len(self._meetings) >= MEETINGS:
-                del self._meetings[next(iter(self._meetings))]
+        sync_point = self._sync_points.get(call)
+        if sync_point is None:
+            if len(self._sync_points) >= SYNC_POINTS:
+                del self._sync_points[next(iter(self._sync_points))]
             numbers = _TOKEN.dtype.name, _TOKEN.size, _TOKEN.itemsize
-            meeting = self._meetings[call] = make_streamed(self._transport, STREAM, "max", *numbers, call=call)
-            meeting.bind(_TOKEN, _TOKEN)
+            sync_point = self._sync_points[call] = make_streamed(self._transport, STREAM, "max", *numbers, call=call)
+            sync_point.bind(_TOKEN, _TOKEN)
         if called:
-            meeting.called = called
+            sync_point.called = called
         if self._guard is None:
-            meeting.run(self.deadline_s)
+            sync_point.run(self.deadline_s)
         else:
-            self.wait(call, partial(_started, meeting))
+            self.wait(call, partial(_started, sync_point))
 
     def _compare(self, call: str) -> None:
-        own = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint8)
-        every = np.empty((self._transport.size, own.size), np.uint8)
+        digest = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint8)
+        every = np.empty((self._transport.size, digest.size), np.uint8)
         self.wait(
-            f"agreement on a new call, {call}", lambda: self._transport.native_start(NativeCall(ALL_GATHER, own, every))
+            f"agreement on a new call, {call}",
+            lambda: self._transport.native_start(NativeCall(ALL_GATHER, digest, every)),
         )
-        if (every != own).any():
+        if (every != digest).any():
             raise everywhere(self._difference(call))
 
     def wait(self, call: Hashable, start: Callable[[], Handle]) -> None:

@@ -16,12 +16,12 @@ from ringtrain.collectives.shared_memory import MAPPED, unavailable
 from ringtrain.transport.base import Transport
 
 
-def add_shards(rows: np.ndarray, own: Node, shards: int, inputs: Sequence[np.ndarray], combine: Combine) -> None:
+def add_shards(rows: np.ndarray, node: Node, shards: int, inputs: Sequence[np.ndarray], combine: Combine) -> None:
     """Add the rows, the shards ``own`` of ``shards``, as far as the tree allows it. The partial sums end in ``inputs``:
     the last in the first array, the others in those behind it.
     """
     last, slots = inputs[0], list(inputs[1:])
-    for row, fold in zip(rows, folds(*own, shards)[0], strict=True):
+    for row, fold in zip(rows, folds(*node, shards)[0], strict=True):
         np.copyto(last, row)
         for slot in fold.adds:
             combine(slots[slot], last, slots[slot] if slot == fold.keep else last)
@@ -41,9 +41,9 @@ def canonical_reduction(
     counter = transport.signal_counter(tag)
     if size > 1 and unavailable(transport, first, MAPPED, [tag]) is None and counter is not None:
         views = [transport.peer_views(array) or [] for array in inputs]
-        made = Mapped(canonical_plan(size, shards), transport, views[0], counter, op, dtype, views[1:])
-        made.algorithm = NAME
-        return made
+        reduction = Mapped(canonical_plan(size, shards), transport, views[0], counter, op, dtype, views[1:])
+        reduction.algorithm = NAME
+        return reduction
     schedule = canonical(size, shards)
     further = list(inputs[1 : schedule.inputs_of(transport.rank)])
     return Execution(schedule, transport, first, combine, tag, segment_for(transport), inputs=further)

@@ -38,7 +38,7 @@ class StreamChoice:
         ranks, for a stream that is asked for by name and cannot run.
         """
         named = is_stream(request.algorithm)
-        anywhere = request.place is None and request.wire == NONE and math.prod(request.shape) > 0
+        anywhere = request.position is None and request.wire == NONE and math.prod(request.shape) > 0
         if self._transport.size == 1 or not anywhere or not (named or request.algorithm == AUTO):
             return None
         if not self._agreed:
@@ -55,9 +55,9 @@ class StreamChoice:
         """Return the same name on all ranks: they have the same measurements."""
         if self._tuning is None:
             return STREAM
-        here = Candidates(self._tuning.layout, tuple(STREAMS), {})
+        candidates = Candidates(self._tuning.layout, tuple(STREAMS), {})
         nbytes = math.prod(request.shape) * request.numbers.itemsize
-        return select_algorithm(nbytes, request.dtype, request.reduction, here, self._tuning).algorithm
+        return select_algorithm(nbytes, request.dtype, request.reduction, candidates, self._tuning).algorithm
 
 
 class SameArrays:

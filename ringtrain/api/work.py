@@ -22,7 +22,7 @@ class Work:
 
     def __init__(self, called: object, action: Callable[[], Any] | None = None):
         self.called, self.action = called, action
-        self.told = False  # whether a caller has seen its error
+        self.raised = False  # whether a caller has seen its error
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._callbacks: list[Callable[[Work], None]] = []
         self._result: Any = None
@@ -96,7 +96,7 @@ class Work:
 
     def _outcome(self):
         if self._error is not None:
-            self.told = True
+            self.raised = True
             raise self._error
         return self._result
 

@@ -21,7 +21,7 @@ from ringtrain.launch.python_script import (
     set_variables,
     torchrun_variables,
 )
-from ringtrain.template import Template
+from ringtrain.template import Lines, joined
 from ringtrain.torch.call_order import quoted_error
 from ringtrain.torch.replacements import take_over
 from ringtrain.torch.world import TorchWorld
@@ -87,12 +87,8 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
             transport.abort(code)
     except Exception as raised:
         error = quoted_error(raised)
-        shown = "".join(_traceback_of(error)).rstrip()
-        _tell(
-            Template("ringtrain: rank {rank} ({host}) failed:\n{traceback}")(
-                rank=transport.rank, host=hosts[transport.rank], traceback=shown
-            )
-        )
+        shown = Lines("".join(_traceback_of(error)).rstrip())
+        _tell(joined([f"ringtrain: rank {transport.rank} ({hosts[transport.rank]}) failed:", shown]))
         code = error.exit_code if isinstance(error, STOPPING) else 1
         if transport.size > 1:
             transport.abort(code)
@@ -131,8 +127,8 @@ def _traceback_of(error: Exception) -> list[str]:
     """Return the lines of a traceback from the script's first line on; for an error that ringtrain raises for a known
     reason, up to the call of ringtrain.
     """
-    trace, own = error.__traceback__, {__file__, runpy.__file__, "<frozen runpy>"}
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in own:
+    trace, launcher_files = error.__traceback__, {__file__, runpy.__file__, "<frozen runpy>"}
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in launcher_files:
         trace = trace.tb_next
     shown = traceback.TracebackException(type(error), error, trace)
     if isinstance(error, RingtrainError):

@@ -47,7 +47,7 @@ class RingtrainGroup(dist.ProcessGroup):
 
     @property
     def order(self) -> CallOrder:
-        """That of the calls of this thread."""
+        """The order of this thread's calls."""
         return self._orders.of_this_thread()
 
     @property
@@ -169,22 +169,22 @@ class RingtrainGroup(dist.ProcessGroup):
             with self.order.lock:
                 self.communicator.all_gather(np.array([elements._nnz()]), out=counts)
             more = elements.values().new_zeros(int(counts.max()) - elements._nnz(), *elements.values().shape[1:])
-            places = torch.nn.functional.pad(elements.indices(), (0, len(more))).t()
-            gathered.append((counts[:, 0], self._rows_of(places), self._rows_of(torch.cat([elements.values(), more]))))
+            indices = torch.nn.functional.pad(elements.indices(), (0, len(more))).t()
+            gathered.append((counts[:, 0], self._rows_of(indices), self._rows_of(torch.cat([elements.values(), more]))))
 
         def finish() -> None:
-            for tensor, (counts, places, values) in zip(tensors, gathered, strict=True):
+            for tensor, (counts, indices, values) in zip(tensors, gathered, strict=True):
                 every = [
                     torch.cat(
                         [_as_tensor(row, like).reshape(like.shape)[:n] for n, row in zip(counts, rows, strict=True)]
                     )
-                    for _, rows, like in (places, values)
+                    for _, rows, like in (indices, values)
                 ]
                 total = torch.sparse_coo_tensor(every[0].t(), every[1], tensor.shape).coalesce()
                 with torch.no_grad():  # a sparse tensor's detach() would keep the elements
                     tensor.copy_(total / self.size() if op == "AVG" else total)
 
-        calls = [call for _, places, values in gathered for call, _, _ in (places, values)]
+        calls = [call for _, indices, values in gathered for call, _, _ in (indices, values)]
         return self._run("all_reduce", opts, calls, finish, tensors)
 
     def _rows_of(self, tensor: torch.Tensor) -> tuple[Callable, np.ndarray, torch.Tensor]:
@@ -192,7 +192,7 @@ class RingtrainGroup(dist.ProcessGroup):
         host = HostTensor(tensor)
         rows = np.empty((self.size(), host.bytes.size), np.uint8)
         call = _call(self.communicator.all_gather, host.bytes, out=rows)
-        return call, rows, host.held
+        return call, rows, host.memory
 
     def reduce(self, tensors: list[torch.Tensor], opts) -> CollectiveWork:
         """All-reduce a copy, of which the root keeps the result."""
@@ -209,42 +209,42 @@ class RingtrainGroup(dist.ProcessGroup):
 
         return CollectiveWork(self.order, inner.flights, finish, tensors)
 
-    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts=None) -> CollectiveWork:
-        return self.reduce_scatter_single_coalesced([output], [given], opts)
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts=None) -> CollectiveWork:
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
         opts = dist.ReduceScatterOptions() if opts is None else opts
         op = operation(opts)
-        parts = [self._scattering(output, given, op) for output, given in zip(outputs, inputs, strict=True)]
+        parts = [self._scattering(output, source, op) for output, source in zip(outputs, inputs, strict=True)]
         return self._run(
             "reduce_scatter", opts, [call for call, _ in parts], _all_of([finish for _, finish in parts]), outputs
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _scattering(self, output: torch.Tensor, given: torch.Tensor, op: str) -> tuple[Callable, Callable]:
+    def _scattering(self, output: torch.Tensor, source: torch.Tensor, op: str) -> tuple[Callable, Callable]:
         """Return a reduce-scatter, and what finishes it."""
-        if given.numel() != self.size() * output.numel():
+        if source.numel() != self.size() * output.numel():
             wanted = self.size() * output.numel() * output.element_size()
             raise UsageError(
                 texts.UNEQUAL_SIZES(
                     name="input",
-                    got=given.numel() * given.element_size(),
+                    got=source.numel() * source.element_size(),
                     wanted=wanted,
                     rule="the input has one output for each rank",
                 )
             )
         if op in FOLDS:
-            call, rows, like = self._rows_of(given)
+            call, rows, like = self._rows_of(source)
 
             def finish() -> None:
                 every = [_as_tensor(row, like).reshape(self.size(), -1)[self.rank()] for row in rows]
                 output.detach().copy_(fold(every, op).reshape(output.shape))
 
             return call, finish
-        operand = Operand(given.detach().contiguous().reshape(self.size(), -1), op)
+        operand = Operand(source.detach().contiguous().reshape(self.size(), -1), op)
         numbers = operand.numbers
         result = torch.empty(numbers.shape[1:], dtype=numbers.dtype, device=numbers.device)
         call = _call(self.communicator.reduce_scatter, numbers, operand.op, out=result)
@@ -266,7 +266,7 @@ class RingtrainGroup(dist.ProcessGroup):
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts=None) -> CollectiveWork:
         for parts in outputs:
             self._check_parts(parts, "tensor_list")
-        gathered = [self._rows_of(given) for given in inputs]
+        gathered = [self._rows_of(tensor) for tensor in inputs]
 
         def finish() -> None:
             for parts, (_, rows, like) in zip(outputs, gathered, strict=True):
@@ -278,15 +278,15 @@ class RingtrainGroup(dist.ProcessGroup):
     def allgather_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
         return self.allgather(list(map(list, zip(*outputs, strict=True))), inputs, opts)
 
-    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts=None) -> CollectiveWork:
-        return self.all_gather_single_coalesced([output], [given], opts)
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts=None) -> CollectiveWork:
+        return self.all_gather_single_coalesced([output], [source], opts)
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
         calls, hosts = [], []
-        for output, given in zip(outputs, inputs, strict=True):
-            into, out_of = HostTensor(output, reads=False), HostTensor(given).bytes
+        for output, source in zip(outputs, inputs, strict=True):
+            into, out_of = HostTensor(output, reads=False), HostTensor(source).bytes
             if into.bytes.size != self.size() * out_of.size:
                 wanted = self.size() * out_of.size
                 raise UsageError(
@@ -302,17 +302,17 @@ class RingtrainGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts) -> CollectiveWork:
-        own, host = self.rank() == opts.rootRank, HostTensor(inputs[0])
-        rows = np.empty((self.size() if own else 0, host.bytes.size), np.uint8)
-        parts = outputs[0] if own else []
-        if own:
+        is_root, host = self.rank() == opts.rootRank, HostTensor(inputs[0])
+        rows = np.empty((self.size() if is_root else 0, host.bytes.size), np.uint8)
+        parts = outputs[0] if is_root else []
+        if is_root:
             self._check_parts(parts, "gather_list")
 
         def finish() -> None:
             for part, row in zip(parts, rows, strict=True):
-                part.detach().copy_(_as_tensor(row, host.held).reshape(part.shape))
+                part.detach().copy_(_as_tensor(row, host.memory).reshape(part.shape))
 
-        call = _call(self.communicator.gather, host.bytes, root=opts.rootRank, out=rows if own else None)
+        call = _call(self.communicator.gather, host.bytes, root=opts.rootRank, out=rows if is_root else None)
         return self._run("gather", opts, [call], finish, outputs)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts) -> CollectiveWork:
@@ -324,9 +324,9 @@ class RingtrainGroup(dist.ProcessGroup):
         return self._run("scatter", opts, [call], into.settle, outputs)
 
     def all_to_all_single(
-        self, output: torch.Tensor, given: torch.Tensor, out_splits: list[int], in_splits: list[int], opts=None
+        self, output: torch.Tensor, source: torch.Tensor, out_splits: list[int], in_splits: list[int], opts=None
     ) -> CollectiveWork:
-        into, host = HostTensor(output, reads=False), HostTensor(given)
+        into, host = HostTensor(output, reads=False), HostTensor(source)
         counts = {
             "send_counts": self._byte_counts(host, in_splits, "input"),
             "recv_counts": self._byte_counts(into, out_splits, "output"),
@@ -338,7 +338,7 @@ class RingtrainGroup(dist.ProcessGroup):
 
     def _byte_counts(self, host: HostTensor, splits: Sequence[int], name: str) -> list[int]:
         """Return the bytes for each rank of a tensor that is split along its first dimension."""
-        nbytes, rows = host.bytes.size, host.held.shape[0] if host.held.dim() else 1
+        nbytes, rows = host.bytes.size, host.memory.shape[0] if host.memory.dim() else 1
         if not splits and rows % self.size() == 0:
             return [nbytes // self.size()] * self.size()
         if len(splits) != self.size():

@@ -52,7 +52,7 @@ class BucketGroup(RingtrainGroup):
     # ── a rank that has no more inputs, while others have (PyTorch's Join) ────────────────────────────────
     def begin_shadowing(self) -> None:
         """From here on zeros come in place of the buckets, in the order in which these were shared."""
-        self._shadowed = iter(self.shared_buckets.of(self))
+        self._shadowed = iter(self.shared_buckets.buckets_of(self))
 
     def end_shadowing(self) -> None:
         self._shadowed = None
@@ -85,9 +85,9 @@ class BucketGroup(RingtrainGroup):
 
     def _knows(self, storage: torch.UntypedStorage) -> bool:
         """Return whether this memory has been here before; from now on it has."""
-        place = storage.data_ptr(), storage.nbytes()
-        known = place in self._seen
-        self._seen.add(place)
+        memory = storage.data_ptr(), storage.nbytes()
+        known = memory in self._seen
+        self._seen.add(memory)
         self._questions += 1
         return known
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 # depth: 0 in the script's threads, 1 in the threads of their callbacks, 2 in those of the callbacks' own callbacks
-_here = threading.local()
+_thread_local = threading.local()
 
 
 class CallOrder:
@@ -31,22 +31,22 @@ class CallOrder:
         self.coalesced: list | None = None
         self._make, self._depth = make, depth
         self._making, self._starting = threading.Lock(), threading.Lock()
-        self._of_callbacks: CallOrder | None = None
+        self._callback_order: CallOrder | None = None
         self._callbacks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def of_this_thread(self) -> "CallOrder":
         """Return the order to which the calls of this thread belong."""
         order = self
-        for _ in range(getattr(_here, "depth", 0)):
+        for _ in range(getattr(_thread_local, "depth", 0)):
             order = order._next()
         return order
 
     def _next(self) -> "CallOrder":
         with self._making:
-            if self._of_callbacks is None:
-                self._of_callbacks = CallOrder(self._make, self._depth + 1)
-            return self._of_callbacks
+            if self._callback_order is None:
+                self._callback_order = CallOrder(self._make, self._depth + 1)
+            return self._callback_order
 
     def call_back(self, function: Callable[[], None]) -> None:
         """Run the function in the thread of callbacks, after those before it."""
@@ -58,7 +58,7 @@ class CallOrder:
                 self._thread.start()
 
     def _run(self) -> None:
-        _here.depth = self._depth + 1
+        _thread_local.depth = self._depth + 1
         for function in iter(self._callbacks.get, None):
             try:
                 function()
@@ -70,8 +70,8 @@ class CallOrder:
         self._callbacks.put(None)
         if self._thread is not None:
             self._thread.join()
-        if self._of_callbacks is not None:
-            self._of_callbacks.close()
+        if self._callback_order is not None:
+            self._callback_order.close()
         self.communicator.close()
 
 

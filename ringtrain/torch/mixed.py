@@ -78,23 +78,23 @@ class MixedGroup(RingtrainGroup):
 
 def _by_device(name: str) -> Callable:
     """Return a method for what both kinds of groups can do; without a device it is of this one."""
-    own = getattr(RingtrainGroup, name)
+    method_of_cpu = getattr(RingtrainGroup, name)
 
     def method(self: MixedGroup, *arguments, **named):
         if self.is_own(_device([*arguments, *named.values()])):
-            return own(self, *arguments, **named)
+            return method_of_cpu(self, *arguments, **named)
         return getattr(self.others, name)(*arguments, **named)
 
     return method
 
 
-def _device(given) -> torch.device | None:
+def _device(argument) -> torch.device | None:
     """Return the device of the first tensor in lists of lists, or of options that name one."""
-    if isinstance(given, torch.device):
-        return given
-    if isinstance(given, (list, tuple)):
-        return next((device for each in given if (device := _device(each)) is not None), None)
-    return getattr(given, "device", None)
+    if isinstance(argument, torch.device):
+        return argument
+    if isinstance(argument, (list, tuple)):
+        return next((device for each in argument if (device := _device(each)) is not None), None)
+    return getattr(argument, "device", None)
 
 
 for _name in sorted({*vars(RingtrainGroup)} & {*dir(dist.ProcessGroup)} - {*vars(MixedGroup)}):

@@ -39,8 +39,8 @@ class MonitoredBarrier:
                 "monitoredBarrier. See where they are"
             )
 
-    def _key(self, of: int | str) -> str:
-        return f"{self._name}: {of}"
+    def _key(self, rank: int | str) -> str:
+        return f"{self._name}: {rank}"
 
     def _is_set(self, key: str) -> bool:
         """Return whether a key is in the store in time."""

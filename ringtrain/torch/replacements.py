@@ -80,8 +80,8 @@ def take_over(world: TorchWorld) -> None:
     read_name = dist.Backend.__new__
 
     def read(cls, name: str) -> str:
-        found = read_name(cls, name)
-        return NAME if found in REPLACED else found
+        backend = read_name(cls, name)
+        return NAME if backend in REPLACED else backend
 
     dist.Backend.__new__ = staticmethod(read)
     dist.Backend.default_device_backend_map["cpu"] = NAME
@@ -90,7 +90,7 @@ def take_over(world: TorchWorld) -> None:
 def _rendezvous(url: str, **_) -> Iterator:
     """The MPI's rendezvous. Raises UsageError if the script takes other ranks than the MPI has."""
     store, rank, size = current().rendezvous()
-    given = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
-    if (given.get("rank", rank), given.get("world_size", size)) != (rank, size):
-        raise UsageError(texts.OTHER_SIZE(rank=given.get("rank"), size=given.get("world_size"), own=rank, ranks=size))
+    asked = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
+    if (asked.get("rank", rank), asked.get("world_size", size)) != (rank, size):
+        raise UsageError(texts.OTHER_SIZE(rank=asked.get("rank"), size=asked.get("world_size"), own=rank, ranks=size))
     yield store, rank, size

@@ -73,9 +73,9 @@ class SharedBuckets:
             )
         return False
 
-    def of(self, owner: object) -> list[np.ndarray]:
+    def buckets_of(self, owner: object) -> list[np.ndarray]:
         """Return the buckets of an owner, in the order in which they were shared."""
-        return [memory for held, memory in self._shared if held() is owner]
+        return [memory for reference, memory in self._shared if reference() is owner]
 
     def release(self) -> None:
         """Forget the buckets whose owners are gone on all ranks. Collective."""
@@ -96,7 +96,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> np.ndarray:
 
 def _free_bytes() -> int:
     try:
-        found = os.statvfs(SHARED_MEMORY)
+        file_system = os.statvfs(SHARED_MEMORY)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return file_system.f_bavail * file_system.f_frsize

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 STOPPING = (signal.SIGUSR1, signal.SIGTERM)  # of a scheduler, before it ends the job
 
-_told: list[int] = []  # signals that this process got
+_signals: list[int] = []  # signals that this process got
 _watched = False
 
 
@@ -23,11 +23,11 @@ def should_stop(group: dist.ProcessGroup | None = None) -> bool:
     """
     _watch()
     if not dist.is_initialized():
-        return bool(_told)
+        return bool(_signals)
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-    told = torch.tensor([len(_told)], dtype=torch.int32, device=device)
-    dist.all_reduce(told, dist.ReduceOp.MAX, group)
-    return bool(told.item())
+    count = torch.tensor([len(_signals)], dtype=torch.int32, device=device)
+    dist.all_reduce(count, dist.ReduceOp.MAX, group)
+    return bool(count.item())
 
 
 def _watch() -> None:
@@ -39,4 +39,4 @@ def _watch() -> None:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    _told.append(number)
+    _signals.append(number)

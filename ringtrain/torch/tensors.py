@@ -43,30 +43,25 @@ class HostTensor:
     reads:  whether its elements are wanted; else it is written alone
     """
 
-    __slots__ = ("_given", "held")
+    __slots__ = ("_tensor", "memory")
 
     def __init__(self, tensor: torch.Tensor, reads: bool = True):
         if tensor.layout is not torch.strided:
             raise UsageError(texts.SPARSE(layout=tensor.layout))
-        given = self._given = tensor.detach()
-        if given.device.type == "cpu" and given.is_contiguous():
-            self.held = given
-        elif reads:
-            _note_device(given.device)
-            self.held = given.to("cpu").contiguous()
-        else:
-            _note_device(given.device)
-            self.held = torch.empty(given.shape, dtype=given.dtype)
+        tensor = self.memory = self._tensor = tensor.detach()
+        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+            _note_device(tensor.device)
+            self.memory = tensor.to("cpu").contiguous() if reads else torch.empty(tensor.shape, dtype=tensor.dtype)
 
     @property
     def bytes(self) -> np.ndarray:
         """The memory, flat."""
-        return torch_memory(self.held.reshape(-1).view(torch.uint8))
+        return torch_memory(self.memory.reshape(-1).view(torch.uint8))
 
     def settle(self) -> None:
         """Copy the memory back into the tensor, if it is a copy."""
-        if self.held is not self._given:
-            self._given.copy_(self.held)
+        if self.memory is not self._tensor:
+            self._tensor.copy_(self.memory)
 
 
 def _note_device(device: torch.device) -> None:
@@ -88,26 +83,26 @@ class Operand:
     """
 
     def __init__(self, tensor: torch.Tensor, op: str):
-        given = tensor.detach() if tensor.requires_grad else tensor  # the communicator knows the same object again
-        if given.layout is not torch.strided:
-            raise UsageError(texts.SPARSE(layout=given.layout))
-        _note_device(given.device)
-        self.op, self._given = OPS[op], given
-        if given.is_complex() and op in ("SUM", "AVG"):
-            given = torch.view_as_real(given)
-        if given.dtype in NUMBERS:
-            self.numbers, self._copied = given, False
-        elif given.dtype in SMALL and op != "AVG":
-            self.numbers, self._copied = given.to(torch.int32), True
+        tensor = tensor.detach() if tensor.requires_grad else tensor  # the communicator knows the same object again
+        if tensor.layout is not torch.strided:
+            raise UsageError(texts.SPARSE(layout=tensor.layout))
+        _note_device(tensor.device)
+        self.op, self._tensor = OPS[op], tensor
+        if tensor.is_complex() and op in ("SUM", "AVG"):
+            tensor = torch.view_as_real(tensor)
+        if tensor.dtype in NUMBERS:
+            self.numbers, self._copied = tensor, False
+        elif tensor.dtype in SMALL and op != "AVG":
+            self.numbers, self._copied = tensor.to(torch.int32), True
         else:
             raise UsageError(
-                f"{op} of {_name(given.dtype)} is not reduced: convert the tensor to one of {', '.join(TYPES)}"
+                f"{op} of {_name(tensor.dtype)} is not reduced: convert the tensor to one of {', '.join(TYPES)}"
             )
 
     def settle(self) -> None:
         """Copy the result into the tensor, if ``numbers`` are a copy."""
         if self._copied:
-            put(self.numbers, self._given)
+            put(self.numbers, self._tensor)
 
 
 def put(result: torch.Tensor, output: torch.Tensor) -> None:
@@ -115,8 +110,8 @@ def put(result: torch.Tensor, output: torch.Tensor) -> None:
     target = output.detach()
     if target.is_complex():
         target = torch.view_as_real(target)
-    found = result.reshape(target.shape)
-    target.copy_(found != 0 if target.dtype is torch.bool else found)
+    numbers = result.reshape(target.shape)
+    target.copy_(numbers != 0 if target.dtype is torch.bool else numbers)
 
 
 def fold(every: Sequence[torch.Tensor], op: str) -> torch.Tensor:

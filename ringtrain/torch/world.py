@@ -71,9 +71,9 @@ class TorchWorld:
             if not ranks and not depth:
                 return world
             tag = 1 + crc32(f"{name} {depth}".encode()) % LAST_TAG if depth else 0
-            made = world.group(ranks or range(world.size), deadline_s=self._deadline_s or asked_s, tag=tag)
-            assert made is not None, "PyTorch asks on ranks of the group alone"
-            return made
+            communicator = world.group(ranks or range(world.size), deadline_s=self._deadline_s or asked_s, tag=tag)
+            assert communicator is not None, "PyTorch asks on ranks of the group alone"
+            return communicator
 
         if others is not None:
             return MixedGroup(CallOrder(make), options, others)
@@ -81,16 +81,16 @@ class TorchWorld:
 
     def _whole(self, options) -> Communicator:
         """Return the communicator of all ranks."""
-        given, own = (options.group_rank, options.group_size), (self.transport.rank, self.transport.size)
-        if given != own:
-            raise UsageError(texts.OTHER_SIZE(rank=given[0], size=given[1], own=own[0], ranks=own[1]))
+        asked, actual = (options.group_rank, options.group_size), (self.transport.rank, self.transport.size)
+        if asked != actual:
+            raise UsageError(texts.OTHER_SIZE(rank=asked[0], size=asked[1], own=actual[0], ranks=actual[1]))
         transport: Transport | None = self.transport
         if self._communicator is not None:  # its last call may be cut, and must not meet one of the next
             transport = self.transport.group(range(self.transport.size))
         deadline_s = self._deadline_s or options.timeout.total_seconds()
-        made = Communicator(transport, self._algorithm, check_collectives=self._check, deadline_s=deadline_s)
-        made._owned = transport is not self.transport
-        return made
+        communicator = Communicator(transport, self._algorithm, check_collectives=self._check, deadline_s=deadline_s)
+        communicator._owned = transport is not self.transport
+        return communicator
 
     def leave(self) -> None:
         """End the process groups that the script has left, and the store. Collective."""

@@ -102,7 +102,9 @@ def test_a_tuning_file_is_gone_by(tmp_path):
     machine, layout = world.run(inspect_machine)[0]
     row = TuningRow("star", "float64", "sum", 40, 1e-6, True)
     path = tmp_path / "tuning.json"
-    path.write_text(Tuning(machine).with_table(Table(layout.ranks, layout.nodes, "then", (row,), name=layout.name)).text())
+    path.write_text(
+        Tuning(machine).with_table(Table(layout.ranks, layout.nodes, "then", (row,), name=layout.name)).text()
+    )
 
     def body(communicator):
         reduction = communicator.prepare(np.ones(5))
@@ -187,7 +189,7 @@ def test_those_not_used_for_longest_make_room(monkeypatch):
     def body(communicator):
         for count in (1, 2, 3, 1, 4, 1, 2, 4):  # 4 takes the place of 2, and 2 that of 3
             assert (communicator.allreduce(np.ones(count)) == 2).all()
-        return sorted(communicator._workshop._tags)
+        return sorted(communicator._builder._tags)
 
     assert together(2, body, algorithm="ring") == [[0, 1, 2]] * 2
     assert sorted(prepared) == sorted([1, 2, 3, 4, 2] * 2)
@@ -235,7 +237,7 @@ def test_own_memory_is_reduced_where_it_lies(monkeypatch):
 
     def noted(self, request, span):
         spans.append(span)
-        prepared.append(request.place)
+        prepared.append(request.position)
         return prepare(self, request, span)
 
     monkeypatch.setattr(plan.PlanBuilder, "prepare", noted)
@@ -287,7 +289,7 @@ def test_memory_that_exists_is_reduced_where_it_lies(monkeypatch):
         part[:] = 1
         assert (communicator.allreduce(part, out=part) == 3).all()
         assert communicator.register(array, "any")  # with another number
-        assert communicator._memory.place(array) == (1, 0)
+        assert communicator._memory.position(array) == (1, 0)
 
     together(3, body)
     assert len(prepared) == 3 * 2  # in place, and persistent; elsewhere it is streamed
@@ -303,7 +305,7 @@ def test_memory_that_one_rank_cannot_share_is_not_registered(shares):
         with Communicator(t) as communicator:
             for odd in (np.zeros(99), np.zeros((20, 10))[:, ::2], frozen, np.zeros(1)):
                 array = odd if t.rank == 3 else np.zeros(100)
-                assert not communicator.register(array, "any") and communicator._memory.place(array) is None
+                assert not communicator.register(array, "any") and communicator._memory.position(array) is None
                 assert t.size == 1 or t.peer_views(array) is None
             return communicator.register(np.zeros(100), "any")
 

@@ -133,7 +133,7 @@ def test_torch_tensors_in_our_memory():
         tensor = torch.from_numpy(communicator.empty(5, "bfloat16").view("int16")).view(torch.bfloat16)
         tensor.fill_(1.5)
         assert communicator.allreduce(tensor, out=tensor) is tensor and tensor.tolist() == [3] * 5
-        return [request.place for request in communicator._plans._kept]
+        return [request.position for request in communicator._plans._kept]
 
     assert together(2, body) == [[(0, 0)]] * 2
 

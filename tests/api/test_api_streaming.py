@@ -139,7 +139,7 @@ def test_ranks_may_take_the_short_way_or_not(monkeypatch):
             array[:] = 1
             assert (communicator.allreduce(array, out=array) == 2).all()
             assert (communicator.allreduce(np.ones(turn % 3 + 1), algorithm="ring") == 2).all()
-        return sorted(communicator._workshop._tags)
+        return sorted(communicator._builder._tags)
 
     first, second = together(2, body)
     assert first == second
@@ -193,7 +193,9 @@ def test_the_tuning_file_decides_the_way(tmp_path):
     rows = [TuningRow(name, "float32", "sum", 4000, 2e-6, True) for name in STREAMS if name != "stream:plain"]
     rows.append(TuningRow("stream:plain", "float32", "sum", 4000, 1e-6, True))
     path = tmp_path / "tuning.json"
-    path.write_text(Tuning(machine).with_table(Table(layout.ranks, layout.nodes, "then", tuple(rows), name=layout.name)).text())
+    path.write_text(
+        Tuning(machine).with_table(Table(layout.ranks, layout.nodes, "then", tuple(rows), name=layout.name)).text()
+    )
 
     def body(communicator):
         communicator.allreduce(np.ones(1000, np.float32))

@@ -29,7 +29,7 @@ PLACES = {
     "entering": "ringtrain.train.start.recover.ElasticRun._enter",
     "closing": "ringtrain.exchange.buckets.reducer.Reducers.close",
     "parting": "ringtrain.train.start.recover.ElasticRun._part",
-    "meeting": "ringtrain.cli.world._meet",
+    "meeting": "ringtrain.cli.world._barrier",
 }
 
 

@@ -97,7 +97,7 @@ def joined(branches=1, zero=False, **named):
         with Join([net, optimizer], **named) if zero else net.join(**named):
             got = train(net, optimizer, range(first, first + 20 - 3 * RANK))
     if dist.get_backend() == "ringtrain":
-        assert dist.group.WORLD.shared_buckets.of(net.reducer.group)
+        assert dist.group.WORLD.shared_buckets.buckets_of(net.reducer.group)
     return train(net, optimizer, range(45, 50)) + got[:1]
 
 
