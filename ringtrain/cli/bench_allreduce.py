@@ -1,6 +1,6 @@
 """The command ``ringtrain bench-allreduce``."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 
@@ -23,10 +23,12 @@ from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.cli import texts
 from ringtrain.cli.devices import real_cuda, with_device
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import check_files, echo
+from ringtrain.cli.output import echo
 from ringtrain.cli.progress import ProgressLine
+from ringtrain.cli.results import OutputPaths
 from ringtrain.cli.values import Fraction, OfRank, Size
 from ringtrain.cli.world import in_world
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport, bare
@@ -37,6 +39,41 @@ from ringtrain.train.agree import agree, on_root, together
 from ringtrain.transport.base import Transport
 
 SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """The options of the command."""
+
+    begin: int | None
+    end: int | None
+    factor: float | None
+    iterations: int
+    warm_up: int
+    dtypes: str
+    ops: str
+    check: str
+    algorithms: str
+    device: str
+    wires: str
+    tuning: str | None
+    sizes_of: str | None
+    segment_bytes: int | None
+    out_of_place: bool
+    warm: bool
+    cold: bool
+    budget_s: float | None
+    beside: int
+    skew: tuple[int, float] | None
+    check_collectives: bool
+    pairs: bool
+    seed: int
+    json_path: str | None
+    csv_path: str | None
+    plot_path: str | None
+    compare_path: str | None
+    max_regress: float
+    min_busbw: float | None
 
 
 @click.command("bench-allreduce")
@@ -106,21 +143,21 @@ def bench_allreduce(**flags):
     Run it under mpirun. Columns and how to read them: docs/bench.md. Exits with 1 if a result is wrong or a limit
     is not met.
     """
-    return in_world(lambda transport: _bench(transport, flags))
+    return in_world(partial(_bench, options=BenchOptions(**flags)))
 
 
-def _bench(transport: Transport, flags: dict) -> int:
+def _bench(transport: Transport, options: BenchOptions) -> int:
     agree(transport, plugin.facts())
-    asked = together(transport, lambda: _asked(flags, transport.size))
-    old = on_root(transport, lambda: _prepare_files(flags, asked.protocol))
-    transport, asked, buffers, close = _placed(transport, _tuned(transport, flags, asked), flags)
+    asked = together(transport, lambda: _asked(options, transport.size))
+    old = on_root(transport, lambda: _prepare_files(options, asked.protocol))
+    transport, asked, buffers, close = _placed(transport, _tuned(transport, options, asked), options)
     with transport.activity.during("a sweep"):
-        result = sweep(transport, asked, _watcher(transport.rank, flags), buffers)
+        result = sweep(transport, asked, _watcher(transport.rank, options), buffers)
     if transport.rank == 0:
         end = tables.verdict_line(result.rows, result.header["self_test"])
         _say([*tables.fit_lines(result.header["fits"]), end])
-    on_root(transport, lambda: _write(flags, result))
-    complaints = together(transport, lambda: _complaints(flags, old, result.rows))
+    on_root(transport, lambda: _write(options, result))
+    complaints = together(transport, lambda: _complaints(options, old, result.rows))
     if transport.rank == 0:
         for complaint in complaints:
             echo(texts.FROM(text=complaint), err=True)
@@ -128,103 +165,101 @@ def _bench(transport: Transport, flags: dict) -> int:
     return 1 if complaints else 0
 
 
-def _placed(transport: Transport, asked, flags: dict):
+def _placed(transport: Transport, asked, options: BenchOptions):
     """Return the transport, the sweep, its buffers on the asked device, and a function that frees their resources.
     Raises DeviceError."""
-    if flags["device"] == "cuda":
+    if options.device == "cuda":
         return with_device(bare(transport), asked, real_cuda(bare(transport)))
     transport = bare(transport)
-    if not flags["check_collectives"]:
+    if not options.check_collectives:
         return transport, asked, HostBuffers(transport), lambda: None
     guard = Guard(transport)
     guarded = GuardedTransport(transport, guard)
     return guarded, replace(asked, guard=guard), HostBuffers(guarded), guard.close
 
 
-def _tuned(transport: Transport, flags: dict, asked):
+def _tuned(transport: Transport, options: BenchOptions, asked):
     """Return the sweep with the tuning table of ``auto``, if auto takes part. Raises UsageError, on all ranks."""
     if AUTO not in asked.algorithms:
         return asked
-    found = find_tuning(transport, flags["tuning"])
-    if transport.rank == 0 and found.remark:
-        echo(texts.FROM(text=found.remark), err=True)
-    return replace(asked, tuning=found.table)
+    tuning = find_tuning(transport, options.tuning)
+    if transport.rank == 0 and tuning.remark:
+        echo(texts.FROM(text=tuning.remark), err=True)
+    return replace(asked, tuning=tuning.table)
 
 
-def _asked(flags: dict, ranks: int):
+def _asked(options: BenchOptions, ranks: int):
     """Return the sweep that the flags ask for. Raises UsageError."""
-    dtypes = parse_names(flags["dtypes"], TYPES, "type")
-    if flags["device"] == "cuda" and flags["check_collectives"]:
+    dtypes = parse_names(options.dtypes, TYPES, "type")
+    if options.device == "cuda" and options.check_collectives:
         raise UsageError("--check-collectives works in host memory alone: leave it out with --device cuda")
     return Sweep(
-        sizes=_sizes(flags, TYPES[dtypes[0]].itemsize),
-        algorithms=_algorithms(flags),
+        sizes=_sizes(options, TYPES[dtypes[0]].itemsize),
+        algorithms=_algorithms(options),
         dtypes=dtypes,
-        ops=parse_names(flags["ops"], OPS, "operation"),
-        protocol=_protocol(flags, ranks),
-        checked=flags["check"] == "1",
-        out_of_place=flags["out_of_place"],
-        pairs=flags["pairs"],
-        segment_bytes=flags["segment_bytes"],
-        wires=parse_names(flags["wires"], WIRES, "wire"),
+        ops=parse_names(options.ops, OPS, "operation"),
+        protocol=_protocol(options, ranks),
+        checked=options.check == "1",
+        out_of_place=options.out_of_place,
+        pairs=options.pairs,
+        segment_bytes=options.segment_bytes,
+        wires=parse_names(options.wires, WIRES, "wire"),
     )
 
 
-def _protocol(flags: dict, ranks: int):
+def _protocol(options: BenchOptions, ranks: int):
     """Return the protocol of the measurements. Raises UsageError."""
-    late_rank, late_s = flags["skew"] or (None, 0.0)
+    late_rank, late_s = options.skew or (None, 0.0)
     if late_rank is not None and late_rank >= ranks:
         raise UsageError(f"--skew delays rank {late_rank}, but the ranks are 0 to {ranks - 1}")
-    for flag in ("budget_s", "min_busbw"):
-        if flags[flag] is not None and not isfinite(flags[flag]):
-            raise UsageError(f"--{flag.replace('_', '-')} {flags[flag]}: wanted a number")
+    for flag, value in (("--budget-s", options.budget_s), ("--min-busbw", options.min_busbw)):
+        if value is not None and not isfinite(value):
+            raise UsageError(f"{flag} {value}: wanted a number")
     return Protocol(
-        repeats=flags["iterations"],
-        warm_up=flags["warm_up"],
-        budget_s=flags["budget_s"],
-        fresh=not flags["warm"],
-        cold_bytes=scrub_bytes() if flags["cold"] else 0,
+        repeats=options.iterations,
+        warm_up=options.warm_up,
+        budget_s=options.budget_s,
+        fresh=not options.warm,
+        cold_bytes=scrub_bytes() if options.cold else 0,
         late_rank=late_rank,
         late_s=late_s,
-        seed=flags["seed"],
-        beside=flags["beside"],
+        seed=options.seed,
+        beside=options.beside,
     )
 
 
-def _algorithms(flags: dict) -> list[str]:
+def _algorithms(options: BenchOptions) -> list[str]:
     """Return the names of the algorithms. Raises UsageError."""
-    names = [name.strip() for name in flags["algorithms"].split(",")]
-    if flags["device"] == "cpu" and NCCL in names:
+    names = [name.strip() for name in options.algorithms.split(",")]
+    if options.device == "cpu" and NCCL in names:
         raise UsageError(f"{NCCL} reduces device memory: give --device cuda, or leave {NCCL} out")
     others = [name for name in names if name != NCCL]
     chosen = catalogue.parse_algorithms(",".join(others)) if others else []
-    if flags["device"] == "cuda" and (NCCL in names or names == ["all"]):
+    if options.device == "cuda" and (NCCL in names or names == ["all"]):
         chosen.append(NCCL)
-    if flags["tuning"] is not None and catalogue.AUTO not in chosen:
-        raise UsageError(f"--tuning {flags['tuning']} is for auto: name auto in --algorithm, or leave --tuning out")
+    if options.tuning is not None and catalogue.AUTO not in chosen:
+        raise UsageError(f"--tuning {options.tuning} is for auto: name auto in --algorithm, or leave --tuning out")
     return chosen
 
 
-def _sizes(flags: dict, itemsize: int) -> list[int]:
-    given = {name: flags[name] for name in SWEPT if flags[name] is not None}
-    if flags["sizes_of"] is None:
-        first, last, factor = (SWEPT | given).values()
+def _sizes(options: BenchOptions, itemsize: int) -> list[int]:
+    asked = {name: value for name in SWEPT if (value := getattr(options, name)) is not None}
+    if options.sizes_of is None:
+        first, last, factor = (SWEPT | asked).values()
         return swept(first, last, factor)
-    if given:
+    if asked:
         raise UsageError("--sizes-of takes the sizes from a model: leave out -b, -e and -f")
-    from ringtrain.config.exchange import ExchangeConfig
-
-    spans = lay_out(spec.load_model(flags["sizes_of"]).graph().parameters())
+    spans = lay_out(spec.load_model(options.sizes_of).graph().parameters())
     return of_buckets(spans, itemsize, ExchangeConfig().bucket_bytes)
 
 
-def _prepare_files(flags: dict, protocol) -> dict | None:
+def _prepare_files(options: BenchOptions, protocol) -> dict | None:
     """Check now that every file can be written, and return the earlier sweep of --compare, or None."""
-    check_files(flags["json_path"], flags["csv_path"], picture=flags["plot_path"])
-    return None if flags["compare_path"] is None else earlier(flags["compare_path"], protocol)
+    OutputPaths(options.json_path, options.csv_path, options.plot_path).check()
+    return None if options.compare_path is None else earlier(options.compare_path, protocol)
 
 
-def _watcher(rank: int, flags: dict):
+def _watcher(rank: int, options: BenchOptions):
     """Return a watcher that, on rank 0, prints and writes the rows of a size once they are measured: a sweep that is
     stopped keeps its rows."""
     if rank != 0:
@@ -244,7 +279,7 @@ def _watcher(rank: int, flags: dict):
         so_far.rows += rows
         _say(tables.row_line(row, columns) for row in rows)
         try:
-            _write_tables(flags, so_far)
+            _write_tables(options, so_far)
         except RingtrainError as error:  # there may be room again at the end
             unwritten.append(error)
 
@@ -255,23 +290,23 @@ def _say(lines) -> None:
     echo(*lines)
 
 
-def _write(flags: dict, result) -> None:
-    _write_tables(flags, result)
-    if flags["plot_path"] is not None:
-        write_picture(partial(sweep_figure, result.header, result.rows), flags["plot_path"])
+def _write(options: BenchOptions, result) -> None:
+    _write_tables(options, result)
+    if options.plot_path is not None:
+        write_picture(partial(sweep_figure, result.header, result.rows), options.plot_path)
 
 
-def _write_tables(flags: dict, result) -> None:
-    if flags["json_path"] is not None:
-        write_json(flags["json_path"], result.header, result.rows)
-    if flags["csv_path"] is not None:
-        write_csv(flags["csv_path"], result.rows)
+def _write_tables(options: BenchOptions, result) -> None:
+    if options.json_path is not None:
+        write_json(options.json_path, result.header, result.rows)
+    if options.csv_path is not None:
+        write_csv(options.csv_path, result.rows)
 
 
-def _complaints(flags: dict, old: dict | None, rows: list[dict]) -> list[str]:
-    found = gates.wrong(rows)
+def _complaints(options: BenchOptions, old: dict | None, rows: list[dict]) -> list[str]:
+    complaints = gates.wrong(rows)
     if old is not None:
-        found += gates.regressions(old["rows"], rows, flags["max_regress"], flags["seed"])
-    if flags["min_busbw"] is not None:
-        found += gates.too_slow(rows, flags["min_busbw"] * 1e9)
-    return found
+        complaints += gates.regressions(old["rows"], rows, options.max_regress, options.seed)
+    if options.min_busbw is not None:
+        complaints += gates.too_slow(rows, options.min_busbw * 1e9)
+    return complaints

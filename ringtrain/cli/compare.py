@@ -9,7 +9,8 @@ import click
 
 from ringtrain import __version__
 from ringtrain.cli import texts
-from ringtrain.cli.output import check_files, echo, show_tables, write_text
+from ringtrain.cli.output import echo
+from ringtrain.cli.results import OutputPaths, show_tables
 from ringtrain.cli.variants import folders_of, seeded, variants_of
 from ringtrain.cli.world import in_world
 from ringtrain.errors import Interrupted, RingtrainError, UsageError
@@ -23,6 +24,7 @@ from ringtrain.show.tables import json_text
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 from ringtrain.train.agree import on_root
+from ringtrain.train.start.variants import check_variants, run_variants
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect as begin_anew
 
@@ -54,7 +56,7 @@ from ringtrain.transport.world import connect as begin_anew
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF. [variants: compare.png]")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, figures of each rank too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run, and over seeds a line a variant.")
-def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
+def compare(arguments, strategies, variants, seeds, over_seeds, out, **files):
     """Compare runs: one table, and a picture.
 
     \b
@@ -65,6 +67,7 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
     (--sync) or set of options (--variant), one after another on the same ranks. Options after -- apply to all of them.
     --seeds 5 trains each five times. docs/compare.md explains the columns.
     """
+    paths = OutputPaths(**files)
     if not strategies and not variants:
         if seeds is not None:
             raise UsageError(
@@ -80,7 +83,7 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **paths):
 
 
 # ── existing runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: dict) -> None:
+def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: OutputPaths) -> None:
     if not folders:
         raise UsageError("nothing to compare: give folders of runs, or --sync A,B with training options after --")
     for folder in folders:
@@ -88,32 +91,30 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
             raise UsageError(f"{folder} is not the folder of a run: training options need --sync or --variant")
     if out is not None:
         raise UsageError(f"--out {out} is the folder for trained variants: give --sync or --variant, or leave it out")
-    places = [Path(folder).resolve() for folder in folders]
-    runs = [read_run(folder, name) for folder, name in zip(folders, run_names(places), strict=True)]
-    check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
+    resolved = [Path(folder).resolve() for folder in folders]
+    runs = [read_run(folder, name) for folder, name in zip(folders, run_names(resolved), strict=True)]
+    paths.check()
     variant_of = variants_by_seed(runs) if over_seeds else None
-    if variant_of and len(set(variant_of.values())) == len(set(places)):
+    if variant_of and len(set(variant_of.values())) == len(set(resolved)):
         raise UsageError("--over-seeds: no two of these runs differ by seed alone")
     _tell(runs, variant_of, paths, None)
 
 
 # ── variants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _compare_variants(
-    transport: Transport, asked: list, variant_of: dict[str, str] | None, out: str | None, paths: dict
+    transport: Transport, asked: list, variant_of: dict[str, str] | None, out: str | None, paths: OutputPaths
 ) -> int:
-    from ringtrain.train.start.variants import check_variants, run_variants
-
     def connect():
         """Return a world for one variant, watched by this process's threads."""
-        own = begin_anew()
-        own.activity = transport.activity
-        return own
+        world = begin_anew()
+        world.activity = transport.activity
+        return world
 
     on_root(transport, lambda: _check_files(out, asked, paths))
     check_variants(connect, asked)
     parent = on_root(transport, lambda: out or str(make_unused_folder(RUNS, "compare", datetime.datetime.now())))
-    places = dict(zip([variant.name for variant in asked], folders_of(parent, asked), strict=True))
-    asked = [replace(variant, flags={**variant.flags, "out": places[variant.name]}) for variant in asked]
+    folders = dict(zip([variant.name for variant in asked], folders_of(parent, asked), strict=True))
+    asked = [replace(variant, flags={**variant.flags, "out": folders[variant.name]}) for variant in asked]
 
     def begun(variant) -> None:
         if transport.rank == 0:
@@ -132,13 +133,13 @@ def _compare_variants(
     return 1 if any(each.problem for each in ran) else 0
 
 
-def _check_files(out: str | None, asked: list, paths: dict) -> None:
+def _check_files(out: str | None, asked: list, paths: OutputPaths) -> None:
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
-    check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
-    there = [folder for folder in (folders_of(out, asked) if out else []) if Path(folder).exists()]
-    if there:
-        raise UsageError(f"{there[0]} exists already: name another folder with --out, or compare the runs in {out}")
+    paths.check()
+    existing = [folder for folder in (folders_of(out, asked) if out else []) if Path(folder).exists()]
+    if existing:
+        raise UsageError(f"{existing[0]} exists already: name another folder with --out, or compare the runs in {out}")
 
 
 def _read(ran: list) -> list:
@@ -171,7 +172,11 @@ def _figures(runs: list, variant_of: dict[str, str] | None) -> tuple[list[dict],
 
 
 def _tell(
-    runs: list, variant_of: dict[str, str] | None, paths: dict, picture: Path | None, more: list[str] | None = None
+    runs: list,
+    variant_of: dict[str, str] | None,
+    paths: OutputPaths,
+    picture: Path | None,
+    more: list[str] | None = None,
 ) -> None:
     """Show and write the comparison.
 
@@ -186,12 +191,9 @@ def _tell(
         show_tables(table.NAME, table.GROUPS, rows)
     for note in notes:
         echo(texts.NOTE(note=note))
-    if paths["json_path"] is not None:
-        write_text(paths["json_path"], _json(rows, variants, notes))
-    if paths["csv_path"] is not None:
-        write_text(paths["csv_path"], table.csv_text(rows, variants))
-    if paths["plot_path"] or picture:
-        _draw(runs, rows, variants, paths["plot_path"], picture)
+    paths.write(lambda: _json(rows, variants, notes), lambda: table.csv_text(rows, variants))
+    if paths.plot_path or picture:
+        _draw(runs, rows, variants, paths.plot_path, picture)
 
 
 def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | None, usual: Path | None) -> None:

@@ -4,12 +4,15 @@ import re
 from contextlib import contextmanager
 
 import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.text import Text
 
 from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.output import echo
 from ringtrain.data.batches.pictures import View
-from ringtrain.data.file.check import check_file, unsummed_arrays
+from ringtrain.data.file.check import check_file, class_rows, dataset_rows, split_rows, unsummed_arrays
 from ringtrain.data.file.contents import VERIFY_BYTES
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.metadata import metadata_checksum
@@ -76,11 +79,6 @@ def make(source, out, **options):
 def info(file):
     """Show the contents of a data set: F.h5, or anything that `train --data` takes, with mean and standard deviation of
     image files as at 224 x 224. `show` is the same."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from ringtrain.data.file import check
-
     with _progress() as progress:
         if file != "digits" and images.accepts(file):
             opened = images.open_images(file, View(SEEN), 3)
@@ -89,12 +87,12 @@ def info(file):
     for note in opened.notes:
         echo(texts.NOTE(note=note))
     console = Console()
-    for what, value in check.dataset_rows(opened):
+    for what, value in dataset_rows(opened):
         console.print(Text.assemble((f"{what:8} ", "bold"), cell(value)), soft_wrap=True)
     names = [name for name, _ in opened.splits()]
-    console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in check.split_rows(opened)]))
+    console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in split_rows(opened)]))
     if opened.train.has_classes:
-        console.print(_table(("", "class", *names), check.class_rows(opened)))
+        console.print(_table(("", "class", *names), class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
     if opened.location != "files":
@@ -127,9 +125,6 @@ def _table(titles, rows):
 @contextmanager
 def _progress():
     """Yield a progress function that shows a bar for each activity; without a terminal it shows nothing."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict = {}

@@ -2,12 +2,21 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+from ringtrain.bench.measure.buffers import NCCL, DeviceBuffers
+from ringtrain.bench.measure.nccl import Nccl, load_from_cupy
+from ringtrain.cli.doctor import MAKER
 from ringtrain.cli.output import echo
+from ringtrain.launch.binding import bind
+from ringtrain.train.agree import together
 from ringtrain.transport.base import Transport
-
-MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
+from ringtrain.transport.cuda_aware.decision import YES
+from ringtrain.transport.device.cuda_ipc import CudaIpc
+from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
+from ringtrain.transport.world import choose_way
 
 
 class BenchDevices(NamedTuple):
@@ -29,44 +38,29 @@ class BenchDevices(NamedTuple):
 def with_device(transport: Transport, asked, cuda: BenchDevices, load_nccl: Callable | None = None):
     """Return the transport, the sweep with NCCL among its baselines, its buffers, and a function that frees NCCL's
     resources. Collective. Raises DeviceError."""
-    from dataclasses import replace
-
-    from ringtrain.bench.measure.buffers import NCCL
-    from ringtrain.bench.measure.nccl import Nccl, load_from_cupy
-
-    buffers, told = device_buffers(transport, cuda)
+    buffers, note = device_buffers(transport, cuda)
     if transport.rank == 0:
-        echo(f"# {told}")
+        echo(f"# {note}")
     nccl = Nccl(buffers, load_nccl or load_from_cupy)
     return buffers.transport, replace(asked, baselines={NCCL: nccl}), buffers, nccl.close
 
 
 def device_buffers(transport: Transport, cuda: BenchDevices):
     """Return (buffers, a line about the way of messages). Collective. Raises DeviceError."""
-    from functools import partial
-
-    from ringtrain.bench.measure.buffers import DeviceBuffers
-    from ringtrain.train.agree import together
-    from ringtrain.transport.cuda_aware.decision import YES
-    from ringtrain.transport.device.cuda_ipc import CudaIpc
-    from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
-
     index = together(transport, cuda.index)
     choice = cuda.choose(transport, index)
     runtime = together(transport, lambda: cuda.runtime(index))
     tried = any(rung.name == "trial" and rung.answer == YES for rung in choice.rungs)
     names = dict.fromkeys([choice.way, STAGED, *([DIRECT] if tried else [])])
     ipc = CudaIpc(transport, runtime)
-    ways = {name: DeviceTransport(transport, runtime, name, ipc=ipc) for name in names}
-    told = f"{choice.words}; ranks of a node do not map each other's buffers: {ipc.why}" if ipc.why else choice.words
-    return DeviceBuffers(runtime, partial(cuda.ops, runtime), ways), told
+    transports = {name: DeviceTransport(transport, runtime, name, ipc=ipc) for name in names}
+    note = f"{choice.words}; ranks of a node do not map each other's buffers: {ipc.why}" if ipc.why else choice.words
+    return DeviceBuffers(runtime, partial(cuda.ops, runtime), transports), note
 
 
 def real_cuda(transport: Transport) -> BenchDevices:
-    from ringtrain.launch.binding import bind
     from ringtrain.ops.cuda import CudaOps
     from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
-    from ringtrain.transport.world import choose_way
 
     def index() -> int:
         return bind(os.environ, visible_devices(), transport.local_rank)

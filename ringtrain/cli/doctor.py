@@ -1,5 +1,10 @@
 """The command ``ringtrain doctor``."""
 
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -8,6 +13,9 @@ from ringtrain.cli.output import echo, echo_file
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
+
+MAKER = "ringtrain.ops.cuda.cupy_runtime:make_runtime"
+PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun
 
 
 @click.command()
@@ -42,17 +50,12 @@ def doctor(device, mpi_cuda, path, quick, strict, as_json):
     as well as it could) or fail, with advice. Exit status: 0; 1 if a line is fail; 4 if a check does not end.
     docs/hangs.md says more.
     """
-    from pathlib import Path
-
     from ringtrain.cli.world import in_world
 
     return in_world(lambda transport: _doctor(transport, device, mpi_cuda, Path(path), quick, strict, as_json))
 
 
 def _doctor(transport: "Transport", device: str, mpi_cuda: str, path, quick: bool, strict: bool, as_json: bool) -> int:
-    import os
-
-    from ringtrain.cli.devices import MAKER
     from ringtrain.launch.doctor import checks
     from ringtrain.launch.doctor.doctor import FAIL, OK, DoctorContext, examine, worst_status
 
@@ -80,12 +83,7 @@ def _make(number: int):
     return make_runtime(number)
 
 
-PLAIN_WIDTH = 80  # where the output is no terminal, as under mpirun
-
-
 def _as_text(lines, hosts) -> list[str]:
-    import shutil
-
     from ringtrain.launch.doctor.doctor import format_lines, summary_line
 
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
@@ -93,9 +91,6 @@ def _as_text(lines, hosts) -> list[str]:
 
 
 def _as_json(lines, hosts) -> str:
-    import json
-    from dataclasses import asdict
-
     from ringtrain.launch.doctor.doctor import worst_status
 
     return json.dumps(

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.options import given as only_given
-from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import echo, echo_file, write_text
+from ringtrain.cli.options import explicit_flags, plugin_option
+from ringtrain.cli.output import echo, echo_file
+from ringtrain.cli.results import write_text
 from ringtrain.cli.world import in_world, tell_notes, tell_skipped
 from ringtrain.errors import UsageError
 from ringtrain.nn.metrics import MOST_CONFUSED
@@ -39,15 +39,14 @@ from ringtrain.transport.base import Transport
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
-def evaluate(target, split, best, raw, per_class, confusion, output, force, as_json, **given):
+def evaluate(target, split, best, raw, per_class, confusion, output, force, as_json, **options):
     """Compute loss and metrics of TARGET, a checkpoint or a run folder; the same at any number of ranks."""
 
     def action(transport: Transport) -> None:
-
         asked = {"per-class": per_class, "confusion": confusion, "output": str(output) if output else ""}
         agree(transport, {**asked, "force": force})
         on_root(transport, lambda: _check_output(output, force))
-        trained = load(transport, target, best, only_given(given), split, raw)
+        trained = load(transport, target, best, explicit_flags(options), split, raw)
         score = score_of(transport, trained, per_class or confusion or output is not None)
         together(transport, lambda: _check_classes(score, trained.loss.name, per_class, confusion))
 
@@ -90,15 +89,15 @@ def _report(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    told, every = _facts(trained, split, score), _by_class(score, trained)
+    facts, every = _facts(trained, split, score), _by_class(score, trained)
     matrix = score.classes.confusion.tolist() if score.classes and score.classes.confusion is not None else None
     if output is not None:
-        whole = told | {"classes": every} | ({} if matrix is None else {"confusion": matrix})
+        whole = facts | {"classes": every} | ({} if matrix is None else {"confusion": matrix})
         text = _csv(whole) if output.suffix == ".csv" else json_text(whole)
         write_text(output, text)
     if as_json:
         more = ({"classes": every} if per_class else {}) | ({"confusion": matrix} if confusion else {})
-        echo_file(json.dumps(told | more))
+        echo_file(json.dumps(facts | more))
         return
     echo(*_words(trained, split, score))
     if per_class:
@@ -111,18 +110,18 @@ def _report(
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def _words(trained: TrainedOnData, split: str, score: Score) -> list[str]:
-    found = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
+    figures = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
     for name, value in score.metrics.items():
         if name in FRACTIONS and value is not None:
-            found.append((metric_name(name), texts.PERCENT(percent=100 * value)))
+            figures.append((metric_name(name), texts.PERCENT(percent=100 * value)))
         else:
-            found.append((metric_name(name), metric_value(name, value)))
+            figures.append((metric_name(name), metric_value(name, value)))
     examples = trained.split.count
     dense = trained.split.label_shape != ()
     count = (
         f"{score.examples:,} labelled elements of {examples:,} examples" if dense else f"{score.examples:,} examples"
     )
-    others = "".join(f", {name} {value}" for name, value in found)
+    others = "".join(f", {name} {value}" for name, value in figures)
     averaged = texts.AVERAGED if trained.averaged else ""
     return [
         f"{trained.path} (model {trained.model.name}, iteration {trained.iteration:,})",
@@ -152,7 +151,7 @@ def _matrix_lines(matrix: list[list[int]], names: list[str]) -> list[str]:
 
 # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def _facts(trained: TrainedOnData, split: str, score: Score) -> dict:
-    found = {
+    facts = {
         "checkpoint": trained.path,
         "model": trained.model.name,
         "iteration": trained.iteration,
@@ -162,7 +161,7 @@ def _facts(trained: TrainedOnData, split: str, score: Score) -> dict:
         "examples": score.examples,
         "weights": "ema" if trained.averaged else "raw",
     }
-    return found | dict(score.metrics)
+    return facts | dict(score.metrics)
 
 
 def _by_class(score: Score, trained: TrainedOnData) -> list[dict]:

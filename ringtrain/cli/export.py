@@ -7,6 +7,8 @@ import click
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.output import echo
+from ringtrain.cli.world import tell_skipped
+from ringtrain.weights import export as weights_export
 
 
 @click.command()
@@ -19,10 +21,7 @@ from ringtrain.cli.output import echo
 def export(target, out, best, raw, force):
     """Write the weights of TARGET, a checkpoint or a run folder: to a safetensors file in PyTorch's layouts, with
     torchvision's names where the model is one of its; or to an ONNX graph, whose input is values as in the data."""
-    from ringtrain.cli.world import tell_skipped
-    from ringtrain.weights.export import export
-
-    done = export(target, out, best, force, raw)
+    done = weights_export.export(target, out, best, force, raw)
     tell_skipped(done.skipped)
     averaged = texts.AVERAGED if done.averaged else ""
     source = f"{done.path} (model {done.model}, iteration {done.iteration:,}){averaged}"

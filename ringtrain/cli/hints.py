@@ -90,10 +90,10 @@ class CommandGroup(click.Group):
     """A group that proposes the nearest command for an unknown one."""
 
     def get_command(self, ctx, name):
-        found = super().get_command(ctx, name)
-        if found is None:
+        command = super().get_command(ctx, name)
+        if command is None:
             raise click.UsageError(texts.UNKNOWN_COMMAND(name=name, hint=nearest(name, self.commands)), ctx)
-        return found
+        return command
 
 
 def in_words(error: click.ClickException, arguments: Sequence[str] = ()) -> str:
@@ -112,28 +112,28 @@ def hint(error: click.ClickException, arguments: Sequence[str]) -> str | None:
         return None
     command = error.ctx.command
     known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
-    told = None if asked in known else _elsewhere(asked.replace("_", "-"), known, command.name or "")
-    return told and f"No such option '{asked}': {told}"
+    answer = None if asked in known else _elsewhere(asked.replace("_", "-"), known, command.name or "")
+    return answer and f"No such option '{asked}': {answer}"
 
 
 def _asked(error: click.ClickException, arguments: Sequence[str]) -> str | None:
     """Return the option as written: for `-lr 0.1` click reports `-l`, and for `-bs 32` a wrong value of `-b`."""
     if isinstance(error, click.NoSuchOption):
-        told = [error.option_name]
+        names = [error.option_name]
     elif isinstance(error, click.BadParameter) and error.param is not None:
-        told = error.param.opts
+        names = error.param.opts
     else:
         return None
-    written = [found[0] for found in map(OPTION.match, arguments) if found]
-    short = tuple(name for name in told if len(name) == 2)
+    written = [match[0] for match in map(OPTION.match, arguments) if match]
+    short = tuple(name for name in names if len(name) == 2)
     whole = [word for word in written if short and word.startswith(short) and len(word) > 2]
     return whole[0] if whole else getattr(error, "option_name", None)
 
 
 def _elsewhere(asked: str, known: set[str], command: str) -> str | None:
-    for words, told in NEEDLESS.items():
+    for words, answer in NEEDLESS.items():
         if asked in words:
-            return told
+            return answer
     for name, others in NAMES.items():
         if asked in others and name in known:
             return texts.USE(option=name)

@@ -98,19 +98,19 @@ def run(arguments: list[str]) -> int:
 
 def _is_shown_once(arguments: list[str]) -> bool:
     """Return whether rank 0 alone runs the command, since all ranks would print the same."""
-    told = {"--help", "-h", "--version"} & set(arguments)
-    return not arguments or bool(told) or arguments == ["data"] or arguments[0] in SHOWN_ONCE
+    shows_text = {"--help", "-h", "--version"} & set(arguments)
+    return not arguments or bool(shows_text) or arguments == ["data"] or arguments[0] in SHOWN_ONCE
 
 
 def _check_given(arguments: list[str]) -> None:
     """Raise UsageError for an empty argument, which is nearly always an unset shell variable."""
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
-        if flag in MAY_BE_EMPTY or (place and arguments[place - 1] in MAY_BE_EMPTY):
+        if flag in MAY_BE_EMPTY or (index and arguments[index - 1] in MAY_BE_EMPTY):
             continue
         if flag.startswith("--") and equals and not value:
             raise UsageError(texts.EMPTY(argument=flag, why=UNSET))
         if not argument:
-            before = arguments[place - 1] if place else ""
-            named = before if before.startswith("-") and before != "--" else f"argument {place + 1}"
+            before = arguments[index - 1] if index else ""
+            named = before if before.startswith("-") and before != "--" else f"argument {index + 1}"
             raise UsageError(texts.EMPTY(argument=named, why=UNSET))

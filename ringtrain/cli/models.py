@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import plugin_option
@@ -87,13 +88,13 @@ def _cells(row):
     return row.layer, row.kind, _shape(row.shape), *counts, *sizes
 
 
-def _input_line(given) -> str:
-    steps = [f"minus the {given.mean} mean"] if given.mean != "none" else []
-    steps += [f"times {given.scale:g}"] if given.scale != 1 else []
-    steps += [f"divided by the {given.std} std"] if given.std != "none" else []
-    steps += [f"cropped at random from {given.pad} pixels of padding"] if given.pad else []
-    steps += ["mirrored at random"] if given.flip else []
-    return ", ".join([_shape(given.shape), *steps])
+def _input_line(model_input) -> str:
+    steps = [f"minus the {model_input.mean} mean"] if model_input.mean != "none" else []
+    steps += [f"times {model_input.scale:g}"] if model_input.scale != 1 else []
+    steps += [f"divided by the {model_input.std} std"] if model_input.std != "none" else []
+    steps += [f"cropped at random from {model_input.pad} pixels of padding"] if model_input.pad else []
+    steps += ["mirrored at random"] if model_input.flip else []
+    return ", ".join([_shape(model_input.shape), *steps])
 
 
 def _table(titles, rows):
@@ -103,8 +104,6 @@ def _table(titles, rows):
 
 def _console():
     """Return a console as wide as the terminal; without one, wide enough for every column."""
-    from rich.console import Console
-
     return Console() if Console().is_terminal else Console(width=120)
 
 

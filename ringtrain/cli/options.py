@@ -107,7 +107,7 @@ def train_sections() -> dict[str, list[str]]:
     return sections
 
 
-def given(flags: dict) -> dict:
+def explicit_flags(flags: dict) -> dict:
     """Return the flags that the user gave."""
     return {name: value for name, value in flags.items() if value is not None}
 

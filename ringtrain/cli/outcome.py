@@ -3,6 +3,7 @@
 import click
 
 from ringtrain.cli.output import echo
+from ringtrain.storage.run_folder.outcome import KILLED, read_outcome
 
 
 @click.command()
@@ -13,8 +14,6 @@ def outcome(run):
     For scripts: mpirun's own status is 0 after ranks have died and the others continued (--elastic). A run that still
     says `running` is at work, or was killed: 1.
     """
-    from ringtrain.storage.run_folder.outcome import KILLED, read_outcome
-
-    found = read_outcome(run)
-    echo(found.describe())
-    return KILLED if found.exit_code is None else found.exit_code
+    result = read_outcome(run)
+    echo(result.describe())
+    return KILLED if result.exit_code is None else result.exit_code

@@ -4,15 +4,11 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
 
 import click
 
 from ringtrain.errors import OutputClosed, OutputError
-from ringtrain.show.tables import Column, fitting_tables, plain_lines
 from ringtrain.template import joined
-
-PLAIN_WIDTH = 120  # of a file or a pipe
 
 
 class Output(io.FileIO):
@@ -56,43 +52,3 @@ def echo(*lines: str, err: bool = False, nl: bool = True) -> None:
 def echo_file(text: str) -> None:
     """Print what else goes to a file: JSON, CSV, a script. It is plain already, for its reader's sake."""
     click.echo(text, nl=not text.endswith("\n"))
-
-
-def show_tables(name: Column, groups: Sequence[Sequence[Column]], rows: Sequence[dict]) -> None:
-    """Print rows in tables that fit the terminal, as :func:`ringtrain.show.tables.fitting_tables`."""
-    import shutil
-
-    from rich.console import Console
-
-    from ringtrain.report.screen.terminal import is_live
-
-    echo()
-    if is_live(sys.stdout, os.environ):
-        console = Console()
-        for table in fitting_tables(name, groups, rows, console.width, framed=True):
-            console.print(table)
-        return
-    width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
-    for table in fitting_tables(name, groups, rows, width):
-        echo(*plain_lines(table), "")
-
-
-def check_files(*paths: str | None, picture: str | None = None) -> None:
-    """Raise UsageError, before hours of work, unless these files and this picture can be written."""
-    from ringtrain.bench.sweep.files import check_writable
-
-    for path in filter(None, (*paths, picture)):
-        check_writable(path)
-    if picture:
-        from ringtrain.show.figures import check_picture
-
-        check_picture(picture)
-
-
-def write_text(path, text: str) -> None:
-    """Write a file whole or not at all; bytes of names that are no text are escaped. Raises RingtrainError."""
-    from pathlib import Path
-
-    from ringtrain.storage import files
-
-    files.write(Path(path), text.encode(errors="backslashreplace"))

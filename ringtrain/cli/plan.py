@@ -6,7 +6,8 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
-from ringtrain.cli.output import check_files, echo, write_text
+from ringtrain.cli.output import echo
+from ringtrain.cli.results import OutputPaths, write_text
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError, nearest
 from ringtrain.plan.exchange_times import ExchangeTimes
@@ -69,7 +70,7 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     Says which strategy is the fastest, and from where on more ranks stop paying. docs/plan.md has the model, and its
     errors.
     """
-    check_files(json_path, picture=output)
+    OutputPaths(json_path, plot_path=output).check()
     layer_times, settings, rows = _planned(model, layers, fabric, **asked)
     echo(*plan_lines(layer_times, settings, rows, price))
     if json_path:
@@ -79,7 +80,7 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
         echo(texts.PICTURE(path=output))
 
 
-def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **given):
+def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **options):
     layer_times, exchanges = LayerTimes(layers), ExchangeTimes(fabric)
     if model != layer_times.model:
         raise UsageError(
@@ -93,6 +94,6 @@ def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **g
     counts = ranks or [1 << k for k in range((64 * per_node).bit_length())]
     if min(counts) < 1:
         raise UsageError(f"-n {min(counts)}: ranks are counted from 1")
-    settings = PlanSettings(batch=batch or layer_times.batch, per_node=per_node, **given)
+    settings = PlanSettings(batch=batch or layer_times.batch, per_node=per_node, **options)
     rows = predict(layer_times, exchanges, sorted(set(counts)), sync or list(STRATEGIES), algorithm or [], settings)
     return layer_times, settings, rows

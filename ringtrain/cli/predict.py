@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.options import given as only_given
-from ringtrain.cli.options import plugin_option
+from ringtrain.cli.options import explicit_flags, plugin_option
 from ringtrain.cli.output import echo
 from ringtrain.cli.world import in_world, tell_notes, tell_skipped
 from ringtrain.errors import UsageError
@@ -38,7 +37,7 @@ STANDARD_OUTPUT = Path("-")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")
 @click.option("--ops", help="Kernels. [those of the run]")
 @click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
-def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
+def predict(target, inputs, out, top, split, layer, best, raw, force, **options):
     """Write the predictions of RUN, a checkpoint or a run folder, for every INPUT: image files, folders of them (with
     all folders in them), .npy and .npz arrays, and data sets; no labels are needed. Without INPUT for every example of
     a data set.
@@ -46,15 +45,15 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **given):
     An image of any size is resized and cropped to that of the training images. A file that cannot be read gets a line
     with an error, and the exit code is 1.
     """
-    if inputs and given["data"]:
-        raise UsageError(f"--data {given['data']} stands in place of inputs: leave it out, or name it as an input")
+    if inputs and options["data"]:
+        raise UsageError(f"--data {options['data']} stands in place of inputs: leave it out, or name it as an input")
 
     def action(transport: Transport) -> int:
         if inputs:
-            trained = load_model(transport, target, best, only_given(given), raw)
+            trained = load_model(transport, target, best, explicit_flags(options), raw)
             sources = of_inputs(transport, trained, inputs, split)
         else:
-            trained = load(transport, target, best, only_given(given), split or "test", raw)
+            trained = load(transport, target, best, explicit_flags(options), split or "test", raw)
             sources = of_data(trained)
         predicted = write_predictions(transport, trained, sources, out, layer, force, top, named=bool(inputs))
         if transport.rank == 0:
@@ -76,8 +75,8 @@ def _tell(out: Path, predicted, averaged: str) -> None:
             err=True,
         )
     if predicted.bad:
-        told = (
+        message = (
             f"{predicted.bad:,} of {predicted.examples:,} could not be read and have an error in place of a "
             f"prediction: {predicted.first}"
         )
-        echo(texts.FROM(text=told), err=True)
+        echo(texts.FROM(text=message), err=True)

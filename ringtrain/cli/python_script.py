@@ -12,14 +12,14 @@ from ringtrain.launch.python_script import ScriptCommand
 NAME = "python -m ringtrain.torch"
 
 
-def parse_script_command(given: Sequence[str]) -> ScriptCommand | str:
+def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     """Return the command: options of the launcher, then the script with its own. The help if it is asked for. Raises
     UsageError.
     """
     try:
-        context = launcher.make_context(NAME, list(given))
+        context = launcher.make_context(NAME, list(arguments))
     except click.ClickException as error:
-        raise UsageError(in_words(error, given)) from None
+        raise UsageError(in_words(error, arguments)) from None
     options = dict(context.params)
     words = options.pop("words")
     if options.pop("help"):
@@ -61,7 +61,7 @@ def parse_script_command(given: Sequence[str]) -> ScriptCommand | str:
 @click.option("-m", "is_module", is_flag=True, help="A module follows, in place of a file.")
 @click.option("-h", "--help", is_flag=True, help="Show this text.")
 @click.argument("words", metavar="SCRIPT [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
-def launcher(**given):
+def launcher(**options):
     """Run a script of PyTorch on every rank of an MPI, unmodified: its process groups of gloo and mpi become
     ringtrain's. Options stand before the script.
 

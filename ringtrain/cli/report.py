@@ -50,12 +50,12 @@ def report(runs, out, metrics, force):
             "is taken"
         )
     names = run_names([Path(run).resolve() for run in runs])
-    found = [read_reported(Path(run), name, metrics) for run, name in zip(runs, names, strict=True)]
+    reported = [read_reported(Path(run), name, metrics) for run, name in zip(runs, names, strict=True)]
     if out.suffix == PAGE:
         date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
-        data = report_page(found, date).encode(errors="backslashreplace")
+        data = report_page(reported, date).encode(errors="backslashreplace")
     else:
-        data = _curves(found, out.suffix)
+        data = _curves(reported, out.suffix)
     files.write(out, data)
     echo(f"{out}: {', '.join(names)}, {len(data) / 1e6:.2f} MB")
 

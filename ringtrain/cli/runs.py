@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.output import check_files, echo, echo_file, show_tables, write_text
+from ringtrain.cli.output import echo, echo_file
+from ringtrain.cli.results import OutputPaths, show_tables, write_text
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 from ringtrain.report.comparison.logs import read_iterations
@@ -52,15 +53,15 @@ def _list(
     if json_path == csv_path == STANDARD_OUTPUT:
         raise UsageError("standard output takes one of --json and --csv: give the other a file")
 
-    check_files(*(path for path in (json_path, csv_path) if path != STANDARD_OUTPUT))
+    OutputPaths(*(path for path in (json_path, csv_path) if path != STANDARD_OUTPUT)).check()
     wanted = [parse_condition(text) for text in conditions]
     sort_runs([], key)  # a wrong name is told before the folders are read
-    found, notes = list_runs(folder)
-    chosen = sort_runs((run for run in found if all(condition.holds(run) for condition in wanted)), key)
-    if not found:
+    listed, notes = list_runs(folder)
+    chosen = sort_runs((run for run in listed if all(condition.holds(run) for condition in wanted)), key)
+    if not listed:
         notes.append(f"there is no run in {folder}")
-    elif len(chosen) < len(found):
-        notes.append(f"{len(chosen)} of {plural(len(found), 'run')} in {folder}")
+    elif len(chosen) < len(listed):
+        notes.append(f"{len(chosen)} of {plural(len(listed), 'run')} in {folder}")
     _tell(chosen, notes, json_path, csv_path)
 
 
@@ -79,7 +80,7 @@ def _tell(runs: list, notes: list[str], json_path: str | None, csv_path: str | N
 def _write_log(folder: Path, path: str, others: bool) -> None:
     if others:
         raise UsageError("--log writes one run: leave out --where, --sort, --json and --csv")
-    check_files(path if path != STANDARD_OUTPUT else None)
+    OutputPaths(path if path != STANDARD_OUTPUT else None).check()
     rows = read_iterations(folder)
     _write(path, iterations_text(rows))
     if path != STANDARD_OUTPUT:

@@ -16,8 +16,10 @@ import click
 from ringtrain import __version__
 from ringtrain.child import child_command
 from ringtrain.cli import texts
-from ringtrain.cli.options import Numbers, given
-from ringtrain.cli.output import check_files, echo, write_text
+from ringtrain.cli.options import Numbers, explicit_flags
+from ringtrain.cli.output import echo
+from ringtrain.cli.results import OutputPaths
+from ringtrain.cli.train import train
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import Interrupted, UsageError
 from ringtrain.launch.mpirun import find_launcher, run_to_file
@@ -31,6 +33,8 @@ from ringtrain.show.tables import json_text, print_whole
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 from ringtrain.template import Lines, joined
+from ringtrain.train.checkpoints.resume import Origin, resolve_run
+from ringtrain.train.options import read_options
 
 RowsAndNotes = tuple[list[dict], list[str]]
 RowsOf = Callable[[list[dict]], RowsAndNotes]
@@ -71,7 +75,7 @@ class PlannedRun:
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, every run too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line for each number of ranks.")
 @click.argument("words", metavar="-- train [OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
-def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **paths):
+def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **files):
     """Measure the strong and weak scaling of a training.
 
     \b
@@ -86,7 +90,8 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **path
     plans = [read_plan(path) for path in plan_paths]
     planned, rows_of = _planned(counts, scalings, config.run.batch), partial(_rows, plans, config)
     start = find_launcher(launcher, os.environ)
-    check_files(paths["json_path"], paths["csv_path"], picture=paths["plot_path"])
+    paths = OutputPaths(**files)
+    paths.check()
     folder = Path(_folder(out))
     failed: dict[str, str] = {}
     runs: list[dict] = []
@@ -119,12 +124,8 @@ def _checked_words(words: tuple[str, ...]) -> list[str]:
 
 def _config_of(flags: list[str]) -> TrainConfig:
     """Return the configuration of the training, after the checks that need neither data nor ranks."""
-    from ringtrain.cli.train import train
-    from ringtrain.train.checkpoints.resume import Origin, resolve_run
-    from ringtrain.train.options import read_options
-
     params = dict(train.make_context("ringtrain train", list(flags)).params)
-    config, _ = resolve_run(Origin(), read_options(params.pop("run_file"), given(params)))
+    config, _ = resolve_run(Origin(), read_options(params.pop("run_file"), explicit_flags(params)))
     if config.run.out is not None or config.run.resume is not None:
         raise UsageError(
             "scale names the folders of the runs, and each begins anew: leave "
@@ -139,7 +140,7 @@ def _planned(counts: list[int], scalings: list[str], batch: int) -> list[Planned
     for scaling in scalings:
         for ranks in counts:
             kinds.setdefault((ranks, batch if scaling == "strong" else batch * ranks), []).append(scaling)
-    return [PlannedRun(ranks, own, tuple(names)) for (ranks, own), names in kinds.items()]
+    return [PlannedRun(ranks, run_batch, tuple(names)) for (ranks, run_batch), names in kinds.items()]
 
 
 def _folder(out: str | None) -> str:
@@ -176,8 +177,8 @@ def _take(
 ) -> None:
     """Train once; add the figures to ``runs``, or the reason to ``failed``: such a run is not tried again."""
     output = folder.with_name(f"{folder.name}.txt")
-    own = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
-    command = [*launcher, *child_command("ringtrain", *own)]
+    arguments = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
+    command = [*launcher, *child_command("ringtrain", *arguments)]
     status = run_to_file(command, output)
     log = _log(folder, run.name)
     sample = sample_of(log) if log and status == 0 else None
@@ -225,20 +226,17 @@ def _rows(plans: list[PlanFile], config: TrainConfig, runs: list[dict]) -> RowsA
     return beside_predictions(rows, rates), notes
 
 
-def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], paths: dict, rows_of: RowsOf) -> int:
+def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], paths: OutputPaths, rows_of: RowsOf) -> int:
     rows, notes = rows_of(runs)
     if rows:
         echo()
         print_whole(scaling_table(rows))
         for note in (interval_note(rows), *notes):
             echo(texts.NOTE(note=note))
-    if paths["json_path"] is not None:
-        write_text(paths["json_path"], _json(words, runs, failed, rows_of))
-    if paths["csv_path"] is not None:
-        write_text(paths["csv_path"], csv_text(rows))
-    if paths["plot_path"] is not None and rows:
-        write_picture(partial(scaling_figure, rows, runs), paths["plot_path"])
-        echo(texts.PICTURE(path=paths["plot_path"]))
+    paths.write(lambda: _json(words, runs, failed, rows_of), lambda: csv_text(rows))
+    if paths.plot_path is not None and rows:
+        write_picture(partial(scaling_figure, rows, runs), paths.plot_path)
+        echo(texts.PICTURE(path=paths.plot_path))
     return 1 if failed else 0
 
 

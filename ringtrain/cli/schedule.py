@@ -1,6 +1,7 @@
 """The command ``ringtrain schedule``: show, verify, cost and draw. No MPI is needed."""
 
 import click
+from rich.text import Text
 
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import Numbers, plugin_option
@@ -11,13 +12,12 @@ from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.algorithms.shards import partials
 from ringtrain.collectives.catalogue import GOALS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.fused_plan import canonical_plan
-from ringtrain.collectives.inspect.cost import MOST_RANKS, Fabric, least_s
-from ringtrain.collectives.inspect.cost import schedule_cost as predict
-from ringtrain.collectives.inspect.draw import step_text
+from ringtrain.collectives.inspect.cost import MOST_RANKS as MOST_COSTED
+from ringtrain.collectives.inspect.cost import Fabric, least_s, schedule_cost
+from ringtrain.collectives.inspect.draw import MOST_RANKS as MOST_DRAWN
+from ringtrain.collectives.inspect.draw import picture, schedule_table, step_text
 from ringtrain.collectives.proof import addition_order
-from ringtrain.collectives.proof.addition_order import qualifying
 from ringtrain.collectives.proof.verify import verify_schedule
-from ringtrain.collectives.proof.verify import verify_schedule as prove
 from ringtrain.collectives.schedule import ALL_REDUCE
 from ringtrain.collectives.topology import even, requested
 from ringtrain.errors import UsageError
@@ -64,9 +64,9 @@ def list_schedules():
     """
     rows = []
     for name in SCHEDULES:
-        made = make_schedule(name, even(8, 2))
-        proof = verify_schedule(made)
-        rows.append((name, proof.rounds, max(proof.messages), f"{max(proof.sent) / made.chunks:.4g} n"))
+        schedule = make_schedule(name, even(8, 2))
+        proof = verify_schedule(schedule)
+        rows.append((name, proof.rounds, max(proof.messages), f"{max(proof.sent) / schedule.chunks:.4g} n"))
     _print_table(("schedule", "rounds", "messages a rank", "bytes a rank"), rows)
     echo("at most, of 8 ranks on 2 nodes; n is the buffer. Any pair: hierarchical:INNER:OUTER")
 
@@ -76,15 +76,15 @@ def list_schedules():
 @click.option("--rank", type=int, help="Show this rank alone. [all]")
 def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
+    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
     if rank is None:
         _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
     elif not 0 <= rank < topology.size:
         raise UsageError(f"--rank {rank}: the ranks are 0 to {topology.size - 1}")
-    echo(f"{made!r}: {made.goal}")
+    echo(f"{schedule!r}: {schedule.goal}")
     for one in range(topology.size) if rank is None else [rank]:
-        echo(f"rank {one}: sends at most {made.max_chunks_sent(one)} chunks; the buffer has {made.chunks}")
-        for number, step in enumerate(made.steps(one)):
+        echo(f"rank {one}: sends at most {schedule.max_chunks_sent(one)} chunks; the buffer has {schedule.chunks}")
+        for number, step in enumerate(schedule.steps(one)):
             echo(f"  {number:3}  {step_text(step, one)}")
     echo(collectives_texts.LEGEND)
 
@@ -98,16 +98,16 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     round alike, and no rank sends more than the schedule states. With --shards also: the gradients of the shards are
     added in the one tree that --reproducible needs.
     """
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
+    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, "a proof", "prove it for fewer")
     in_tree = SHARDS if name == CANONICAL and shards is None else shards
-    proof = prove(made, rounds=rounded) if in_tree is None else _proved(made, rounded, in_tree)
+    proof = verify_schedule(schedule, rounds=rounded) if in_tree is None else _proved(schedule, rounded, in_tree)
     over = ", over messages that are rounded" if rounded else ""
-    echo(f"{made!r} is proved: {made.goal}{over}")
+    echo(f"{schedule!r} is proved: {schedule.goal}{over}")
     if in_tree is not None:
         where = ", by messages and in memory that the ranks share" if name == CANONICAL else ""
         echo(f"shards             {in_tree}, added in one tree{where}")
-    sent = _range([sent / made.chunks for sent in proof.sent])
+    sent = _range([sent / schedule.chunks for sent in proof.sent])
     echo(
         f"rounds             {proof.rounds}",
         f"messages a rank    {_range(proof.messages)}",
@@ -127,7 +127,7 @@ def qualify(shards):
     rows = []
     for ranks in range(1, shards + 1):
         sums = [len(partials(rank, ranks, shards)) for rank in range(ranks)]
-        rows.append((ranks, _range(sums), ", ".join([CANONICAL, *qualifying(ranks, shards)])))
+        rows.append((ranks, _range(sums), ", ".join([CANONICAL, *addition_order.qualifying(ranks, shards)])))
     _print_table(("ranks", "sums a rank", "schedule"), rows)
 
 
@@ -146,18 +146,23 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
     of messages can exceed.
     """
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
-    _limit(topology, MOST_RANKS, "a prediction", "predict for fewer")
+    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
+    _limit(topology, MOST_COSTED, "a prediction", "predict for fewer")
     fabric, rows, travels = _fabric(**rates), [], ROUNDED if rounded else 1.0
     if min(sizes or [0]) < 0:
         raise UsageError(f"--bytes {min(sizes)}: wanted 0 or more")
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
-        told = predict(made, topology, nbytes, fabric, travels)
-        share = travels * least_s(made, topology, nbytes, fabric) / told.seconds if told.seconds else 1.0
+        predicted = schedule_cost(schedule, topology, nbytes, fabric, travels)
+        share = travels * least_s(schedule, topology, nbytes, fabric) / predicted.seconds if predicted.seconds else 1.0
         rows.append(
-            (f"{nbytes:,}", f"{1e6 * told.seconds:,.1f}", f"{max(told.interface):,.0f}", f"{100 * share:.1f} %")
+            (
+                f"{nbytes:,}",
+                f"{1e6 * predicted.seconds:,.1f}",
+                f"{max(predicted.interface):,.0f}",
+                f"{100 * share:.1f} %",
+            )
         )
-    echo(f"{made!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
+    echo(f"{schedule!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
     _print_table(("bytes", "microseconds", "bytes an interface sends", "of bound"), rows)
 
 
@@ -166,19 +171,15 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: .svg, .png, .pdf. [a table here]")
 def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
-    from rich.text import Text
-
-    from ringtrain.collectives.inspect.draw import MOST_RANKS, picture, schedule_table
-
-    made, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
-    _limit(topology, MOST_RANKS, "a drawing", "draw fewer")
+    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
+    _limit(topology, MOST_DRAWN, "a drawing", "draw fewer")
     if output:
-        picture(made, topology, output)
-        echo(f"{made!r} is drawn in {output}")
+        picture(schedule, topology, output)
+        echo(f"{schedule!r} is drawn in {output}")
         return
-    echo(repr(made))
-    titles = ("round", *(f"rank {rank}" for rank in range(made.size)))
-    _print_table(titles, [(number, *map(Text, row)) for number, row in enumerate(schedule_table(made))], lines=True)
+    echo(repr(schedule))
+    titles = ("round", *(f"rank {rank}" for rank in range(schedule.size)))
+    _print_table(titles, [(number, *map(Text, row)) for number, row in enumerate(schedule_table(schedule))], lines=True)
     echo(collectives_texts.LEGEND)
 
 
@@ -186,15 +187,15 @@ def _make(name, ranks, nodes, goal, pieces, rounded, shards):
     """Return the schedule, and the topology of its ranks."""
     topology = requested(ranks, nodes)
     if name == CANONICAL:
-        made = _canonical(topology, goal, rounded, shards or SHARDS)
+        schedule = _canonical(topology, goal, rounded, shards or SHARDS)
     elif shards is None:
-        made = make_schedule(name, topology, goal, rounded)
+        schedule = make_schedule(name, topology, goal, rounded)
     else:
         raise UsageError(f"--shards {shards} is for {CANONICAL} and for `ringtrain schedule verify`: leave it out")
     if pieces > 1:
         _limit(topology, VERIFIED, "pipelining here", "leave --pieces out")
-        made = pipelined(made, pieces)
-    return made, topology
+        schedule = pipelined(schedule, pieces)
+    return schedule, topology
 
 
 def _canonical(topology, goal: str, rounded: bool, shards: int):
@@ -204,12 +205,12 @@ def _canonical(topology, goal: str, rounded: bool, shards: int):
     return canonical(topology.size, shards)
 
 
-def _proved(made, rounded: bool, shards: int):
+def _proved(schedule, rounded: bool, shards: int):
     if rounded:
         raise UsageError(f"--shards {shards} adds gradients without rounding: leave --rounded out")
-    if made.name == CANONICAL:  # in shared memory it is another plan
-        addition_order.prove_fused(canonical_plan(made.size, shards), shards)
-    return addition_order.prove(made, shards)
+    if schedule.name == CANONICAL:  # in shared memory it is another plan
+        addition_order.prove_fused(canonical_plan(schedule.size, shards), shards)
+    return addition_order.prove(schedule, shards)
 
 
 def _limit(topology, most: int, what: str, instead: str) -> None:

@@ -8,8 +8,26 @@ from pathlib import Path
 import click
 
 from ringtrain.cli import texts
-from ringtrain.cli.options import Sectioned
+from ringtrain.cli.bench_allreduce import bench_allreduce
+from ringtrain.cli.options import Sectioned, explicit_flags
 from ringtrain.cli.output import echo, echo_file
+from ringtrain.cli.train import train
+from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.file.grammar import is_here
+from ringtrain.data.file.info import SplitShape, read_form
+from ringtrain.data.image_files.open import accepts
+from ringtrain.errors import ConfigError, UsageError
+from ringtrain.exchange.buckets.reproducible import check_ranks
+from ringtrain.launch.slurm.script import BatchJob, SiteOptions, check_job, script
+from ringtrain.nn.losses import check_output, make_loss
+from ringtrain.storage import files
+from ringtrain.train.assembly import batch_norm
+from ringtrain.train.assembly.assemble import check_batch
+from ringtrain.train.assembly.data import check_images
+from ringtrain.train.assembly.device import check_device
+from ringtrain.train.assembly.recipe import check_warmup, iterations_of, rate_of
+from ringtrain.train.checkpoints.resume import Origin, resolve_run
+from ringtrain.train.options import read_options
 
 SECTIONS = {
     "The job": ["nodes", "gpus", "ranks_per_node", "cpus_per_task", "memory", "time", "name"],
@@ -47,7 +65,7 @@ MANY = 1 << 40  # examples of a data set that is missing here: two steps in epoc
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.argument("words", metavar="[train|bench|run] [-- FLAGS...]", nargs=-1, type=click.UNPROCESSED)
-def slurm(output, force, words, **given):
+def slurm(output, force, words, **options):
     """Write a batch script for Slurm, and submit nothing.
 
     \b
@@ -61,14 +79,12 @@ def slurm(output, force, words, **given):
     run does as train with any command of ranks, after --, which gets SIGUSR1 before the limit, and ends with 75 once it
     has saved a checkpoint.
     """
-    from ringtrain.launch.slurm.script import BatchJob, SiteOptions, check_job, script
-
     named = bool(words) and not words[0].startswith("-")
     kind, flags = (words[0], words[1:]) if named else ("train", words)
     site = SiteOptions(
-        **{option.name: given.pop(option.name) for option in fields(SiteOptions) if option.name in given}
+        **{option.name: options.pop(option.name) for option in fields(SiteOptions) if option.name in options}
     )
-    job = BatchJob(kind=kind, flags=flags, site=site, **given)
+    job = BatchJob(kind=kind, flags=flags, site=site, **options)
     check_job(job)
     job, remarks = _check_flags(job)
     text = script(job)
@@ -82,9 +98,6 @@ def slurm(output, force, words, **given):
 
 
 def _write(path: Path, text: str, force: bool) -> None:
-    from ringtrain.errors import UsageError
-    from ringtrain.storage import files
-
     if os.path.lexists(path) and not force:
         raise UsageError(f"{path} exists already: name another with --output, or replace it with --force")
     files.write(path, text.encode())
@@ -97,12 +110,8 @@ def _check_flags(job) -> tuple:
     if job.kind == "run":
         return job, list(_missing(job))
     if job.kind == "bench":
-        from ringtrain.cli.bench_allreduce import bench_allreduce
-
         _parsed(bench_allreduce, job.flags)
         return job, []
-    from ringtrain.cli.train import train
-
     config = _check_run(job, _parsed(train, job.flags))
     if config.exchange.elastic is not None:
         job = replace(job, site=replace(job.site, launcher_flags="--with-ft ulfm"))
@@ -114,16 +123,7 @@ def _parsed(command, flags: tuple[str, ...]) -> dict:
 
 
 def _check_run(job, params: dict):
-    from ringtrain.cli.options import given
-    from ringtrain.errors import ConfigError
-    from ringtrain.exchange.buckets.reproducible import check_ranks
-    from ringtrain.train.assembly import batch_norm
-    from ringtrain.train.assembly.assemble import check_batch
-    from ringtrain.train.assembly.device import check_device
-    from ringtrain.train.checkpoints.resume import Origin, resolve_run
-    from ringtrain.train.options import read_options
-
-    options = read_options(params.pop("run_file"), given(params))
+    options = read_options(params.pop("run_file"), explicit_flags(params))
     config, model = resolve_run(Origin(), options)
     check_device(config.device)
     graph = batch_norm.with_ghost_batches(config.model.batch_norm, model.graph(), model.name)
@@ -144,12 +144,9 @@ def _check_run(job, params: dict):
     return config
 
 
-def _check_schedule(config, own, examples) -> None:
+def _check_schedule(config, layers, examples) -> None:
     """Check the schedule of the learning rate. Without the data set the length of an epoch is unknown, and checks that
     need it are left out, as for a resumed run, whose stored settings decide too."""
-    from ringtrain.data.batches.sampler import Sampler
-    from ringtrain.train.assembly.recipe import check_warmup, iterations_of, rate_of
-
     if config.run.resume is not None and (config.run.resume != "auto" or os.path.lexists(config.run.out or "")):
         return
     steps = {type(step) for step in config.optimizer.lr_steps}
@@ -159,15 +156,12 @@ def _check_schedule(config, own, examples) -> None:
     rate = rate_of(config, iterations_of(config.run, sampler), sampler.iterations_per_epoch)
     in_epochs = config.run.iterations is None or isinstance(config.optimizer.warmup, str)
     if not (_is_far(config) and in_epochs):
-        check_warmup(config, rate, own)
+        check_warmup(config, rate, layers)
 
 
 def _is_far(config) -> bool:
     """Return whether the data set is missing on this machine, where the nodes may have it; or of image files, which
     are read in the job alone."""
-    from ringtrain.data.file.grammar import is_here
-    from ringtrain.data.image_files.open import accepts
-
     named = [name for name in (config.data.data, config.data.test_data) if name not in (None, "digits")]
     return any(accepts(name) or not is_here(name) for name in named)
 
@@ -175,10 +169,6 @@ def _is_far(config) -> bool:
 def _checked_data(config, model, graph):
     """Return the shape of the training split after the checks of a run, without those of the images; a batch of
     examples if the data set is missing here."""
-    from ringtrain.data.file.info import SplitShape, read_form
-    from ringtrain.nn.losses import check_output, make_loss
-    from ringtrain.train.assembly.data import check_images
-
     if config.data.synthetic or _is_far(config):
         return SplitShape(config.run.batch, model.input.shape)
     data = read_form(config.data.data or "digits", config.data.test_data, len(model.input.shape))

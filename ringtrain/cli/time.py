@@ -14,7 +14,8 @@ from ringtrain.bench.layers.layers import ITERATION, Rig, keys_of, measure_layer
 from ringtrain.bench.layers.peaks import measure_peaks
 from ringtrain.bench.measure.timing import START
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import check_files, echo, write_text
+from ringtrain.cli.output import echo
+from ringtrain.cli.results import OutputPaths, write_text
 from ringtrain.cli.world import in_world
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.data.batches.batches import Batches
@@ -61,14 +62,14 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
     gradients; under mpirun all ranks compute at once, and the slowest counts for a layer. docs/slow.md explains the
     columns.
     """
-    given = {key: value for key, value in {"batch": batch, **flags}.items() if value is not None}
-    return in_world(lambda transport: _time(transport, model, given, iterations, warm_up, json_path))
+    options = {key: value for key, value in {"batch": batch, **flags}.items() if value is not None}
+    return in_world(lambda transport: _time(transport, model, options, iterations, warm_up, json_path))
 
 
-def _time(transport: Transport, name: str, given: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
-    config, model = together(transport, lambda: _asked(transport.size, name, given))
-    agree(transport, {"model file": model.text, **plugin.facts(), **given})
-    on_root(transport, lambda: check_files(json_path))
+def _time(transport: Transport, name: str, options: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
+    config, model = together(transport, lambda: _asked(transport.size, name, options))
+    agree(transport, {"model file": model.text, **plugin.facts(), **options})
+    on_root(transport, OutputPaths(json_path).check)
     header = _header(transport, config, iterations, warm_up)
     graph = model.graph()
     device = open_device(config, bare(transport))
@@ -96,10 +97,10 @@ def _time(transport: Transport, name: str, given: dict, iterations: int, warm_up
     on_root(transport, lambda: _write(json_path, header, rows, total))
 
 
-def _asked(ranks: int, name: str, given: dict):
+def _asked(ranks: int, name: str, options: dict):
     """Return (configuration, model). Raises UsageError."""
     model = spec.load_model(name)
-    config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**given, "model": model.name}))
+    config = resolve(recipe_layer(model.name, model.recipe), ("flags", {**options, "model": model.name}))
     check_options(config)
     if config.run.batch < ranks:
         raise UsageError(f"--batch {config.run.batch} is smaller than the number of ranks, {ranks}; use a larger one")
@@ -125,19 +126,19 @@ def _rig(config, graph, training: Assembly, batches: Batches):
 def _inputs(feed: Feed, batches: Batches, space: Workspace):
     """Bring one batch after another to the device, and the following one ahead, as training does."""
     for batch in batches:
-        found = feed.load(space, batch, 0, len(batch.labels))
+        arrays = feed.load(space, batch, 0, len(batch.labels))
         following = batches.peek()
         if following is not None:
             feed.ahead(following)
-        yield found
+        yield arrays
         feed.arrive(batch)
 
 
 def _header(transport: Transport, config, iterations: int, warm_up: int) -> dict:
     names = ("model", "batch", "dtype", "precision", "ops", "optimizer")
     values = config.values()
-    told = {name: values[name] for name in names}
-    return make_header(transport, START) | told | {"iterations": iterations, "warm_up": warm_up}
+    settings = {name: values[name] for name in names}
+    return make_header(transport, START) | settings | {"iterations": iterations, "warm_up": warm_up}
 
 
 def _header_lines(header: dict) -> list[str]:

@@ -6,7 +6,7 @@ from functools import partial
 import click
 
 from ringtrain.child import child_command
-from ringtrain.cli.options import Sectioned, given, plugin_option, train_flags, train_sections
+from ringtrain.cli.options import Sectioned, explicit_flags, plugin_option, train_flags, train_sections
 
 
 @click.command(cls=Sectioned, sections=train_sections())
@@ -29,7 +29,7 @@ def train(run_file, **flags):
         with world_session() as session:
             check_command(session.world, "train")
             stop.end_all = partial(end_all, session.world)
-            options, replacement = read_options(run_file, given(flags)), []
+            options, replacement = read_options(run_file, explicit_flags(flags)), []
             if options.elastic is not None:
                 replacement = child_command("ringtrain.cli.replacement", *sys.argv[1:])  # of a lost rank
             ElasticRun(session.world, options, replacement, stop).train()

@@ -1,6 +1,8 @@
 """The command ``ringtrain tune``."""
 
 import os
+from dataclasses import dataclass
+from functools import partial
 
 import click
 
@@ -26,6 +28,27 @@ from ringtrain.train.agree import on_root, together
 from ringtrain.transport.base import Transport
 
 OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """The options of the command."""
+
+    begin: int
+    end: int
+    factor: float
+    iterations: int
+    warm_up: int
+    passes: int
+    dtypes: str
+    ops: str
+    algorithms: str
+    segment_bytes: int | None
+    budget_s: float
+    seed: int
+    tuning: str | None
+    fresh: bool
+    explain: list[int] | None
 
 
 @click.command()
@@ -72,26 +95,25 @@ def tune(**flags):
     Run it under mpirun, as you run your training: the result holds for that machine and that layout of ranks. A file
     holds several layouts; a candidate wins only if all its results were right. docs/slow.md has the rules.
     """
-    if flags["explain"]:
-        return in_world(lambda transport: _explain(transport, flags))
-    return in_world(lambda transport: _tune(transport, flags))
+    options = TuneOptions(**flags)
+    return in_world(partial(_explain if options.explain else _tune, options=options))
 
 
 # ── measuring ─────────────────────────────────────────────────────────────────────────────────────────────────
-def _tune(transport: Transport, flags: dict) -> int:
-    asked = together(transport, lambda: _asked(transport, flags))
+def _tune(transport: Transport, options: TuneOptions) -> int:
+    asked = together(transport, lambda: _asked(transport, options))
     machine, layout = inspect_machine(transport)
     kept: list = []
-    on_root(transport, lambda: kept.append(_open(flags, machine, layout)))
+    on_root(transport, lambda: kept.append(_open(options, machine, layout)))
     with transport.activity.during("a sweep"):
         watcher = Watcher(progress=ProgressLine()) if transport.rank == 0 else Watcher()
         result = sweep(bare(transport), asked, watcher)
     table = table_from(result, layout)
     on_root(transport, lambda: _keep(kept[0], table))
     for dtype, op in table.groups():
-        here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
+        candidates = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
-            echo(*choice_lines(table, here, asked.sizes, dtype, op, whole=False))
+            echo(*choice_lines(table, candidates, asked.sizes, dtype, op, whole=False))
     if transport.rank == 0:
         for line in [*barred(table), *doubts(result)]:
             echo(texts.FROM(text=line), err=True)
@@ -103,89 +125,91 @@ def _storage(name: str):
     return TYPES[name].storage
 
 
-def _asked(transport: Transport, flags: dict):
+def _asked(transport: Transport, options: TuneOptions):
     """Return the sweep. Raises UsageError."""
-    dtypes, ops = parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation")
-    names = catalogue.parse_algorithms(flags["algorithms"])
+    dtypes, ops = parse_names(options.dtypes, TYPES, "type"), parse_names(options.ops, OPS, "operation")
+    names = catalogue.parse_algorithms(options.algorithms)
     if catalogue.AUTO in names:
         raise UsageError("this command tunes auto: name the candidates that it chooses among, or all")
     if transport.size == 1:
         raise UsageError("one rank has nothing to exchange: start it as `mpirun -np 4 ringtrain tune`")
     protocol = Protocol(
-        repeats=flags["iterations"], warm_up=flags["warm_up"], budget_s=flags["budget_s"], seed=flags["seed"]
+        repeats=options.iterations, warm_up=options.warm_up, budget_s=options.budget_s, seed=options.seed
     )
     return Sweep(
-        sizes=swept(flags["begin"], flags["end"], flags["factor"]),
-        algorithms=names if flags["algorithms"] != "all" else _running(transport, dtypes),
+        sizes=swept(options.begin, options.end, options.factor),
+        algorithms=names if options.algorithms != "all" else _running(transport, dtypes),
         dtypes=dtypes,
         ops=ops,
         protocol=protocol,
-        passes=flags["passes"],
+        passes=options.passes,
         memories=STREAMED,  # the others work in the memory of the run alone
-        segment_bytes=flags["segment_bytes"],
+        segment_bytes=options.segment_bytes,
     )
 
 
 def _running(transport: Transport, dtypes: list[str]) -> list[str]:
     """Return the algorithms that run here on some of the types; collective."""
-    found = [find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes]
-    return [name for name in ALGORITHMS if any(name in own for own in found)]
+    candidates = [
+        find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes
+    ]
+    return [name for name in ALGORITHMS if any(name in names for names in candidates)]
 
 
-def _open(flags: dict, machine: dict, layout) -> tuple:
+def _open(options: TuneOptions, machine: dict, layout) -> tuple:
     """Return (the source of the tuning file, its content); check now that it can be written. Raises UsageError."""
-    place = tuning_source(flags["tuning"], os.environ)
-    if not place.asked_by:
-        place.path.parent.mkdir(parents=True, exist_ok=True)
-    folder = place.path.absolute().parent
+    source = tuning_source(options.tuning, os.environ)
+    if not source.asked_by:
+        source.path.parent.mkdir(parents=True, exist_ok=True)
+    folder = source.path.absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"{place.path} cannot be written: there is no folder {folder}")
-    if place.path.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"{place.path} cannot be written: it is a folder, or its folder is not writable")
+        raise UsageError(f"{source.path} cannot be written: there is no folder {folder}")
+    if source.path.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{source.path} cannot be written: it is a folder, or its folder is not writable")
     tuning = Tuning(machine)
-    if place.path.exists() and not flags["fresh"]:
-        tuning = read_tuning(place)
-        check_machine(tuning, place, machine)
-    told = "; ".join(f"{name} {value}" for name, value in machine.items())
-    echo(f"tuning {layout.words()} (layout {layout.name}) of machine {machine_digest(machine)}: {told}")
-    return place, tuning
+    if source.path.exists() and not options.fresh:
+        tuning = read_tuning(source)
+        check_machine(tuning, source, machine)
+    facts = "; ".join(f"{name} {value}" for name, value in machine.items())
+    echo(f"tuning {layout.words()} (layout {layout.name}) of machine {machine_digest(machine)}: {facts}")
+    return source, tuning
 
 
 def _keep(opened: tuple, table) -> None:
-    place, tuning = opened
-    files.write(place.path, tuning.with_table(table).text().encode())
+    source, tuning = opened
+    files.write(source.path, tuning.with_table(table).text().encode())
 
 
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
-def _explain(transport: Transport, flags: dict) -> int:
+def _explain(transport: Transport, options: TuneOptions) -> int:
     """Show the choices of this layout under mpirun, and in one process those of every layout of the file."""
     dtypes, ops = together(
-        transport, lambda: (parse_names(flags["dtypes"], TYPES, "type"), parse_names(flags["ops"], OPS, "operation"))
+        transport, lambda: (parse_names(options.dtypes, TYPES, "type"), parse_names(options.ops, OPS, "operation"))
     )
     pairs = [(dtype, op) for dtype in dtypes for op in ops]
     if transport.size == 1:
-        on_root(transport, lambda: _explain_file(flags, pairs))
+        on_root(transport, lambda: _explain_file(options, pairs))
     else:
-        _explain_here(transport, flags, pairs)
+        _explain_here(transport, options, pairs)
     return 0
 
 
-def _explain_file(flags: dict, pairs: list[tuple[str, str]]) -> None:
-    place = tuning_source(flags["tuning"], os.environ)
-    tuning = read_tuning(place)
-    echo(f"{place.path}: machine {machine_digest(tuning.machine)}, {'; '.join(tuning.machine.values())}")
+def _explain_file(options: TuneOptions, pairs: list[tuple[str, str]]) -> None:
+    source = tuning_source(options.tuning, os.environ)
+    tuning = read_tuning(source)
+    echo(f"{source.path}: machine {machine_digest(tuning.machine)}, {'; '.join(tuning.machine.values())}")
     for name, table in tuning.tables.items():
         echo(f"layout {name}, measured {table.at}")
         for dtype, op in pairs:
-            here = static_candidates(table.layout, dtype)
-            echo(*choice_lines(table, here, flags["explain"], dtype, op, whole=True))
+            candidates = static_candidates(table.layout, dtype)
+            echo(*choice_lines(table, candidates, options.explain or (), dtype, op, whole=True))
 
 
-def _explain_here(transport: Transport, flags: dict, pairs: list[tuple[str, str]]) -> None:
-    found = find_tuning(transport, flags["tuning"])
+def _explain_here(transport: Transport, options: TuneOptions, pairs: list[tuple[str, str]]) -> None:
+    tuning = find_tuning(transport, options.tuning)
     for dtype, op in pairs:
-        here = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
+        candidates = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
         if transport.rank == 0:
-            echo(*choice_lines(found.table, here, flags["explain"], dtype, op, whole=True))
-    if transport.rank == 0 and found.remark:
-        echo(texts.FROM(text=found.remark), err=True)
+            echo(*choice_lines(tuning.table, candidates, options.explain or (), dtype, op, whole=True))
+    if transport.rank == 0 and tuning.remark:
+        echo(texts.FROM(text=tuning.remark), err=True)

@@ -4,6 +4,8 @@ import re
 
 import click
 
+from ringtrain.bench.sweep.sizes import parse_bytes
+from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
 
 
@@ -13,9 +15,6 @@ class Size(click.ParamType):
     name = "bytes"
 
     def convert(self, value, param, ctx):
-        from ringtrain.bench.sweep.sizes import parse_bytes
-        from ringtrain.errors import UsageError
-
         try:
             return value if isinstance(value, int) else parse_bytes(value)
         except UsageError as error:

@@ -9,9 +9,12 @@ from pathlib import Path
 import click
 
 from ringtrain.cli.hints import hint
-from ringtrain.cli.options import given
+from ringtrain.cli.options import explicit_flags
+from ringtrain.cli.train import train
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
+from ringtrain.train.options import read_options
+from ringtrain.train.start.variants import Variant
 
 
 def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: tuple[str, ...]) -> list:
@@ -45,9 +48,6 @@ def _words(name: str, text: str) -> list[str]:
 
 
 def _variant(name: str, words: list[str]):
-    from ringtrain.cli.train import train
-    from ringtrain.train.start.variants import Variant
-
     try:
         flags = dict(train.make_context("train", words).params)
     except click.ClickException as error:
@@ -56,15 +56,13 @@ def _variant(name: str, words: list[str]):
         raise UsageError(
             f"variant {name!r}: compare names the folders, not --out {flags['out']}: put --out before the --"
         )
-    return Variant(name, flags.pop("run_file"), given(flags))
+    return Variant(name, flags.pop("run_file"), explicit_flags(flags))
 
 
 def seeded(variants: list, count: int) -> tuple[list, dict[str, str]]:
     """Return (each variant with ``count`` seeds from its own one on, {name of a run: name of its variant}): all
     variants with one seed, then with the next, so that a change of the machine's speed meets all alike.
     """
-    from ringtrain.train.options import read_options
-
     configs = [read_options(variant.run_file, variant.flags).config for variant in variants]
     first = [config.run.seed if isinstance(config, TrainConfig) else 0 for config in configs]  # errors are raised later
     runs, variant_of = [], {}

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 from ringtrain.cli import texts
 from ringtrain.cli.output import echo
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages, naming_paths
+from ringtrain.plugin import blamed
 from ringtrain.template import Lines, joined
+from ringtrain.transport.activity import DEADLINE_S, Activity, no_words
+from ringtrain.transport.fault_tolerance import end_job
 from ringtrain.transport.launch_environment import read_launch
+from ringtrain.transport.mpi.deaths_before_init import roll_of
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
@@ -52,7 +56,6 @@ def world_session() -> Iterator[WorldSession]:
     others, which may wait for it. A rank that does not arrive, or whose file system does not answer, ends all with 4.
     """
     from ringtrain.monitor.hang_detector import HangDetector
-    from ringtrain.transport.activity import Activity
 
     activity = Activity(deadline_of(os.environ))
     ender = Ender(read_launch(os.environ).rank, activity)
@@ -61,13 +64,11 @@ def world_session() -> Iterator[WorldSession]:
         detector.listen()
         with _errors_printed(session):
             yield session
-        session.world.end(session.code, _meet(session.world.transport))
+        session.world.end(session.code, _barrier(session.world.transport))
 
 
 def _joined(activity, ender: "Ender") -> "World":
     from ringtrain.monitor.guarded_transport import guarded
-    from ringtrain.transport.activity import no_words
-    from ringtrain.transport.mpi.deaths_before_init import roll_of
     from ringtrain.transport.world import World
 
     activity.lost = roll_of(os.environ)
@@ -85,8 +86,6 @@ def _joined(activity, ender: "Ender") -> "World":
 def _errors_printed(session: WorldSession) -> Iterator[None]:
     """Print an error, and set its exit code; abort the other ranks unless they raise it too. An unknown error of a
     plug-in's code is named by its file and line."""
-    from ringtrain.plugin import blamed
-
     world = session.world
     try:
         with naming_packages(), naming_paths():
@@ -102,18 +101,20 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
         session.code = 130
         world.transport.abort(session.code)
     except BaseException as error:
-        told = blamed(error)
-        if told is None:
+        plugin_error = blamed(error)
+        if plugin_error is None:
             _tell(joined([f"ringtrain: rank {world.transport.rank} failed:", Lines(traceback.format_exc())]))
             world.transport.abort(1)
             raise
-        session.code, several = told.exit_code, world.transport.size > 1
-        _tell(texts.FROM_RANK(rank=world.transport.rank, text=told) if several else texts.FROM(text=told))
+        session.code, several = plugin_error.exit_code, world.transport.size > 1
+        _tell(
+            texts.FROM_RANK(rank=world.transport.rank, text=plugin_error) if several else texts.FROM(text=plugin_error)
+        )
         if several:
             world.transport.abort(session.code)
 
 
-def _meet(transport: "Transport") -> bool:
+def _barrier(transport: "Transport") -> bool:
     """Wait for the other ranks, since mpirun ends them after a non-zero exit code. Return whether a rank has died. Any
     other error is printed, and ends all ranks."""
     try:
@@ -134,8 +135,6 @@ class Ender:
         self.world: World | None = None
 
     def end(self, error: RingtrainError) -> None:
-        from ringtrain.transport.fault_tolerance import end_job
-
         os.write(2, f"{texts.FROM_RANK(rank=self.rank, text=error)}\n".encode(errors="backslashreplace"))
         self._activity.before_end(error)
         if self.world is None and isinstance(error, RankLostError):
@@ -152,7 +151,6 @@ class Ender:
 def deadline_of(environ) -> float:
     """Return the deadline of commands that set none, and before a command sets its own. Raises UsageError."""
     from ringtrain.launch.python_script import asked_deadline
-    from ringtrain.transport.activity import DEADLINE_S
 
     return asked_deadline(environ) or DEADLINE_S
 
@@ -176,8 +174,8 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
         except RingtrainError:
             pass  # the world cannot be joined, and the error says so
     if alone or launch.rank == 0:
-        own = launch.rank
-        _tell_error(error, texts.FROM_RANK(rank=own, text=error) if own else texts.FROM(text=error))
+        rank = launch.rank
+        _tell_error(error, texts.FROM_RANK(rank=rank, text=error) if rank else texts.FROM(text=error))
     return error.exit_code
 
 

@@ -10,8 +10,8 @@ from ringtrain.bench.measure import timing
 from ringtrain.bench.measure.buffers import HostBuffers
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, gates, tables
+from ringtrain.cli.tune import TuneOptions, tune
 from ringtrain.cli.tune import _asked as tuned
-from ringtrain.cli.tune import tune
 from ringtrain.errors import UsageError
 from tests.bench.sweeps import swept as any_sweep
 from tests.loopback.world import LoopbackWorld, ThreadTransport
@@ -59,7 +59,7 @@ def test_auto_chooses_by_what_the_mpi_does_where_gradients_lie(mpi_takes):
     """What it would do in other memory is not for auto to have."""
     mpi_takes(shared=3.0, ordinary=2.0)
     flags = tune.make_context("tune", ["--algorithm", "mpi,ring"]).params
-    asked = LoopbackWorld(2).run(lambda transport: tuned(transport, flags))[0]
+    asked = LoopbackWorld(2).run(lambda transport: tuned(transport, TuneOptions(**flags)))[0]
     assert asked.protocol.fresh
     (row,) = swept(algorithms=("mpi",), memories=asked.memories).rows
     assert (row["memory"], row["median_s"], row["reason"]) == ("shared", 3.0, None)

@@ -52,7 +52,7 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
         lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: FakeGpuOps(runtime, dtype), lambda t, i: choice
     )
     monkeypatch.setattr("ringtrain.cli.bench_allreduce.real_cuda", lambda transport: made)
-    monkeypatch.setattr("ringtrain.bench.measure.nccl.load_from_cupy", no_nccl)
+    monkeypatch.setattr("ringtrain.cli.devices.load_from_cupy", no_nccl)
     monkeypatch.setattr("ringtrain.bench.model.copies.COPY_BYTES", 1 << 16)
     path = tmp_path / "out.json"
     code, out, err = ringtrain(capfd, *TINY, "--device", "cuda", "--json", path)

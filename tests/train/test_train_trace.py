@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from small_runs import BATCH_NORM_NET, everywhere, fake_gpu, iterate, run_of
 
-from ringtrain.cli.options import given, train_flags
+from ringtrain.cli.options import explicit_flags, train_flags
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, DivergedError, UsageError
 from ringtrain.report.trace import DEVICE, LOOP, path_of
@@ -160,7 +160,7 @@ def test_a_trace_is_a_file(name):
 
 def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
     seen = {}
-    command = click.command()(train_flags(lambda **flags: seen.update(given(flags))))
+    command = click.command()(train_flags(lambda **flags: seen.update(explicit_flags(flags))))
     for arguments in (["--trace", "--batch", "3"], ["--trace", "x/y.json"]):
         done = CliRunner().invoke(command, arguments)
         assert done.exit_code == 0, done.output
