@@ -162,12 +162,7 @@ class CollectiveRuns:
         self._native(call, NativeCall(native_call.SCATTER, source, target, call.root or 0))
 
     def all_to_all(
-        self,
-        call: AgreedCall,
-        source: np.ndarray,
-        target: np.ndarray,
-        send_counts: list[int],
-        recv_counts: list[int],
+        self, call: AgreedCall, source: np.ndarray, target: np.ndarray, send_counts: list[int], recv_counts: list[int]
     ) -> None:
         """Write the rows of all ranks for this one into ``target``, one after the other; counts are in bytes, and
         all ranks compare those that differ among parts.

@@ -27,14 +27,7 @@ from ringtrain.api.collectives import CollectiveMethods
 from ringtrain.api.libraries import lend
 from ringtrain.api.memory import STAGING_BYTES, Memory
 from ringtrain.api.messages import MessageMethods
-from ringtrain.api.plan import (
-    AllReducePlan,
-    PlanBuilder,
-    PlanCache,
-    PreparedReduction,
-    StreamPlan,
-    make_allreduce_plan,
-)
+from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, StreamPlan, make_allreduce_plan
 from ringtrain.api.progress import ProgressThread
 from ringtrain.api.repeated import PersistentAllReduce
 from ringtrain.api.request import (

@@ -116,9 +116,7 @@ class BenchOptions:
     "--beside", type=click.IntRange(0), default=0, show_default=True, help="Busy processes to start on each node."
 )
 @click.option(
-    "--skew",
-    type=OfRank("delay in seconds", 0, 60, "1:0.01"),
-    help="Delay a rank before each iteration: 1:0.01.",
+    "--skew", type=OfRank("delay in seconds", 0, 60, "1:0.01"), help="Delay a rank before each iteration: 1:0.01."
 )
 @click.option(
     "--check-collectives",

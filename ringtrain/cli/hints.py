@@ -134,12 +134,9 @@ def _elsewhere(asked: str, known: set[str], command: str) -> str | None:
     for words, answer in NEEDLESS.items():
         if asked in words:
             return answer
-    for name, others in NAMES.items():
-        if asked in others and name in known:
-            return texts.USE(option=name)
-    for name, others in VALUED.items():
+    for name, others in (NAMES | VALUED).items():
         if asked in others and name.split()[0] in known:
-            return texts.USE(option=name)
+            return f"use {name}"
     if asked in RANKS:
         return f"mpirun starts the ranks: mpirun -np 2 ringtrain {command}"
     return None

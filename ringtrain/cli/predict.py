@@ -67,13 +67,10 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **options)
 
 def _tell(out: Path, predicted, averaged: str) -> None:
     right = "" if predicted.accuracy is None else f", accuracy {100 * predicted.accuracy:.2f} %"
-    if out != STANDARD_OUTPUT:
-        echo(texts.PREDICTED(out=out, examples=predicted.examples, accuracy=right, averaged=averaged))
-    elif right:
-        echo(
-            texts.PREDICTED(out="standard output", examples=predicted.examples, accuracy=right, averaged=averaged),
-            err=True,
-        )
+    to_file = out != STANDARD_OUTPUT
+    if to_file or right:
+        name = out if to_file else "standard output"
+        echo(f"{name}: {predicted.examples:,} examples{right}{averaged}", err=not to_file)
     if predicted.bad:
         message = (
             f"{predicted.bad:,} of {predicted.examples:,} could not be read and have an error in place of a "

@@ -13,14 +13,9 @@ PERCENT = Template("{percent:.2f} %")
 
 # hints.py
 UNKNOWN_COMMAND = Template("no command {name!r}; {hint}")
-USE = Template("use {option}")
 
 # main.py
 EMPTY = Template("{argument} is empty: {why}")
-
-
-# predict.py
-PREDICTED = Template("{out}: {examples:,} examples{accuracy}{averaged}")
 
 
 # slurm.py

@@ -7,6 +7,7 @@ from functools import partial
 import click
 
 from ringtrain.allreduce import catalogue
+from ringtrain.allreduce.auto import Candidates
 from ringtrain.allreduce.catalogue import ALGORITHMS, find_candidates, static_candidates
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.machine import inspect_machine, machine_digest
@@ -103,26 +104,27 @@ def tune(**flags):
 def _tune(transport: Transport, options: TuneOptions) -> int:
     asked = together(transport, lambda: _asked(transport, options))
     machine, layout = inspect_machine(transport)
-    kept: list = []
-    on_root(transport, lambda: kept.append(_open(options, machine, layout)))
+    opened: list = []
+    on_root(transport, lambda: opened.extend(_open(options, machine, layout)))
     with transport.activity.during("a sweep"):
         watcher = Watcher(progress=ProgressLine()) if transport.rank == 0 else Watcher()
         result = sweep(bare(transport), asked, watcher)
     table = table_from(result, layout)
-    on_root(transport, lambda: _keep(kept[0], table))
+    on_root(transport, lambda: files.write(opened[0].path, opened[1].with_table(table).text().encode()))
     for dtype, op in table.groups():
-        candidates = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
+        candidates = _candidates(transport, dtype)
         if transport.rank == 0:
             echo(*choice_lines(table, candidates, asked.sizes, dtype, op, whole=False))
     if transport.rank == 0:
         for line in [*barred(table), *doubts(result)]:
             echo(texts.FROM(text=line), err=True)
-        echo(f"written to {kept[0][0].path}")
+        echo(f"written to {opened[0].path}")
     return 0
 
 
-def _storage(name: str):
-    return TYPES[name].storage
+def _candidates(transport: Transport, dtype: str) -> Candidates:
+    """Return the algorithms that run here on a type; collective."""
+    return find_candidates(transport, transport.allocate(1, TYPES[dtype].storage), dtype)
 
 
 def _asked(transport: Transport, options: TuneOptions):
@@ -150,10 +152,8 @@ def _asked(transport: Transport, options: TuneOptions):
 
 def _running(transport: Transport, dtypes: list[str]) -> list[str]:
     """Return the algorithms that run here on some of the types; collective."""
-    candidates = [
-        find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype).candidates for dtype in dtypes
-    ]
-    return [name for name in ALGORITHMS if any(name in names for names in candidates)]
+    names = {name for dtype in dtypes for name in _candidates(transport, dtype).candidates}
+    return [name for name in ALGORITHMS if name in names]
 
 
 def _open(options: TuneOptions, machine: dict, layout) -> tuple:
@@ -173,11 +173,6 @@ def _open(options: TuneOptions, machine: dict, layout) -> tuple:
     facts = "; ".join(f"{name} {value}" for name, value in machine.items())
     echo(f"tuning {layout.words()} (layout {layout.name}) of machine {machine_digest(machine)}: {facts}")
     return source, tuning
-
-
-def _keep(opened: tuple, table) -> None:
-    source, tuning = opened
-    files.write(source.path, tuning.with_table(table).text().encode())
 
 
 # ── explaining ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,7 +203,7 @@ def _explain_file(options: TuneOptions, pairs: list[tuple[str, str]]) -> None:
 def _explain_here(transport: Transport, options: TuneOptions, pairs: list[tuple[str, str]]) -> None:
     tuning = find_tuning(transport, options.tuning)
     for dtype, op in pairs:
-        candidates = find_candidates(transport, transport.allocate(1, _storage(dtype)), dtype)
+        candidates = _candidates(transport, dtype)
         if transport.rank == 0:
             echo(*choice_lines(tuning.table, candidates, options.explain or (), dtype, op, whole=True))
     if transport.rank == 0 and tuning.remark:

@@ -13,7 +13,6 @@ from torch.autograd.profiler import record_function
 from torch.distributed.constants import default_pg_timeout
 
 from ringtrain.errors import UsageError
-from ringtrain.torch import texts
 from ringtrain.torch.call_order import CallOrder
 from ringtrain.torch.monitored_barrier import MonitoredBarrier
 from ringtrain.torch.shared_buckets import SharedBuckets
@@ -227,15 +226,8 @@ class RingtrainGroup(dist.ProcessGroup):
     def _scattering(self, output: torch.Tensor, source: torch.Tensor, op: str) -> tuple[Callable, Callable]:
         """Return a reduce-scatter, and what finishes it."""
         if source.numel() != self.size() * output.numel():
-            wanted = self.size() * output.numel() * output.element_size()
-            raise UsageError(
-                texts.UNEQUAL_SIZES(
-                    name="input",
-                    got=source.numel() * source.element_size(),
-                    wanted=wanted,
-                    rule="the input has one output for each rank",
-                )
-            )
+            wanted = self.size() * output.nbytes
+            raise _unequal("input", source.nbytes, wanted, "the input has one output for each rank")
         if op in FOLDS:
             call, rows, like = self._rows_of(source)
 
@@ -287,13 +279,9 @@ class RingtrainGroup(dist.ProcessGroup):
         calls, hosts = [], []
         for output, source in zip(outputs, inputs, strict=True):
             into, out_of = HostTensor(output, reads=False), HostTensor(source).bytes
-            if into.bytes.size != self.size() * out_of.size:
-                wanted = self.size() * out_of.size
-                raise UsageError(
-                    texts.UNEQUAL_SIZES(
-                        name="output", got=into.bytes.size, wanted=wanted, rule="the output has one input for each rank"
-                    )
-                )
+            wanted = self.size() * out_of.size
+            if into.bytes.size != wanted:
+                raise _unequal("output", into.bytes.size, wanted, "the output has one input for each rank")
             rows = into.bytes.reshape(self.size(), out_of.size)
             calls.append(_call(self.communicator.all_gather, out_of, out=rows))
             hosts.append(into)
@@ -341,14 +329,10 @@ class RingtrainGroup(dist.ProcessGroup):
         nbytes, rows = host.bytes.size, host.memory.shape[0] if host.memory.dim() else 1
         if not splits and rows % self.size() == 0:
             return [nbytes // self.size()] * self.size()
-        if len(splits) != self.size():
-            raise UsageError(texts.UNEQUAL_PARTS(name=f"{name}_split_sizes", got=len(splits), size=self.size()))
+        self._check_parts(splits, f"{name}_split_sizes")
         row = nbytes // rows if rows else 0
         if sum(splits) != rows:
-            wanted = sum(splits) * row
-            raise UsageError(
-                texts.UNEQUAL_SIZES(name=name, got=nbytes, wanted=wanted, rule="splits add up to the first dimension")
-            )
+            raise _unequal(name, nbytes, sum(splits) * row, "splits add up to the first dimension")
         return [split * row for split in splits]
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts=None) -> CollectiveWork:
@@ -406,7 +390,13 @@ class RingtrainGroup(dist.ProcessGroup):
 
     def _check_parts(self, parts: Sequence, name: str) -> None:
         if len(parts) != self.size():
-            raise UsageError(texts.UNEQUAL_PARTS(name=name, got=len(parts), size=self.size()))
+            raise UsageError(
+                f"{name} has {len(parts)} parts, and the group has {self.size()} ranks: give one part for each"
+            )
+
+
+def _unequal(name: str, nbytes: int, wanted: int, rule: str) -> UsageError:
+    return UsageError(f"{name}: {nbytes:,} bytes, and {wanted:,} are wanted: {rule}")
 
 
 def _profiled(name: str) -> AbstractContextManager:

@@ -25,8 +25,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers as HANDLERS  # its function refuses a scheme that it has
 
-from ringtrain.errors import UsageError
-from ringtrain.torch import texts
 from ringtrain.torch.backend import NAME, RingtrainGroup
 from ringtrain.torch.buckets import BucketReducer, register_builtin_comm_hook
 from ringtrain.torch.mixed import backends_with_ringtrain_last, other_backends
@@ -89,8 +87,7 @@ def take_over(world: TorchWorld) -> None:
 
 def _rendezvous(url: str, **_) -> Iterator:
     """The MPI's rendezvous. Raises UsageError if the script takes other ranks than the MPI has."""
-    store, rank, size = current().rendezvous()
+    rendezvous = current().rendezvous()
     asked = {name: int(values[0]) for name, values in parse_qs(urlparse(url).query).items()}
-    if (asked.get("rank", rank), asked.get("world_size", size)) != (rank, size):
-        raise UsageError(texts.OTHER_SIZE(rank=asked.get("rank"), size=asked.get("world_size"), own=rank, ranks=size))
-    yield store, rank, size
+    current().check_rank(asked.get("rank"), asked.get("world_size"))
+    yield rendezvous

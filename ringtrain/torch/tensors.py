@@ -10,7 +10,6 @@ import torch
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.api.libraries import torch_memory
 from ringtrain.errors import UsageError
-from ringtrain.torch import texts
 
 OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max", "MIN": "min"}
 # Done from the operands of all ranks: there is no schedule for them.
@@ -46,8 +45,7 @@ class HostTensor:
     __slots__ = ("_tensor", "memory")
 
     def __init__(self, tensor: torch.Tensor, reads: bool = True):
-        if tensor.layout is not torch.strided:
-            raise UsageError(texts.SPARSE(layout=tensor.layout))
+        _check_dense(tensor)
         tensor = self.memory = self._tensor = tensor.detach()
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             _note_device(tensor.device)
@@ -62,6 +60,11 @@ class HostTensor:
         """Copy the memory back into the tensor, if it is a copy."""
         if self.memory is not self._tensor:
             self._tensor.copy_(self.memory)
+
+
+def _check_dense(tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise UsageError(f"a {tensor.layout} tensor cannot be sent: pass tensor.to_dense()")
 
 
 def _note_device(device: torch.device) -> None:
@@ -84,8 +87,7 @@ class Operand:
 
     def __init__(self, tensor: torch.Tensor, op: str):
         tensor = tensor.detach() if tensor.requires_grad else tensor  # the communicator knows the same object again
-        if tensor.layout is not torch.strided:
-            raise UsageError(texts.SPARSE(layout=tensor.layout))
+        _check_dense(tensor)
         _note_device(tensor.device)
         self.op, self._tensor = OPS[op], tensor
         if tensor.is_complex() and op in ("SUM", "AVG"):

@@ -13,7 +13,6 @@ from ringtrain.api.communicator import Communicator
 from ringtrain.api.messages import LAST_TAG
 from ringtrain.errors import UsageError
 from ringtrain.launch.python_script import asked_deadline
-from ringtrain.torch import texts
 from ringtrain.torch.backend import RingtrainGroup
 from ringtrain.torch.call_order import CallOrder
 from ringtrain.torch.mixed import MixedGroup
@@ -81,9 +80,7 @@ class TorchWorld:
 
     def _whole(self, options) -> Communicator:
         """Return the communicator of all ranks."""
-        asked, actual = (options.group_rank, options.group_size), (self.transport.rank, self.transport.size)
-        if asked != actual:
-            raise UsageError(texts.OTHER_SIZE(rank=asked[0], size=asked[1], own=actual[0], ranks=actual[1]))
+        self.check_rank(options.group_rank, options.group_size)
         transport: Transport | None = self.transport
         if self._communicator is not None:  # its last call may be cut, and must not meet one of the next
             transport = self.transport.group(range(self.transport.size))
@@ -91,6 +88,15 @@ class TorchWorld:
         communicator = Communicator(transport, self._algorithm, check_collectives=self._check, deadline_s=deadline_s)
         communicator._owned = transport is not self.transport
         return communicator
+
+    def check_rank(self, rank: int | None, size: int | None) -> None:
+        """Raise UsageError for another rank or number of ranks than the MPI has; None is right."""
+        actual = self.transport.rank, self.transport.size
+        if (actual[0] if rank is None else rank, actual[1] if size is None else size) != actual:
+            raise UsageError(
+                f"init_process_group got rank {rank} of {size}, and the MPI says rank {actual[0]} of {actual[1]}: "
+                "leave rank and world_size out, or start the script by mpirun or srun alone"
+            )
 
     def leave(self) -> None:
         """End the process groups that the script has left, and the store. Collective."""

@@ -217,10 +217,7 @@ def test_what_no_rank_could_ask_for(alone):
         (says("int64"), lambda: alone.reduce_scatter(ones.astype(int), "mean")),
         (says(0, "scatter", "tells"), alone.scatter),
         (says("neither", "told"), lambda: alone.all_to_all(ones, send_counts=[1])),
-        (
-            says("send_counts"),
-            lambda: alone.all_to_all(ones, send_counts=[2], recv_counts=[1]),
-        ),
+        (says("send_counts"), lambda: alone.all_to_all(ones, send_counts=[2], recv_counts=[1])),
         (says("all_to_all"), lambda: alone.all_to_all(np.float64(1))),
         (says([1, 1, 2]), lambda: alone.all_gather(ones, out=ones)),
         (says("out"), lambda: alone.gather(np.float64(1), out=read_only[:1])),

@@ -96,17 +96,11 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("--algorithm", "rign"),
-            says("--plugin", "'rign'", "did you mean 'ring'?"),
-        ),
+        (("--algorithm", "rign"), says("--plugin", "'rign'", "did you mean 'ring'?")),
         (("--algorithm", "nccl"), says("--device", "nccl")),
         (("--device", "cuda", "--check-collectives"), says("--check-collectives", "--device")),
         (("-d", "float31"), says("type", "'float31'")),
-        (
-            ("-o", "summ"),
-            says("operation", "'summ'", "did you mean 'sum'? known: max, mean, min, sum"),
-        ),
+        (("-o", "summ"), says("operation", "'summ'", "did you mean 'sum'? known: max, mean, min, sum")),
         (("-b", "lots"), says("'lots'", "size")),
         (("-e", "99999G"), says("99999G", "too large")),
         (("-b", "2M", "-e", "1M"), says("begins", "exceed")),
@@ -114,14 +108,8 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--skew", "1"), says("'1'", "delay in seconds")),
         (("--skew", "0:0"), says("'0:0'", "0")),
         (("--skew", "3:0.1"), says("--skew", 3, 0)),
-        (
-            ("--skew", "0:1e400"),
-            says("'0:1e400'", "delay in seconds", "0", "60"),
-        ),
-        (
-            ("--algorithm", "hierarchical:rign:ring"),
-            says("'rign'", "within", "nodes", "'hierarchical:rign:ring'"),
-        ),
+        (("--skew", "0:1e400"), says("'0:1e400'", "delay in seconds", "0", "60")),
+        (("--algorithm", "hierarchical:rign:ring"), says("'rign'", "within", "nodes", "'hierarchical:rign:ring'")),
         (("-b", "1000G", "-e", "1000G"), says("buffers", "need")),
         (("-e", "100E"), says("'100E'", "size")),
         (("-f", "nan"), says("-f nan")),

@@ -143,37 +143,22 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--", "--config", "none.toml"], says("none.toml")),
         (["--", "--model", "lenet"], says("--data", "--synthetic", "'lenet'")),
         (["--", "--device", "cuda"], says("--device", "--gpus")),
-        (
-            ["-N2", "--ranks-per-node", "3", "--", "--batch", "5"],
-            says("--batch", 5, 6),
-        ),
+        (["-N2", "--ranks-per-node", "3", "--", "--batch", "5"], says("--batch", 5, 6)),
         (
             ["-N2", "--gpus", "4", "--", "--model", "resnet20", "--data", "far.h5", "--device", "cuda"],
             says("--batch", "--batch-norm", 128, 4, 32, 8),
         ),
-        (
-            ["-N4", "--ranks-per-node", "4", "--", "--reproducible"],
-            says("--reproducible", "--shards", 8, 16),
-        ),
+        (["-N4", "--ranks-per-node", "4", "--", "--reproducible"], says("--reproducible", "--shards", 8, 16)),
         (["--", "--batch-norm", "sync"], "is for networks with batch normalisation, and model 'digits' has none"),
         (
             ["--", "--trust-coefficient", "0.1"],
             says("--trust-coefficient 0.1", "--optimizer lars", "--optimizer adamw", "used", "uses"),
         ),
-        (
-            ["--", "--warmup", "100000", "--epochs", "1"],
-            says("--warmup 100000", "100,000 iterations"),
-        ),
+        (["--", "--warmup", "100000", "--epochs", "1"], says("--warmup 100000", "100,000 iterations")),
         (["--", "--model", "lenet", "--synthetic", "--lr-policy", "multistep"], says("multistep", "rising")),
         (["--", "--lr-policy", "step", "--lr-steps", "1,2"], says([1, 2])),
-        (
-            ["--", *FAR, "--lr-policy", "multistep", "--lr-steps", "2ep,1ep"],
-            says(["2ep", "1ep"]),
-        ),
-        (
-            ["--", *FAR, "--warmup", "90", "--iterations", "80"],
-            says("80", "--iterations 80"),
-        ),
+        (["--", *FAR, "--lr-policy", "multistep", "--lr-steps", "2ep,1ep"], says(["2ep", "1ep"])),
+        (["--", *FAR, "--warmup", "90", "--iterations", "80"], says("80", "--iterations 80")),
         (["--time", "soon"], says("--time", "soon")),
         (["--mem", "lots"], says("--mem", "lots")),
         (["-p", "a b"], says("partition", "'a b'")),

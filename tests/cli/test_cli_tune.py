@@ -55,25 +55,16 @@ def test_one_process_explains_every_layout_of_a_file(capfd, file):
 
 def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
     monkeypatch.setenv("RINGTRAIN_TUNING", str(file))
-    assert re.search(
-        says("1x2"),
-        ringtrain(capfd, "--explain", "64K", "-d", "float64", "-o", "max")[1],
-    )
+    assert re.search(says("1x2"), ringtrain(capfd, "--explain", "64K", "-d", "float64", "-o", "max")[1])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), says("exchange", "tune")),
-        (
-            ("--algorithm", "rign"),
-            says("--plugin", "'rign'", "did you mean 'ring'?"),
-        ),
+        (("--algorithm", "rign"), says("--plugin", "'rign'", "did you mean 'ring'?")),
         (("-d", "float31"), says("type", "'float31'")),
-        (
-            ("-o", "mean"),
-            says("operation", "'mean'", "did you mean 'min'? known: max, min, sum"),
-        ),
+        (("-o", "mean"), says("operation", "'mean'", "did you mean 'min'? known: max, min, sum")),
         (("-b", "lots"), says("'lots'")),
         (("-n", "2"), "Invalid value for '-n'"),
         (("--explain", "64K,lots"), says("'lots'")),
@@ -91,23 +82,14 @@ def test_mistakes(capfd, arguments, message):
     ("arguments", "message"),
     [
         (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), NO_FILE),
-        (
-            ("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"),
-            says("--tuning", "--algorithm", "t.json"),
-        ),
-        (
-            ("bench-allreduce", "--algorithm", "atuo"),
-            says("--plugin", "'atuo'", "did you mean 'auto'?"),
-        ),
+        (("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"), says("--tuning", "--algorithm", "t.json")),
+        (("bench-allreduce", "--algorithm", "atuo"), says("--plugin", "'atuo'", "did you mean 'auto'?")),
         (("train", "--tuning", "none.json"), NO_FILE),
         (
             ("train", "--tuning", "t.json", "--algorithm", "ring"),
             says("--tuning t.json", "--algorithm auto", "--algorithm ring", "used", "uses"),
         ),
-        (
-            ("train", "--algorithm", "rign"),
-            says("--plugin", "'rign'", "did you mean 'ring'?"),
-        ),
+        (("train", "--algorithm", "rign"), says("--plugin", "'rign'", "did you mean 'ring'?")),
     ],
 )
 def test_other_commands_that_go_by_a_tuning(capfd, arguments, message, tmp_path, monkeypatch):

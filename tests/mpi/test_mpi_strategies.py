@@ -106,10 +106,7 @@ def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, alon
 
 
 # Two dedicated servers among three ranks, one among two.
-BESIDE_HYBRID = {
-    "server": (("--servers", 2, "--dedicated"), ("--servers", 1)),
-    "master": (("--accumulate", 2), ()),
-}
+BESIDE_HYBRID = {"server": (("--servers", 2, "--dedicated"), ("--servers", 1)), "master": (("--accumulate", 2), ())}
 
 
 @pytest.mark.parametrize("sync", daily(BESIDE_HYBRID, "server"))
