@@ -26,8 +26,7 @@ def test_a_library_that_keeps_the_interpreter_is_ended_without_it(alone):
     assert done.returncode == 4, done.stderr
     assert "in keep_the_interpreter" in done.stderr  # the stacks, before
     stage = "starting the MPI and finding the other ranks"
-    told = says(0, HOST, "3", stage)
-    assert done.stderr.splitlines()[-1] == "ringtrain: " + told
+    assert done.stderr.splitlines()[-1] == says("ringtrain: ", 0, HOST, 3, stage)
 
 
 def test_ranks_show_their_stacks_on_request_and_the_stuck_one_when_it_is_told(mpirun_process, tmp_path):

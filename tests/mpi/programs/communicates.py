@@ -19,7 +19,7 @@ def refused(message, call, *arguments):
     try:
         call(*arguments)
     except UsageError as error:
-        assert message in str(error), error
+        assert says(message).matches(str(error)), error
     else:
         raise AssertionError(f"not refused: {message}")
 
