@@ -13,8 +13,7 @@ from ringtrain.api.collective_runs import choose_algorithm
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.errors import MismatchError, StalledError, UsageError
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport.loopback import Loopback
-from tests.api.test_api_communicator import together
+from tests.api.communicators import together
 from tests.fakes.arrays import halves
 from tests.fakes.clock import Clock
 from tests.loopback.world import LoopbackWorld
@@ -198,11 +197,6 @@ def test_reproducible_sums_that_cannot_be(alone):
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.fixture
-def alone():
-    return Communicator(Loopback())
-
-
 def test_what_no_rank_could_ask_for(alone):
     ones = np.ones((1, 2))
     read_only = np.ones(3)

@@ -13,18 +13,9 @@ from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.api import plan
 from ringtrain.errors import UsageError
 from ringtrain.transport.loopback import Loopback
+from tests.api.communicators import together
 from tests.loopback.world import LoopbackWorld, ThreadHandle, ThreadTransport
 from tests.says import says
-
-
-def together(size, function, **options):
-    """``function(communicator)`` on every rank; the values."""
-
-    def body(transport):
-        with Communicator(transport, deadline_s=20.0, **options) as communicator:
-            return function(communicator)
-
-    return LoopbackWorld(size).run(body)
 
 
 def counting(monkeypatch):

@@ -20,40 +20,39 @@ from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
-@pytest.fixture
-def alone():
-    return Communicator(Loopback())
-
-
 def refused(pattern, call, *arguments, **options):
     with pytest.raises(UsageError, match=pattern):
         call(*arguments, **options)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "bool", "complex64", "longdouble", "int8", "datetime64[s]", "V3"])
-def test_types(alone, dtype):
-    refused(says(", ".join(TYPES)), alone.allreduce, np.zeros(3, dtype))
-
-
-def test_names(alone):
-    operation = says("'summ'") + "did you mean 'sum'"
+def test_what_no_rank_could_ask_for(alone):
+    ones, fixed = np.ones(3), np.ones(3)
+    fixed.flags.writeable = False
     algorithm = says("--plugin", "'rign'") + "did you mean 'ring'"
     wire = says("'float8'") + "did you mean 'float16'"
-    refused(operation, alone.allreduce, np.ones(3), "summ")
-    refused(algorithm, alone.allreduce, np.ones(3), algorithm="rign")
-    refused(algorithm, Communicator, None, "rign")
-    refused(says("'float23'") + "did you mean 'float32'", alone.empty, 3, "float23")
-    refused(algorithm, alone.bench, np.ones(3), algorithms=["rign"])
-    refused(wire, alone.allreduce, np.ones(3), wire="float8")
-    refused(wire, Communicator, wire="float8")
-
-
-def test_wires(alone):
-    sums = says("float16", "sum", "float64")
-    refused(sums, alone.allreduce, np.ones(3), wire="float16")
-    largest = says("bfloat16", "max", "float32")
-    refused(largest, alone.prepare, np.ones(3, "f4"), "max", wire="bfloat16")
-    refused(says("'mpi'"), Communicator, None, "mpi", wire="float16")
+    for dtype in ("uint8", "bool", "complex64", "longdouble", "int8", "datetime64[s]", "V3"):
+        refused(says(", ".join(TYPES)), alone.allreduce, np.zeros(3, dtype))
+    for pattern, call, arguments, options in (
+        (says("'summ'") + "did you mean 'sum'", alone.allreduce, (ones, "summ"), {}),
+        (algorithm, alone.allreduce, (ones,), {"algorithm": "rign"}),
+        (algorithm, Communicator, (None, "rign"), {}),
+        (algorithm, alone.bench, (ones,), {"algorithms": ["rign"]}),
+        (says("'float23'") + "did you mean 'float32'", alone.empty, (3, "float23"), {}),
+        (wire, alone.allreduce, (ones,), {"wire": "float8"}),
+        (wire, Communicator, (), {"wire": "float8"}),
+        (says("float16", "sum", "float64"), alone.allreduce, (ones,), {"wire": "float16"}),
+        (says("bfloat16", "max", "float32"), alone.prepare, (np.ones(3, "f4"), "max"), {"wire": "bfloat16"}),
+        (says("'mpi'"), Communicator, (None, "mpi"), {"wire": "float16"}),
+        (says("int32"), alone.prepare, (np.ones(3, "i4"), "mean"), {}),
+        (says("out", "float64 [4]", "float64 [3]"), alone.allreduce, (ones,), {"out": np.ones(4)}),
+        (says("out", "float32 [3]", "float64 [3]"), alone.allreduce, (ones,), {"out": np.ones(3, "f4")}),
+        (says("out"), alone.allreduce, (fixed,), {"out": fixed}),
+        (says("the array"), alone.prepare, (fixed,), {}),
+        (says("out"), alone.allreduce, (np.float64(1),), {"out": np.float64(1)}),
+        (says([2, -1]), alone.empty, ((2, -1),), {}),
+        (says(0, "repeats", "measures"), alone.bench, (ones,), {"repeats": 0}),
+    ):
+        refused(pattern, call, *arguments, **options)
 
 
 def test_tuning(alone, tmp_path, monkeypatch):
@@ -64,28 +63,6 @@ def test_tuning(alone, tmp_path, monkeypatch):
     (tmp_path / "ringtrain" / "tuning.json").write_text("{")
     with pytest.warns(UserWarning, match=f"^without tuning: .*{tmp_path}/ringtrain/tuning.json"):
         assert Communicator(transport).allreduce(np.ones(3)).tolist() == [1, 1, 1]
-
-
-def test_means_of_whole_numbers(alone):
-    refused(says("int32"), alone.prepare, np.ones(3, "i4"), "mean")
-
-
-def test_out(alone):
-    refused(says("out", "float64 [4]", "float64 [3]"), alone.allreduce, np.ones(3), out=np.ones(4))
-    refused(says("out", "float32 [3]", "float64 [3]"), alone.allreduce, np.ones(3), out=np.ones(3, "f4"))
-    fixed = np.ones(3)
-    fixed.flags.writeable = False
-    refused(says("out"), alone.allreduce, fixed, out=fixed)
-    refused(says("the array"), alone.prepare, fixed)
-    refused(says("out"), alone.allreduce, np.float64(1), out=np.float64(1))
-
-
-def test_shapes_of_empty(alone):
-    refused(says([2, -1]), alone.empty, (2, -1))
-
-
-def test_bench(alone):
-    refused(says(0, "repeats", "measures"), alone.bench, np.ones(3), repeats=0)
 
 
 def test_the_mpi_and_bfloat16(alone, monkeypatch):
@@ -101,21 +78,16 @@ def test_under_way(alone):
     refused(says("close"), alone.close)
     reduction.wait()
     alone.close()
-    refused(says("communicator", "closed"), reduction.start)
-    refused(says("communicator", "closed"), alone.empty, 3)
-    refused(says("communicator", "closed"), alone.prepare, np.ones(3))
-    refused(says("communicator", "closed"), alone.bench, np.ones(3))
+    for call, *arguments in (
+        (reduction.start,),
+        (alone.empty, 3),
+        (alone.prepare, np.ones(3)),
+        (alone.bench, np.ones(3)),
+    ):
+        refused(says("communicator", "closed"), call, *arguments)
 
 
 # ── ranks that differ ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def asked(op, dtype, shape, algorithm, place=""):
-    return says(op, dtype, shape, algorithm, place)
-
-
-def both(some, call, others, other):
-    return says(some, call, others, other)
 
 
 def differing(call, size=3):
@@ -139,11 +111,11 @@ def test_shapes_types_operations_algorithms_that_differ():
         last = communicator.rank == 2
         communicator.allreduce(np.ones((2, 3 + last), "f4" if last else "f8"), "max" if last else "sum")
 
-    least, most = asked("sum", "float64", [2, 3], "auto"), asked("max", "float32", [2, 4], "auto")
-    assert differing(call) == both("ranks 0, 1", says(least), "rank 2", says(most))
-    ring, star = (says(asked("sum", "float64", [6], name)) for name in ("ring", "star"))
+    least, most = says("sum", "float64", [2, 3], "auto"), says("max", "float32", [2, 4], "auto")
+    assert differing(call) == says("ranks 0, 1", least, "rank 2", most)
+    ring, star = (says("sum", "float64", [6], name) for name in ("ring", "star"))
     told = differing(lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2)
-    assert told == both("rank 0", ring, "rank 1", star)
+    assert told == says("rank 0", ring, "rank 1", star)
 
 
 @pytest.mark.timing
@@ -154,15 +126,15 @@ def test_calls_that_differ():
         else:
             communicator.prepare(np.ones((2, 2), "f4"))
 
-    prepare = says(asked("sum", "float32", [2, 2], "auto"))
-    assert differing(call, 2) == both("rank 0", prepare, "rank 1", says("float32", [2, 2]))
+    prepare = says("sum", "float32", [2, 2], "auto")
+    assert differing(call, 2) == says("rank 0", prepare, "rank 1", says("float32", [2, 2]))
 
 
 @pytest.mark.timing
 def test_bench_that_differs():
     message = differing(lambda c: c.bench(np.ones(3 + c.rank), algorithms=["ring"]), 2)
     three, four = (says("sum", "float64", [count], "ring") for count in (3, 4))
-    assert message == both("rank 0", three, "rank 1", four)
+    assert message == says("rank 0", three, "rank 1", four)
 
 
 @pytest.mark.timing
@@ -172,7 +144,7 @@ def test_places_in_our_memory_that_differ():
         half = ours[4:] if communicator.rank else ours[:4]
         communicator.allreduce(half, out=half)
 
-    first = asked("sum", "float32", [4], "auto", says(0, "block", "byte"))
+    first = says("sum", "float32", [4], "auto", says(0, "block", "byte"))
     assert says("rank 0", first).matches(differing(call, 2))
 
 

@@ -9,13 +9,9 @@ from ringtrain import Communicator
 from ringtrain.api.libraries import lend
 from ringtrain.errors import UsageError
 from ringtrain.transport.loopback import Loopback
+from tests.api.communicators import together
 from tests.fakes.arrays import Lender, cupy_like, halves
-from tests.loopback.world import LoopbackWorld
 from tests.says import says
-
-
-def together(size, function):
-    return LoopbackWorld(size).run(lambda transport: function(Communicator(transport, deadline_s=20.0)))
 
 
 @pytest.fixture

@@ -3,23 +3,14 @@
 import numpy as np
 import pytest
 
-from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.catalogue import HALVES
+from tests.api.communicators import together
 from tests.fakes.arrays import halves
-from tests.loopback.world import LoopbackWorld
 
 LARGE = {"float16": 30000.0, "bfloat16": 2e38}
 RANKS = 4
-
-
-def together(function, size=RANKS, nodes=1, shares=True):
-    def body(transport):
-        with Communicator(transport, deadline_s=20.0) as communicator:
-            return function(communicator)
-
-    return LoopbackWorld(size, nodes, shares=shares).run(body)
 
 
 @pytest.fixture(params=LARGE)
@@ -56,7 +47,7 @@ def test_all_reduces(make, nodes):
         assert near(decode(given), large, numbers)
         assert near(decode(communicator.allreduce(given, "mean", async_op=True).wait()), large, numbers)
 
-    together(body, nodes=nodes)
+    together(RANKS, body, nodes=nodes)
 
 
 def test_other_reductions(make):
@@ -69,7 +60,7 @@ def test_other_reductions(make):
             assert near(decode(communicator.reduce_scatter(rows, "mean", algorithm=way)), large, numbers), way
         assert near(decode(communicator.allreduce(rows, "mean", reproducible=True)), large, numbers)
 
-    together(body)
+    together(RANKS, body)
 
 
 def test_means_in_own_memory():
@@ -79,7 +70,7 @@ def test_means_in_own_memory():
             ours[:] = 30000
             assert communicator.allreduce(ours, "mean", out=ours, algorithm=way) is ours and (ours == 30000).all()
 
-    together(body)
+    together(RANKS, body)
 
 
 @pytest.mark.parametrize("way", ["auto", "ring", "mpi"])
@@ -92,7 +83,7 @@ def test_they_are_rounded_once(way):
         return communicator.allreduce(shares[communicator.rank], "mean", algorithm=way)
 
     exact = np.mean(shares.astype(np.float64), 0)
-    for got in together(body, size=3):
+    for got in together(3, body):
         assert (np.abs(got - exact) <= np.spacing(np.abs(exact).astype(np.float16)) * 0.502).all()
         assert (got[:3] == np.float16(2.0**-24)).all()
 
@@ -106,4 +97,4 @@ def test_wider_means_keep_their_bits(dtype):
         return communicator.allreduce(shares[communicator.rank], "mean")
 
     wanted = (shares[0] + shares[1] + shares[2]) / np.asarray(3, dtype)
-    assert all(got.tobytes() == wanted.tobytes() for got in together(body, size=3))
+    assert all(got.tobytes() == wanted.tobytes() for got in together(3, body))

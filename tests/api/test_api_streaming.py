@@ -17,19 +17,10 @@ from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, UsageError
 from ringtrain.monitor.guard import Guard
+from tests.api.communicators import together
 from tests.fakes.clock import Clock
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
-
-
-def together(size, function, nodes=1, shares=True, **options):
-    """``function(communicator)`` on every rank; the values."""
-
-    def body(transport):
-        with Communicator(transport, deadline_s=20.0, **options) as communicator:
-            return function(communicator)
-
-    return LoopbackWorld(size, nodes, shares=shares).run(body)
 
 
 def streams(communicator):

@@ -15,7 +15,7 @@ from ringtrain.api.work import MessageWork, Work
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import ALONE
-from tests.api.test_api_communicator import together
+from tests.api.communicators import together
 from tests.fakes.clock import until
 from tests.loopback.world import LoopbackWorld
 from tests.says import says

@@ -8,7 +8,6 @@ import pytest
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.bench.sweep.files import write_json
 from ringtrain.cli.devices import BenchDevices
-from ringtrain.cli.main import run
 from ringtrain.cli.progress import PROGRESS_EVERY_S, ProgressLine
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import NEAREST, RingtrainError
@@ -17,23 +16,19 @@ from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.says import says
 
+COMMAND = "bench-allreduce"
+
 TINY = ("-b", "1K", "-e", "4K", "-f", "4", "-n", "3", "-w", "1")
 
 
-def ringtrain(capfd, *arguments):
-    """(exit code, standard output, standard error)"""
-    code = run(["bench-allreduce", *map(str, arguments)])
-    return code, *capfd.readouterr()
-
-
-def test_help_is_found_by_the_name_with_a_hyphen(capfd):
-    code, out, _ = ringtrain(capfd, "--help")
+def test_help_is_found_by_the_name_with_a_hyphen(ringtrain):
+    code, out, _ = ringtrain("--help")
     assert code == 0 and "Usage: ringtrain bench-allreduce [OPTIONS]" in out
 
 
-def test_a_sweep_with_all_its_files(capfd, tmp_path):
+def test_a_sweep_with_all_its_files(ringtrain, tmp_path):
     paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv")}
-    code, out, err = ringtrain(capfd, *TINY, "--json", paths["json"], "--csv", paths["csv"], "-d", "all", "-o", "all")
+    code, out, err = ringtrain(*TINY, "--json", paths["json"], "--csv", paths["csv"], "-d", "all", "-o", "all")
     assert code == 0, err
     assert len(re.findall("refused: integers", out)) == 2 * len(ALGORITHMS) * 2
     assert re.search(says(0, "checked", "element"), out)
@@ -41,7 +36,7 @@ def test_a_sweep_with_all_its_files(capfd, tmp_path):
     assert len(rows) == len(ALGORITHMS) * 2 * 6 * 4 == len(paths["csv"].read_text().splitlines()) - 1
 
 
-def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
+def test_buffers_of_a_device(ringtrain, tmp_path, monkeypatch):
     """Which is not there."""
 
     def no_nccl():
@@ -55,7 +50,7 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
     monkeypatch.setattr("ringtrain.cli.devices.load_from_cupy", no_nccl)
     monkeypatch.setattr("ringtrain.bench.model.copies.COPY_BYTES", 1 << 16)
     path = tmp_path / "out.json"
-    code, out, err = ringtrain(capfd, *TINY, "--device", "cuda", "--json", path)
+    code, out, err = ringtrain(*TINY, "--device", "cuda", "--json", path)
     assert code == 0, err
     assert out.splitlines()[0] == says("# ", choice.why)
     assert "# buffers on 1 device, host; messages staged\n" in out
@@ -67,28 +62,28 @@ def test_buffers_of_a_device(capfd, tmp_path, monkeypatch):
     assert refused == {"nccl": says("there is no device"), **on_host}
 
 
-def test_sizes_of_a_model(capfd, tmp_path):
+def test_sizes_of_a_model(ringtrain, tmp_path):
     path = tmp_path / "a.json"
-    code, _, err = ringtrain(capfd, "--sizes-of", "lenet", "-n", "1", "-w", "0", "--json", path)
+    code, _, err = ringtrain("--sizes-of", "lenet", "-n", "1", "-w", "0", "--json", path)
     assert code == 0, err
     assert {row["bytes"] for row in json.loads(path.read_text())["rows"]} == {1724608}
 
 
-def test_limits_decide_the_exit_status(capfd, tmp_path):
+def test_limits_decide_the_exit_status(ringtrain, tmp_path):
     path = tmp_path / "a.json"
-    assert ringtrain(capfd, *TINY, "--json", path)[0] == 0
-    assert ringtrain(capfd, *TINY, "--compare", path, "--max-regress", "100000%")[0] == 0
+    assert ringtrain(*TINY, "--json", path)[0] == 0
+    assert ringtrain(*TINY, "--compare", path, "--max-regress", "100000%")[0] == 0
     kept = json.loads(path.read_text())
     for row in kept["rows"]:
         row["samples_s"] = [s / 1e6 for s in row["samples_s"]]
     path.write_text(json.dumps(kept))
-    code, _, err = ringtrain(capfd, *TINY, "--compare", path, "--max-regress", "0.05")
+    code, _, err = ringtrain(*TINY, "--compare", path, "--max-regress", "0.05")
     assert code == 1 and re.search(says("earlier", "allowed"), err)
-    code, _, err = ringtrain(capfd, *TINY, "--min-busbw", "1")
+    code, _, err = ringtrain(*TINY, "--min-busbw", "1")
     assert code == 1 and says("ring", "0", "1").matches(err)
-    code, _, err = ringtrain(capfd, *TINY, "-d", "float64", "--compare", path)
+    code, _, err = ringtrain(*TINY, "-d", "float64", "--compare", path)
     assert code == 2 and re.search(says("Compare", "placements"), err)
-    code, _, err = ringtrain(capfd, *TINY, "--warm", "--compare", path)
+    code, _, err = ringtrain(*TINY, "--warm", "--compare", path)
     rule = says("--warm", "--cold", path, "writes", "buffer", "buffers", "keep")
     assert code == 2 and re.search(rule, err)
 
@@ -124,19 +119,19 @@ def test_limits_decide_the_exit_status(capfd, tmp_path):
         (("--json", "none/a.json"), says("none", "cannot be written")),
     ],
 )
-def test_mistakes_are_told_before_anything_is_measured(capfd, arguments, message):
-    code, out, err = ringtrain(capfd, *arguments)
+def test_mistakes_are_told_before_anything_is_measured(ringtrain, arguments, message):
+    code, out, err = ringtrain(*arguments)
     assert code == 2 and re.search(message, err) and out == ""
 
 
-def test_files_that_cannot_be_written_now_may_be_later(capfd, tmp_path, monkeypatch):
+def test_files_that_cannot_be_written_now_may_be_later(ringtrain, tmp_path, monkeypatch):
     def full(path, header, rows):
         if not header["finished"]:
             raise RingtrainError(f"{path} could not be written: No space left on device")
         write_json(path, header, rows)
 
     monkeypatch.setattr("ringtrain.cli.bench_allreduce.write_json", full)
-    code, _, err = ringtrain(capfd, *TINY, "--json", tmp_path / "a.json")
+    code, _, err = ringtrain(*TINY, "--json", tmp_path / "a.json")
     assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
     told = (
         f"ringtrain: the rows so far are not in their files: {tmp_path / 'a.json'} could not be written: No space left"
@@ -144,8 +139,8 @@ def test_files_that_cannot_be_written_now_may_be_later(capfd, tmp_path, monkeypa
     assert err.count(told) == 1  # of two sizes: when the second is done, the first's are not there
 
 
-def test_a_disk_that_is_full_at_the_end_is_a_failure_told_once(capfd):
-    code, _, err = ringtrain(capfd, *TINY, "-e", "1K", "--json", "/dev/full")
+def test_a_disk_that_is_full_at_the_end_is_a_failure_told_once(ringtrain):
+    code, _, err = ringtrain(*TINY, "-e", "1K", "--json", "/dev/full")
     assert code == 1 and err.count("ringtrain: ") == 1
     assert "ringtrain: /dev/full: no room for " in err and "(No space left on device)" in err
 

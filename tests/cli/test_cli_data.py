@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from ringtrain.cli.data import data
-from ringtrain.cli.main import run
 from tests.says import says
+
+COMMAND = "data"
 
 
 @pytest.fixture
@@ -19,45 +20,39 @@ def source(tmp_path):
     return tmp_path / "some.npz"
 
 
-def ringtrain(capfd, *arguments):
-    """(exit code, standard output, standard error)"""
-    code = run(["data", *map(str, arguments)])
-    return code, *capfd.readouterr()
-
-
-def test_make_info_check(source, tmp_path, capfd):
+def test_make_info_check(source, tmp_path, ringtrain):
     out = tmp_path / "o.h5"
     options = ("--name", "named", "--licence", "CC0", "--test-fraction", "0.3", "--seed", "4")
-    assert ringtrain(capfd, "make", source, "-o", out, *options)[:2] == (
+    assert ringtrain("make", source, "-o", out, *options)[:2] == (
         0,
         f"{out}: named, 7 train, 3 test examples in 3 classes\n",
     )
-    code, text, _ = ringtrain(capfd, "info", out)
+    code, text, _ = ringtrain("info", out)
     assert code == 0
     for piece in ("named", "CC0", "NumPy archive some.npz", "4x6x1", "train", "test", "sha256 train", "class"):
         assert piece in text
     with h5py.File(out) as file:
         assert f"sha256 file  {file.attrs['checksum']}" in text
         assert file["train"].attrs["checksum"] in text and f"{file.attrs['mean'][0]:.4f}" in text
-    assert ringtrain(capfd, "show", out)[1] == text
-    assert ringtrain(capfd, "check", out)[:2] == (0, f"{out} is good\n")
+    assert ringtrain("show", out)[1] == text
+    assert ringtrain("check", out)[:2] == (0, f"{out} is good\n")
 
 
-def test_make_refuses_an_existing_file_unless_forced(source, tmp_path, capfd):
+def test_make_refuses_an_existing_file_unless_forced(source, tmp_path, ringtrain):
     out = tmp_path / "o.h5"
-    assert ringtrain(capfd, "make", source, "-o", out)[0] == 0
-    code, _, complaint = ringtrain(capfd, "make", source, "-o", out)
+    assert ringtrain("make", source, "-o", out)[0] == 0
+    code, _, complaint = ringtrain("make", source, "-o", out)
     assert code == 2 and re.search(says("--force"), complaint)
-    assert ringtrain(capfd, "make", source, "-o", out, "--force")[0] == 0
+    assert ringtrain("make", source, "-o", out, "--force")[0] == 0
 
 
-def test_check_lists_every_problem_and_exits_2(source, tmp_path, capfd):
+def test_check_lists_every_problem_and_exits_2(source, tmp_path, ringtrain):
     out = tmp_path / "o.h5"
-    ringtrain(capfd, "make", source, "-o", out)
+    ringtrain("make", source, "-o", out)
     with h5py.File(out, "r+") as file:
         file["train/labels"][2] = 7
         file["mean_image"][...] = 0
-    code, _, complaint = ringtrain(capfd, "check", out)
+    code, _, complaint = ringtrain("check", out)
     assert code == 2 and f"{out} has 4 problems:\n" in complaint
     assert [line[:12] for line in complaint.splitlines()[1:]] == [
         "  - the clas",
@@ -65,38 +60,38 @@ def test_check_lists_every_problem_and_exits_2(source, tmp_path, capfd):
         "  - the trai",
         "  - mean_ima",
     ]
-    assert ringtrain(capfd, "info", out)[0] == 2
+    assert ringtrain("info", out)[0] == 2
 
 
-def test_notes_of_a_reader_are_shown(tmp_path, capfd):
+def test_notes_of_a_reader_are_shown(tmp_path, ringtrain):
     image = pytest.importorskip("PIL.Image")
     for name, mode in (("a", "L"), ("b", "RGB")):
         (tmp_path / "f" / name).mkdir(parents=True)
         image.new(mode, (3, 5)).save(tmp_path / "f" / name / "1.png")
-    code, text, _ = ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "o.h5", "--size", "4x6")
+    code, text, _ = ringtrain("make", tmp_path / "f", "-o", tmp_path / "o.h5", "--size", "4x6")
     assert code == 0 and "note: 1 grey images among 2 became RGB\nnote: images were resized to 4x6" in text
     assert re.search(
         says("resized", "proportions"),
-        ringtrain(capfd, "make", tmp_path / "f", "-o", tmp_path / "p.h5", "--size", "4")[1],
+        ringtrain("make", tmp_path / "f", "-o", tmp_path / "p.h5", "--size", "4")[1],
     )
 
 
 @pytest.mark.parametrize("size", ["0", "0x4", "4x", "x4", "4x4x4", "axb", "-1x3"])
-def test_a_size_is_a_height_and_a_width(size, capfd):
-    code, _, complaint = ringtrain(capfd, "make", "x", "-o", "y", f"--size={size}")
+def test_a_size_is_a_height_and_a_width(size, ringtrain):
+    code, _, complaint = ringtrain("make", "x", "-o", "y", f"--size={size}")
     assert code == 2 and f"'{size}' is not a height and a width: write it as in 32x48" in complaint
 
 
-def test_what_is_not_there_exits_2(tmp_path, capfd):
+def test_what_is_not_there_exits_2(tmp_path, ringtrain):
     for command in (("make", tmp_path / "no", "-o", tmp_path / "o.h5"), ("info", "no.h5"), ("check", "no.h5")):
-        code, _, complaint = ringtrain(capfd, *command)
+        code, _, complaint = ringtrain(*command)
         assert code == 2 and complaint.count("ringtrain: ") == 1
 
 
-def test_many_classes_are_summed_up(tmp_path, capfd):
+def test_many_classes_are_summed_up(tmp_path, ringtrain):
     np.savez(tmp_path / "a.npz", x=np.zeros((100, 2, 2), np.uint8), y=np.arange(100))
-    ringtrain(capfd, "make", tmp_path / "a.npz", "-o", tmp_path / "o.h5")
-    _, text, _ = ringtrain(capfd, "info", tmp_path / "o.h5")
+    ringtrain("make", tmp_path / "a.npz", "-o", tmp_path / "o.h5")
+    _, text, _ = ringtrain("info", tmp_path / "o.h5")
     assert "and 80 more" in text and "1 … 1 each" in text and len(text.splitlines()) < 45
 
 

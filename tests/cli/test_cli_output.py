@@ -31,16 +31,12 @@ def started(arguments, stdout, **environment) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_nothing_is_said_to_a_pipe_whose_reader_went_away(arguments):
+def test_a_reader_that_went_away_is_told_nothing_and_a_full_disk_is_a_line(arguments):
     read, write = os.pipe()
     os.close(read)
     done = started(arguments, write)
     os.close(write)
     assert (done.returncode, done.stderr) == (OutputClosed.exit_code, "") == (128 + 13, "")
-
-
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_full_disk_is_said_in_a_line(arguments):
     with open("/dev/full", "w") as full:
         done = started(arguments, full)
     assert (done.returncode, done.stderr) == (1, FULL)

@@ -8,14 +8,10 @@ from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
 from ringtrain.cli.main import run
 from tests.says import says
 
+COMMAND = "tune"
+
 NO_FILE = r"none\.json .*No such file"
 MACHINE = {"cpu": "Some CPU", "cores": "2", "library": "Some MPI 1", "transport": "messages"}
-
-
-def ringtrain(capfd, *arguments):
-    """(exit code, standard output, standard error)"""
-    code = run(["tune", *map(str, arguments)])
-    return code, *capfd.readouterr()
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +37,8 @@ def file(tmp_path):
     return path
 
 
-def test_one_process_explains_every_layout_of_a_file(capfd, file):
-    code, out, err = ringtrain(capfd, "--explain", "1K,1M", "--tuning", file)
+def test_one_process_explains_every_layout_of_a_file(ringtrain, file):
+    code, out, err = ringtrain("--explain", "1K,1M", "--tuning", file)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith(f"{file}: machine ") and lines[0].endswith("Some CPU; 2; Some MPI 1; messages")
@@ -53,34 +49,24 @@ def test_one_process_explains_every_layout_of_a_file(capfd, file):
     assert lines[8] == "layout 2x2, measured yesterday" and lines[10].split()[2] == "hierarchical"
 
 
-def test_the_file_may_be_named_by_the_environment(capfd, file, monkeypatch):
+def test_the_file_may_be_named_by_the_environment(ringtrain, file, monkeypatch):
     monkeypatch.setenv("RINGTRAIN_TUNING", str(file))
-    assert re.search(says("1x2"), ringtrain(capfd, "--explain", "64K", "-d", "float64", "-o", "max")[1])
+    assert re.search(says("1x2"), ringtrain("--explain", "64K", "-d", "float64", "-o", "max")[1])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), says("exchange", "tune")),
-        (("--algorithm", "rign"), says("--plugin", "'rign'", "did you mean 'ring'?")),
-        (("-d", "float31"), says("type", "'float31'")),
-        (("-o", "mean"), says("operation", "'mean'", "did you mean 'min'? known: max, min, sum")),
-        (("-b", "lots"), says("'lots'")),
-        (("-n", "2"), "Invalid value for '-n'"),
-        (("--explain", "64K,lots"), says("'lots'")),
-        (("--explain", "64K"), says("tuning.json", "No such file")),
-        (("--explain", "64K", "--tuning", "none.json"), NO_FILE),
-        (("--explain", "64K", "-d", "flaot32"), says("type", "'flaot32'")),
-    ],
-)
-def test_mistakes(capfd, arguments, message):
-    code, out, err = ringtrain(capfd, *arguments)
-    assert code == 2 and re.search(message, err) and out == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+        (("tune",), says("exchange", "tune")),
+        (("tune", "--algorithm", "rign"), says("--plugin", "'rign'", "did you mean 'ring'?")),
+        (("tune", "-d", "float31"), says("type", "'float31'")),
+        (("tune", "-o", "mean"), says("operation", "'mean'", "did you mean 'min'? known: max, min, sum")),
+        (("tune", "-b", "lots"), says("'lots'")),
+        (("tune", "-n", "2"), "Invalid value for '-n'"),
+        (("tune", "--explain", "64K,lots"), says("'lots'")),
+        (("tune", "--explain", "64K"), says("tuning.json", "No such file")),
+        (("tune", "--explain", "64K", "--tuning", "none.json"), NO_FILE),
+        (("tune", "--explain", "64K", "-d", "flaot32"), says("type", "'flaot32'")),
         (("bench-allreduce", "--algorithm", "auto", "--tuning", "none.json"), NO_FILE),
         (("bench-allreduce", "--algorithm", "ring", "--tuning", "t.json"), says("--tuning", "--algorithm", "t.json")),
         (("bench-allreduce", "--algorithm", "atuo"), says("--plugin", "'atuo'", "did you mean 'auto'?")),
@@ -92,10 +78,12 @@ def test_mistakes(capfd, arguments, message):
         (("train", "--algorithm", "rign"), says("--plugin", "'rign'", "did you mean 'ring'?")),
     ],
 )
-def test_other_commands_that_go_by_a_tuning(capfd, arguments, message, tmp_path, monkeypatch):
+def test_mistakes(capfd, arguments, message, tmp_path, monkeypatch):
+    """Of those, too, who go by a tuning."""
     monkeypatch.chdir(tmp_path)
     code = run(list(arguments))
-    assert code == 2 and re.search(message, capfd.readouterr().err)
+    told = capfd.readouterr()
+    assert code == 2 and re.search(message, told.err) and told.out == ""
 
 
 def test_the_bench_has_a_row_of_the_choice(capfd):
