@@ -55,6 +55,19 @@ def cuda_ops(dtype="float32", precision="float32", runtime=None, choice=None):
     return CudaOps(runtime, dtype, precision, device)
 
 
+def put(device, values):
+    array = device.runtime.empty(values.shape, values.dtype)
+    device.runtime.upload(np.ascontiguousarray(values), array, device.stream)
+    return array
+
+
+def get(device, array):
+    """The numbers of an array, in float64."""
+    host = np.empty(array.shape, array.dtype)
+    device.runtime.download(array, host, device.stream)
+    return host.astype(np.float64)
+
+
 ON_DEVICE = [needs_compiler, pytest.mark.device]
 COMPILED = [CpuOps, pytest.param(cuda_ops, marks=ON_DEVICE)]  # what makes operations, of a type
 BACKENDS = [*COMPILED, ReferenceOps]

@@ -18,7 +18,7 @@ from ringtrain.ops.precision import RoundedWeights, active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.fake_cudnn import FakeCudnn, cudnnGraphNotSupportedError
 from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cuda_support import needs_compiler
+from tests.ops.cuda_support import get, needs_compiler, put
 from tests.says import says
 
 # Of ResNet-50 on 224 × 224: size in, channels in, channels out, kernel, stride. He et al. 2016, table 1, with the
@@ -121,18 +121,6 @@ def device_with(precision="float32", dtype="float32", pointer=7, **rest):
     return device
 
 
-def put(device, host):
-    array = device.runtime.empty(host.shape, host.dtype)
-    device.runtime.upload(np.ascontiguousarray(host), array, device.stream)
-    return array
-
-
-def get(device, array):
-    host = np.empty(array.shape, array.dtype)
-    device.runtime.download(array, host, device.stream)
-    return host
-
-
 @needs_compiler
 @pytest.mark.parametrize("precision, refuses", [("float32", []), ("bfloat16", []), ("bfloat16", [NO_ENGINE])], ids=str)
 @pytest.mark.parametrize("accumulate", [True, False])
@@ -142,7 +130,7 @@ def test_weights_are_turned_on_their_way_there_and_back(precision, refuses, accu
     passes, w = Cudnn(device, library), np.random.default_rng(2).integers(-9, 9, (3, 3, 2, 2)).astype("float32")
     weights, dw, turned = put(device, w), put(device, np.ones_like(w)), w.transpose(3, 0, 1, 2).reshape(-1)
     for stored in (weights, RoundedWeights(weights, put(device, w.astype(device.active)))):
-        assert get(device, passes._turned(PLAN, stored)).astype("float32").tolist() == turned.tolist()
+        assert get(device, passes._turned(PLAN, stored)).tolist() == turned.tolist()
     kind = device.active if refuses else device.real
     device.runtime.upload(turned.astype(kind), device.scratch("turned", w.size, kind), device.stream)
     passes.weights_back(PLAN, weights, weights, dw, accumulate)

@@ -15,7 +15,7 @@ from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose_tile, split_depth, worth
 from ringtrain.ops.precision import active_dtype
 from tests.fakes import nvrtc
-from tests.ops.cuda_support import cuda_ops, device_runtime, needs_compiler
+from tests.ops.cuda_support import cuda_ops, device_runtime, get, needs_compiler, put
 from tests.says import says
 
 # Roundings to nearest of each type are off by less than this share.
@@ -27,18 +27,6 @@ def device_of(precision, choice=None):
     real = "float64" if precision == "float64" else "float32"
     active = active_dtype("float32" if precision == "float64" else precision, real)
     return Device(device_runtime(), real, active, precision != "tf32", choice=choice or Choice(fixed=True))
-
-
-def put(device, values):
-    array = device.runtime.empty(values.shape, values.dtype)
-    device.runtime.upload(np.ascontiguousarray(values), array, device.stream)
-    return array
-
-
-def get(device, array):
-    host = np.empty(array.shape, array.dtype)
-    device.runtime.download(array, host, device.stream)
-    return host.astype(np.float64)
 
 
 def bound(precision, a, b, out="float32"):

@@ -9,8 +9,8 @@ from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.gemm import WgmmaProduct, matrix, turned
 from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cuda_support import REAL, needs_compiler
-from tests.ops.test_ops_cuda_products import bound, device_of, factor, get, put
+from tests.ops.cuda_support import REAL, get, needs_compiler, put
+from tests.ops.test_ops_cuda_products import bound, device_of, factor
 
 SMALL = wgmma.TILES[-1]
 pytestmark = [needs_compiler, pytest.mark.usefixtures("hopper")]

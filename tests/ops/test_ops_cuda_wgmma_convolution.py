@@ -18,9 +18,9 @@ from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call, perform
-from tests.ops.cuda_support import cuda_ops, needs_compiler
+from tests.ops.cuda_support import cuda_ops, get, needs_compiler, put
 from tests.ops.test_ops_cuda_convolution import SMALLEST, Named, as_float64, assert_alike
-from tests.ops.test_ops_cuda_products import device_of, get, put
+from tests.ops.test_ops_cuda_products import device_of
 from tests.ops.test_ops_cuda_wgmma import SMALL, both_orders, drawn, long_sums
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("hopper")]

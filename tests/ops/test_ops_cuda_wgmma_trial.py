@@ -34,32 +34,24 @@ def compared(why):
     return f"import sys; print({why!r}, file=sys.stderr); sys.exit({wgmma_trial.FAILED})"
 
 
-def untried(why):
-    return says(why)
-
-
-def failed(why, path):
-    return says(why, path)
-
-
 @pytest.mark.parametrize(
     ("program", "why", "is_kept"),
     [
         ("pass", "", True),
         (TRAP, "ended by signal 4", True),
         (compared("at: differs"), "at: differs", True),
-        ("import no_such_module", untried("ModuleNotFoundError: No module named 'no_such_module'"), False),
-        ("import sys; print('in use', file=sys.stderr); sys.exit(2)", untried("in use"), False),
-        ("import os; os.kill(os.getpid(), 15)", untried("ended by signal 15"), False),
-        ("import signal; signal.pause()", untried(says("2")), False),
+        ("import no_such_module", says("ModuleNotFoundError: No module named 'no_such_module'"), False),
+        ("import sys; print('in use', file=sys.stderr); sys.exit(2)", says("in use"), False),
+        ("import os; os.kill(os.getpid(), 15)", says("ended by signal 15"), False),
+        ("import signal; signal.pause()", says("2"), False),
     ],
 )
 def test_a_verdict_is_kept_and_its_absence_is_not(tmp_path, program, why, is_kept):
     path = tmp_path / "folder" / "verdict.json"
-    why = failed(why, path) if is_kept and why else why
+    why = says(why, path) if is_kept and why else why
     assert ask(path, python(program), limit_s=2 if "pause" in program else 60) == why
     again = ask(path, python(compared("asked again")))
-    assert again == (why if is_kept else failed("asked again", path))
+    assert again == (why if is_kept else says("asked again", path))
 
 
 @pytest.mark.parametrize("content", ['{"wh', "{}", "[]"])
@@ -85,7 +77,7 @@ def test_a_verdict_is_of_one_gpu_driver_compiler_type_and_source(tmp_path, monke
 
 @pytest.mark.parametrize(
     ("outcome", "other"),
-    [(("a trap", True), "a trap"), (("", True), ""), (("no context", False), untried(says("tried", "verdict")))],
+    [(("a trap", True), "a trap"), (("", True), ""), (("no context", False), says("tried", "verdict"))],
 )
 def test_two_ranks_that_ask_at_once_start_one_child(tmp_path, monkeypatch, outcome, other):
     """The child runs until both ranks have asked for the lock."""
@@ -114,7 +106,7 @@ def test_two_ranks_that_ask_at_once_start_one_child(tmp_path, monkeypatch, outco
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path):
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "verdict.json"
-    for program, why in (("pass", ""), (compared("differs"), failed("differs", path))):
+    for program, why in (("pass", ""), (compared("differs"), says("differs", path))):
         assert ask(path, python(program)) == why
 
 
