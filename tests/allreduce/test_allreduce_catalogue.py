@@ -6,8 +6,7 @@ import pytest
 from ringtrain.allreduce.catalogue import ALGORITHMS, check_algorithm, make_allreduce, parse_algorithms
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.execution.execute import BETWEEN_BYTES, SEGMENT_BYTES
-from ringtrain.collectives.proof.shared_memory_proof import verify_fused
-from ringtrain.collectives.shared_memory import Unavailable, fused_plan, or_nearest_over_messages
+from ringtrain.collectives.shared_memory import Unavailable, or_nearest_over_messages
 from ringtrain.errors import UsageError
 from tests.fakes.transports import recording
 from tests.loopback.world import LoopbackWorld
@@ -146,8 +145,3 @@ def test_auto_streams_where_there_are_no_counters_and_takes_messages_where_nothi
 
     assert set(LoopbackWorld(2).run(body)) == {"auto:stream"}
     assert set(LoopbackWorld(2, shares=False).run(body)) == {"auto:sliced"}
-
-
-def test_the_plan_that_runs_is_proved():
-    for size in (*range(1, 18), 24, 32):
-        verify_fused(fused_plan(size))

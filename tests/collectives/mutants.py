@@ -4,7 +4,9 @@ import random
 from collections import Counter, deque
 from dataclasses import replace
 
+from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Schedule, Step
+from ringtrain.errors import ScheduleError
 
 
 def with_steps(schedule: Schedule, steps) -> Schedule:
@@ -116,12 +118,31 @@ def merge(rng, steps, schedule):
 KINDS = [
     drop_send, drop_both, double_send, double_both, wrong_peer, flip_add, shift_one, shift_both, widen, reorder, merge,
 ]  # fmt: skip
+ORDER = (reorder, merge)  # steps that need nothing of one another may be exchanged, or made one: it is still right
 
 
 def mutant(kind, schedule: Schedule, seed: int) -> Schedule:
     steps = all_steps(schedule)
     kind(random.Random(seed), steps, schedule)
     return with_steps(schedule, steps)
+
+
+def rejections(kind, schedules, seeds, rounds=False):
+    """How many mutants were rejected, and how many accepted, that differ from the original."""
+    rejected = accepted = 0
+    for original in schedules:
+        for seed in range(seeds):
+            wrong = mutant(kind, original, seed)
+            if all_steps(wrong) == all_steps(original):
+                continue
+            try:
+                verify_schedule(wrong, rounds)
+            except ScheduleError:
+                rejected += 1
+            else:
+                accepted += 1
+                assert all(judge(wrong, order, rounds) for order in range(3)), f"{kind.__name__} {seed} of {original!r}"
+    return rejected, accepted
 
 
 def judge(schedule: Schedule, seed: int, rounds: bool = False) -> bool:

@@ -2,36 +2,14 @@
 second judge, written another way, calls right."""
 
 import pytest
-from mutants import KINDS, all_steps, judge, merge, mutant, reorder
+from mutants import KINDS, ORDER, all_steps, rejections
 
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, SCHEDULES, make_schedule
-from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.topology import filled
-from ringtrain.errors import ScheduleError
 
-# Steps that need nothing of one another may be exchanged, or made one, and the schedule is still right.
-ORDER = (reorder, merge)
 WORLDS = [(2,), (3,), (5,), (8,)]
 NODES = [(2, 2), (4, 2, 3), (1, 2)]
-
-
-def rejections(kind, schedules, seeds):
-    """How many mutants were rejected, and how many accepted, that differ from the original."""
-    rejected = accepted = 0
-    for original in schedules:
-        for seed in range(seeds):
-            wrong = mutant(kind, original, seed)
-            if all_steps(wrong) == all_steps(original):
-                continue
-            try:
-                verify_schedule(wrong)
-            except ScheduleError:
-                rejected += 1
-            else:
-                accepted += 1
-                assert all(judge(wrong, order) for order in range(3)), f"{kind.__name__} {seed} of {original!r}"
-    return rejected, accepted
 
 
 def made(name, goal="all-reduce"):

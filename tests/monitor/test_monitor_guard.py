@@ -76,6 +76,12 @@ def stall(clock, guard, deadline_s):
     clock.pass_until(lambda: guard.watchdog.still_s() > deadline_s + 2 * STEP_S)
 
 
+def stall_when_rank_0_waits(clock, guard, deadline_s, ended, number=1):
+    until(lambda: number in guard.recorder.read()[0].entries)
+    stall(clock, guard, deadline_s)
+    assert ended.wait(60)
+
+
 def all_reduce(count, algorithm):
     return says("all-reduce", f"{count:,}", "float64", algorithm, "sum")
 
@@ -284,9 +290,7 @@ def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock):
         reduction, _ = prepared(t, guard, "mpi")
         run(reduction)
         if t.rank == 1:
-            until(lambda: 2 in guard.recorder.read()[0].entries)
-            stall(clock, guard, 2.0)
-            assert end.event.wait(60)
+            stall_when_rank_0_waits(clock, guard, 2.0, end.event, 2)
             raise TransportError("the end of the others")
         run(reduction)
 
@@ -343,9 +347,7 @@ def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys)
             finally:
                 ended.set()
         else:
-            until(lambda: 1 in guard.recorder.read()[0].entries)
-            stall(clock, guard, 2.0)
-            assert ended.wait(60)
+            stall_when_rank_0_waits(clock, guard, 2.0, ended)
 
     ended = threading.Event()
     with pytest.raises(SystemExit) as raised:
@@ -365,9 +367,7 @@ def test_a_shorter_deadline_of_the_wait_holds(clock):
             finally:
                 ended.set()
         else:
-            until(lambda: 1 in guard.recorder.read()[0].entries)
-            stall(clock, guard, 0.3)
-            assert ended.wait(60)
+            stall_when_rank_0_waits(clock, guard, 0.3, ended)
 
     ended = threading.Event()
     with pytest.raises(StalledError, match=says("0.3 s", "collective 1,")):
