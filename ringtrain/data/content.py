@@ -67,9 +67,17 @@ def make_part(images, labels, where: str) -> Part:
         images = images[..., None]
     if images.ndim != 4 or 0 in images.shape[1:]:
         raise DataError(f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]")
-    if images.shape[1] in (1, 3) and images.shape[3] not in (1, 2, 3, 4):
-        raise DataError(texts.CHANNELS_FIRST(where=where, shape=images.shape))
+    check_channels_last(images.shape, where)
     return Part(np.ascontiguousarray(images), _labels(labels, images.shape[0], where))
+
+
+def check_channels_last(shape, where: str) -> None:
+    """Raise DataError, naming ``where``, for a shape that looks like [N, C, H, W]."""
+    if len(shape) == 4 and shape[1] in (1, 3) and shape[3] not in (1, 2, 3, 4):
+        raise DataError(
+            f"{where}: images have the shape {shape}, which looks like [N, C, H, W]: move the channels last "
+            "(np.moveaxis(x, 1, 3))"
+        )
 
 
 def _labels(labels, count: int, where: str):

@@ -9,10 +9,6 @@ ENDED_BEFORE = Template("{where} ends before byte {offset}, where an example lie
 NOT_FINITE = Template("{where} has values that are not finite (NaN or infinite): remove or replace these examples")
 CLASSES_NO_NAMES = "the attribute classes is not a list of names: make the file with `ringtrain data make`"
 NO_ARRAY = Template("is not an array of this file ({hint})")
-CHANNELS_FIRST = Template(
-    "{where}: images have the shape {shape}, which looks like [N, C, H, W]: move the channels last "
-    "(np.moveaxis(x, 1, 3))"
-)
 NO_EXAMPLES = Template("{where}: there are no examples")
 LABELS_RANGE = Template(
     "{where}: labels lie in {low} … {high}; they must be class numbers from 0 to {most}, or -1 for no label"

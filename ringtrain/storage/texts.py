@@ -3,4 +3,3 @@
 from ringtrain.template import Template
 
 VALUE_WRONG = Template("its contents are not those of a checkpoint: {name} is {value!r}")
-CLAIMS_TOO_MUCH = Template("{name} claims more bytes than the file has")

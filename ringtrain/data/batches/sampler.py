@@ -134,13 +134,10 @@ class Sampler:
         return epoch, start, min(start + self.batch, self.count)
 
     def order(self, epoch: int, out=None, scratch=None):
-        """Return the epoch's examples in order. Shapes: → int64 [count]"""
+        """Return the epoch's examples in order, in ``out`` if it is given and there are no windows. Shapes: → int64
+        [count]"""
         if self.windows is not None:
-            whole = self.epoch_windows(epoch).examples(0, self.count)
-            if out is None:
-                return whole
-            np.copyto(out, whole)
-            return out
+            return self.epoch_windows(epoch).examples(0, self.count)
         if self.shuffle:
             return epoch_order(self.count, self.seed, epoch, out, scratch)
         return keys.count_up(np.empty(self.count, np.int64) if out is None else out)

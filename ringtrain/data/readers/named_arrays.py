@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from ringtrain.data import texts
-from ringtrain.data.content import Content, Progress
+from ringtrain.data.content import Content, Progress, check_channels_last
 from ringtrain.data.file.contents import class_names, verify_parts
 from ringtrain.data.file.grammar import WILD
 from ringtrain.data.file.source import SourcePart, open_source
@@ -38,7 +37,5 @@ def read(path: Path, size, progress: Progress) -> Content:
 def _checked(part: SourcePart) -> SourcePart:
     if part.labels is None:
         raise DataError(f"{part.inputs.where} has no labels beside it: name both, as in FILE.h5:x,y or x.npy,y.npy")
-    shape = part.inputs.shape
-    if len(shape) == 4 and shape[1] in (1, 3) and shape[3] not in (1, 2, 3, 4):
-        raise DataError(texts.CHANNELS_FIRST(where=part.inputs.where, shape=shape))
+    check_channels_last(part.inputs.shape, part.inputs.where)
     return part
