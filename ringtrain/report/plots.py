@@ -88,7 +88,7 @@ def _score(axes: "Axes", run: RunLog) -> None:
 
 
 def _values(run: RunLog, value_of: Coordinate) -> list[list[float]]:
-    """Return the scores of tests, and the running mean of those of training."""
+    """Return the scores of tests, and the running mean of training scores."""
     tested, trained = (
         [y for point in points if (y := value_of(point)) is not None] for points in (run.test, run.train)
     )

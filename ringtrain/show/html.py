@@ -41,7 +41,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
 
 
 def columns_table(columns: Sequence[Column], rows: Sequence) -> Html:
-    """Return a table of columns, those of words first; their units follow the titles."""
+    """Return a table of columns, columns of words first; units follow the titles."""
     head = [" ".join(filter(None, (column.title, column.unit))) for column in columns]
     return table(head, ([column.text(row) for column in columns] for row in rows), sum(each.left for each in columns))
 

@@ -108,8 +108,8 @@ def _products(node: Node, graph: Graph, needing: set) -> int:
 
 def _peak_share(node: Node, graph: Graph, row: dict, needing: set, batch: int, item: int, peaks: Peaks) -> float | None:
     """Every array moves once: forward reads inputs and weights, and writes the output; backward reads the output's
-    gradient, writes those of inputs and weights, and if there are weights reads them and the inputs. None for a layer
-    that only views its input."""
+    gradient, writes the gradients of inputs and weights, and if there are weights reads them and the inputs. None
+    for a layer that only views its input."""
     if not row["flops"]:
         return None
     inputs = item * batch * sum(map(shapes.element_count, graph_checks.input_shapes(node, graph.shapes)))

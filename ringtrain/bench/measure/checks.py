@@ -74,7 +74,7 @@ def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, 
 
 
 def _widened(numbers: NumberType, stored) -> np.ndarray:
-    """Return the numbers in a type whose own rounding does not matter beside that of ``numbers``."""
+    """Return the numbers in a type whose rounding does not matter beside the rounding of ``numbers``."""
     floating = np.longdouble if numbers.itemsize == 8 else np.float64
     return numbers.decode(stored).astype(np.int64 if numbers.integral else floating)
 

@@ -1,7 +1,7 @@
 """Comparable samples of several algorithms: taken in turns, in a random order that is the same on all ranks.
 
 Drifts (clock rates, neighbours, temperature) then affect all algorithms alike. The transport's barrier starts ranks
-together; an iteration's time is that of its slowest rank.
+together; an iteration takes as long as its slowest rank.
 
 Every rank writes its contribution before each iteration, outside the clock, as backward writes a gradient. Otherwise
 the memory would still be in the readers' caches from the last iteration: an all-reduce in shared memory would then move

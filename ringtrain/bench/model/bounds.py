@@ -42,7 +42,7 @@ class Bounds:
         self._copies = measure_copies(buffers) if isinstance(buffers, DeviceBuffers) else None
 
     def as_dict(self) -> dict:
-        """Return the header's entries. ``calibration`` is that of the first way."""
+        """Return the header's entries. ``calibration`` is the first way's."""
         entries = {"calibration": asdict(self.calibration)}
         if self._copies is None:
             return entries

@@ -6,11 +6,11 @@ beta    seconds a byte of one rank's link, one direction; given as its inverse, 
         receives)
 gamma   seconds a byte to add one buffer into another, on all ranks at once
 beside  seconds a byte of host memory that travels in both directions between nodes while all ranks compute
-core    those of them by which computing takes longer: what the MPI and the system do for such a byte
+core    the part of these by which computing takes longer: what the MPI and the system do for such a byte
 
 Links inside a node and between nodes are different classes, and each existing class is measured. A rate is the best
-over several message sizes, since it must bound all sizes. Inside a node it is that of single messages; between nodes
-that of long streams (:func:`ringtrain.bench.measure.round_trips.sustained_s`), because a network takes the first bytes
+over several message sizes, since it must bound all sizes. Inside a node it is a rate of single messages; between
+nodes of long streams (:func:`ringtrain.bench.measure.round_trips.sustained_s`), because a network takes the first bytes
 after a pause faster than it can continue. The other ranks wait in a barrier meanwhile, which with more ranks than cores
 costs the pair some of its time.
 """

@@ -41,7 +41,7 @@ class Sweep:
     segment_bytes: longest segment of a schedule's moves; None: as suits the nodes
     baselines:     external all-reduces (:func:`trials.prepare`), by their names in ``algorithms``
     guard:         watches the all-reduces; None for none
-    passes:        number of passes over all sizes; a row is that of its quietest pass, so that a disturbance of seconds
+    passes:        number of passes over all sizes; a row is of its quietest pass, so that a disturbance of seconds
                    spoils no size
     tuning:        table for ``auto`` among the algorithms, which chooses before anything is timed
     wires:         names of the messages' types; each algorithm over each wire
@@ -167,7 +167,7 @@ def _protocol(asked: Sweep) -> dict:
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A job, with an entry for each kind of memory of each contender that can run it, and a row for each that cannot.
-    Verdicts are those of the entries, one after another.
+    Verdicts follow the entries, one for each.
     """
 
     job: MeasuredAllReduce

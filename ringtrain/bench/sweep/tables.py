@@ -19,7 +19,7 @@ def _same(row: dict) -> str:
 
 
 _column = partial(Column, none="-")
-# The first seven columns are those of nccl-tests, with times in µs.
+# nccl-tests has the first seven columns, too, with times in µs.
 COLUMNS = (
     _column("bytes", "size", "B", width=10),
     _column("count", "count", "elements", width=9),

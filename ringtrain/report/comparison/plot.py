@@ -72,7 +72,7 @@ def variants_figure(runs: Sequence[RunLog], variants: Sequence[dict], variant_of
 def _figure(
     runs: Sequence[RunLog], groups: Groups, curve: Callable, beside: Sequence[Callable], entries=(), tall: bool = False
 ) -> "Figure":
-    """Return the figure. ``curve``: that of a group, as :func:`mean_curve`; ``beside``: draw the last panel of a row;
+    """Return the figure. ``curve``: of a group, as :func:`mean_curve`; ``beside``: draw the last panel of a row;
     ``entries``: more of the legend"""
     entries = [*_kinds_of_curves(), *entries]
     figure, panels, below = _lay_out(len(groups), len(groups) + len(entries), tall)

@@ -151,7 +151,7 @@ VARIANT_NAME = Column("name", "variant", left=True)
 # ── for other programs ────────────────────────────────────────────────────────────────────────────────────────────────
 def csv_text(rows: Sequence[dict], variants: Sequence[dict] = ()) -> str:
     """Return a line a run; lists by rank become the least and the most. Lines of ``variants`` follow, whose ``kind`` is
-    "mean", and that of runs "run"."""
+    "mean"; the ``kind`` of runs is "run"."""
     flat = [_flat(row) for row in rows]
     if variants:
         flat = [{"kind": "run", **row} for row in flat]

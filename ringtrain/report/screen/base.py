@@ -1,4 +1,4 @@
-"""The interface of a screen, of which there are two: a live display and plain lines."""
+"""The interface of both screens: a live display and plain lines."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
