@@ -142,10 +142,10 @@ def test_bfloat16_is_moved_and_added(monkeypatch):
     make = halves(monkeypatch)
 
     def body(communicator):
-        given = make([communicator.rank + 1.0, 2.0])
-        every = communicator.all_gather(given)
+        array = make([communicator.rank + 1.0, 2.0])
+        every = communicator.all_gather(array)
         assert every.bits.tolist() == [[0x3F80, 0x4000], [0x4000, 0x4000]]
-        assert communicator.reduce_scatter(given).bits.item() == [0x4040, 0x4080][communicator.rank]
+        assert communicator.reduce_scatter(array).bits.item() == [0x4040, 0x4080][communicator.rank]
 
     together(2, body)
 
@@ -244,8 +244,8 @@ def test_under_a_guard_counts_that_differ_are_refused_on_all_ranks():
         communicator.all_to_all(np.ones(2), send_counts=[1, 1], recv_counts=[1, 1])
         return str(caught.value)
 
-    told = together(2, body, check_collectives=True)
-    assert told == [says(1, 8, 16, "sends", "wants")] * 2
+    output = together(2, body, check_collectives=True)
+    assert output == [says(1, 8, 16, "sends", "wants")] * 2
 
 
 def test_calls_that_differ_are_refused_on_all_ranks():
@@ -255,8 +255,8 @@ def test_calls_that_differ_are_refused_on_all_ranks():
         assert communicator.gather(np.ones(3)) is None or communicator.rank == 0
         return str(caught.value)
 
-    (told,) = set(together(2, body))
-    assert "rank 0: gather of float64 [3], root 0 by mpi; rank 1: gather of float64 [3], root 1" in told
+    (output,) = set(together(2, body))
+    assert "rank 0: gather of float64 [3], root 0 by mpi; rank 1: gather of float64 [3], root 1" in output
 
 
 RECORDS = ([("a", "i4"), ("b", "f4")], [("a", "f4"), ("b", "i4")])
@@ -287,10 +287,12 @@ def test_known_calls_of_the_mpi_that_differ_are_refused_on_all_ranks(kind, nodes
     """On one node in shared memory; between nodes by the MPI, and then all go on."""
 
     def body(transport):
-        made = communicator.Communicator(transport, algorithm="mpi" if kind == "allreduce" else "auto", deadline_s=20.0)
-        calls = [lambda n=n: made.allreduce(np.ones(n)) for n in (3, 4)]
+        connected = communicator.Communicator(
+            transport, algorithm="mpi" if kind == "allreduce" else "auto", deadline_s=20.0
+        )
+        calls = [lambda n=n: connected.allreduce(np.ones(n)) for n in (3, 4)]
         if kind == "broadcast":
-            calls = [lambda n=n: made.broadcast(np.ones(n), algorithm="mpi") for n in (3, 4)]
+            calls = [lambda n=n: connected.broadcast(np.ones(n), algorithm="mpi") for n in (3, 4)]
         for call in calls:
             call()
         with pytest.raises(MismatchError if nodes == 1 else UsageError) as error:
@@ -298,7 +300,7 @@ def test_known_calls_of_the_mpi_that_differ_are_refused_on_all_ranks(kind, nodes
         assert "[3]" in str(error.value) and "[4]" in str(error.value)
         if nodes == 2:
             calls[0]()
-        made.close()
+        connected.close()
 
     LoopbackWorld(2, nodes).run(body)
 
@@ -334,27 +336,27 @@ def test_under_a_guard_those_that_differ_are_named_by_the_ranks_of_the_world(mon
     def body(transport):
         whole = communicator.Communicator(transport, check_collectives=True, deadline_s=10.0)
         group = whole.group([3, 1, 2])
-        told = ""
+        output = ""
         if group is not None:
             for root in (0, 1):
                 group.gather(np.ones(3), root)
             try:
                 group.gather(np.ones(3), 1 if transport.rank == 3 else 0)
             except MismatchError as error:
-                told = str(error)
+                output = str(error)
             group._guard.close()
         whole._guard.close()
-        return told
+        return output
 
-    _, _, *told = LoopbackWorld(4).run(body)  # rank 1 compares with rank 2 alone, unless it has to wait
-    for each in told:
+    _, _, *output = LoopbackWorld(4).run(body)  # rank 1 compares with rank 2 alone, unless it has to wait
+    for each in output:
         assert "as on ranks 1, 2: gather of float64 [3], root 0 by mpi; got, on rank 3 (" in each
 
 
 def test_under_a_guard_a_rank_that_does_not_come_is_named(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=clock))
-    waiting, told = threading.Event(), []
+    waiting, output = threading.Event(), []
 
     def body(transport):
         whole = communicator.Communicator(transport, check_collectives=True, deadline_s=0.4)
@@ -362,16 +364,16 @@ def test_under_a_guard_a_rank_that_does_not_come_is_named(monkeypatch):
         if transport.rank == 1:
             group.barrier()
             waiting.wait(20)
-            clock.pass_until(lambda: told)
+            clock.pass_until(lambda: output)
         elif transport.rank == 2:
             group.barrier()
             waiting.set()
             try:
                 group.barrier()
             except StalledError as error:
-                told.append(str(error))
+                output.append(str(error))
         for each in filter(None, (group, whole)):
             each._guard.close()
 
     LoopbackWorld(3).run(body)
-    assert "barrier: rank 1 (" in told[0] and "rank 2 waits in it" in told[0]
+    assert "barrier: rank 1 (" in output[0] and "rank 2 waits in it" in output[0]

@@ -53,8 +53,8 @@ def test_every_algorithm(size, algorithm):
 @pytest.mark.parametrize("op", ["sum", "max", "min"])
 def test_operations_and_types(dtype, op):
     def body(communicator):
-        given = np.array([[1, -2, 3], [5, 0, -7]], dtype) * np.array(communicator.rank - 1, dtype)
-        result = communicator.allreduce(given, op)
+        array = np.array([[1, -2, 3], [5, 0, -7]], dtype) * np.array(communicator.rank - 1, dtype)
+        result = communicator.allreduce(array, op)
         every = [np.array([[1, -2, 3], [5, 0, -7]]) * (rank - 1) for rank in range(4)]
         assert result.dtype == dtype
         assert result.tolist() == {"sum": np.sum, "max": np.max, "min": np.min}[op](every, 0).tolist()
@@ -64,11 +64,11 @@ def test_operations_and_types(dtype, op):
 
 def test_a_mean_is_divided_once():
     def body(communicator):
-        given = np.array([1, 2, communicator.rank], np.float32)
+        array = np.array([1, 2, communicator.rank], np.float32)
         for _ in range(2):
-            assert communicator.allreduce(given, "mean").tolist() == [1, 2, 1]
+            assert communicator.allreduce(array, "mean").tolist() == [1, 2, 1]
         own = communicator.empty(3)
-        own[:] = given
+        own[:] = array
         assert communicator.allreduce(own, "mean", out=own) is own and own.tolist() == [1, 2, 1]
 
     together(3, body)
@@ -76,10 +76,10 @@ def test_a_mean_is_divided_once():
 
 def test_a_wire_that_rounds():
     def body(communicator):
-        given = np.full(5, 1.001, np.float32)
-        assert (communicator.allreduce(given, "mean") == np.float32(1.001)).all()
-        assert (communicator.allreduce(given, "mean", wire="bfloat16") == 1).all()
-        reduction = communicator.prepare(given, wire="float16")
+        array = np.full(5, 1.001, np.float32)
+        assert (communicator.allreduce(array, "mean") == np.float32(1.001)).all()
+        assert (communicator.allreduce(array, "mean", wire="bfloat16") == 1).all()
+        reduction = communicator.prepare(array, wire="float16")
         reduction.start()
         assert (reduction.wait() == np.float32(np.float16(1.001)) * 2).all()
         assert reduction.algorithm == "auto:sliced"
@@ -110,10 +110,10 @@ def test_a_tuning_file_is_gone_by(tmp_path):
 
 def test_the_array_stays_as_it_is_and_out_takes_the_result():
     def body(communicator):
-        given, out = np.ones((2, 3)), np.zeros((2, 3))
-        assert communicator.allreduce(given, out=out) is out
-        assert (given == 1).all() and (out == 2).all()
-        assert communicator.allreduce(given, out=given) is given and (given == 2).all()
+        arguments, out = np.ones((2, 3)), np.zeros((2, 3))
+        assert communicator.allreduce(arguments, out=out) is out
+        assert (arguments == 1).all() and (out == 2).all()
+        assert communicator.allreduce(arguments, out=arguments) is arguments and (arguments == 2).all()
 
     together(2, body)
 
@@ -152,8 +152,8 @@ def test_large_arrays_pass_in_pieces(small_pieces, monkeypatch):
 
     def body(communicator):
         for count in (99, 100, 101, 200, 250):
-            given = np.arange(count) + communicator.rank
-            assert (communicator.allreduce(given) == np.arange(count) * 2 + 1).all()
+            array = np.arange(count) + communicator.rank
+            assert (communicator.allreduce(array) == np.arange(count) * 2 + 1).all()
 
     together(2, body, algorithm="sliced")
     assert sorted(prepared) == sorted([99, 100, 100, 1, 100, 100, 50] * 2)

@@ -114,8 +114,8 @@ def test_shapes_types_operations_algorithms_that_differ():
     least, most = says("sum", "float64", [2, 3], "auto"), says("max", "float32", [2, 4], "auto")
     assert differing(call) == says("ranks 0, 1", least, "rank 2", most)
     ring, star = (says("sum", "float64", [6], name) for name in ("ring", "star"))
-    told = differing(lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2)
-    assert told == says("rank 0", ring, "rank 1", star)
+    output = differing(lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2)
+    assert output == says("rank 0", ring, "rank 1", star)
 
 
 @pytest.mark.timing
@@ -184,17 +184,17 @@ def test_under_a_guard_shapes_of_as_many_elements_differ(monkeypatch, prepared):
     monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
 
     def body(transport):
-        made = Communicator(transport, algorithm="ring", check_collectives=True, deadline_s=10.0)
+        connected = Communicator(transport, algorithm="ring", check_collectives=True, deadline_s=10.0)
         arrays = [np.ones((2, 3)), np.ones((3, 2))]
-        calls = [partial(made.allreduce, array) for array in arrays]
+        calls = [partial(connected.allreduce, array) for array in arrays]
         if prepared:
-            reductions = [made.prepare(array) for array in arrays]
+            reductions = [connected.prepare(array) for array in arrays]
             calls = [lambda each=each: each.start() or each.wait() for each in reductions]
         for call in calls:
             call()
         with pytest.raises(MismatchError) as caught:
             calls[transport.rank]()
-        made._guard.close()
+        connected._guard.close()
         return str(caught.value)
 
     for message in LoopbackWorld(2).run(body):

@@ -23,11 +23,11 @@ def cupy(monkeypatch):
 
 def test_cupy_goes_through_the_host_and_back_to_its_device(cupy):
     with cupy.Device(1):
-        given, out = (cupy.asarray(np.full((2, 3), value, np.float32)) for value in (4, 0))
+        arguments, out = (cupy.asarray(np.full((2, 3), value, np.float32)) for value in (4, 0))
     communicator = Communicator(Loopback())
-    result = communicator.allreduce(given)
+    result = communicator.allreduce(arguments)
     assert type(result) is cupy.ndarray and result.device.id == 1 and (result.get() == 4).all()
-    assert communicator.allreduce(given, out=out) is out and (out.get() == 4).all()
+    assert communicator.allreduce(arguments, out=out) is out and (out.get() == 4).all()
 
 
 def test_cupy_on_several_ranks(cupy):

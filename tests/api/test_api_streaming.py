@@ -287,5 +287,5 @@ def test_one_that_is_dropped_and_not_closed_says_so_at_once():
 
     with pytest.warns(ResourceWarning) as caught:
         assert all(any(names) for names in LoopbackWorld(2).run(body))
-    told = sorted(str(each.message) for each in caught if each.category is ResourceWarning)
-    assert told == [says(rank, 2) for rank in (0, 1)]
+    output = sorted(str(each.message) for each in caught if each.category is ResourceWarning)
+    assert output == [says(rank, 2) for rank in (0, 1)]

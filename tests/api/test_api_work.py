@@ -272,7 +272,7 @@ def test_a_callback_cannot_call_the_communicator():
 
 def test_a_callback_in_the_wait_of_a_collective_cannot_call_the_communicator():
     """Whichever thread sees the message arrive: rank 1 sends it, and joins the barrier when the callback has run."""
-    refused, told = [], threading.Event()
+    refused, output = [], threading.Event()
 
     def body(communicator):
         def again(work):
@@ -280,7 +280,7 @@ def test_a_callback_in_the_wait_of_a_collective_cannot_call_the_communicator():
                 communicator.barrier()
             except UsageError as error:
                 refused.append(error)
-            told.set()
+            output.set()
 
         if communicator.rank == 0:
             work = MessageWork("a receive", communicator._messages.receive(np.empty(3), 1, 0), lambda: None, *in_polls)
@@ -288,7 +288,7 @@ def test_a_callback_in_the_wait_of_a_collective_cannot_call_the_communicator():
             communicator._progress._messages.append(work)  # the thread sleeps: the wait of the barrier tests it
         else:
             communicator.send(np.ones(3), 0)
-            assert told.wait(PATIENCE_S)
+            assert output.wait(PATIENCE_S)
         communicator.barrier()
 
     in_polls = ALONE, PATIENCE_S, lambda: None

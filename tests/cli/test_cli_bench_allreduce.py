@@ -54,10 +54,10 @@ def test_buffers_of_a_device(ringtrain, tmp_path, monkeypatch):
     assert code == 0, err
     assert out.splitlines()[0] == says("# ", choice.why)
     assert "# buffers on 1 device, host; messages staged\n" in out
-    found = json.loads(path.read_text())
-    assert found["header"]["device"]["name"] == "host" and found["header"]["finished"]
-    assert len(found["rows"]) == 2 * (len(ALGORITHMS) + 1) and {row["device"] for row in found["rows"]} == {"cuda"}
-    refused = {row["algorithm"]: row["reason"] for row in found["rows"] if row["status"] != "ok"}
+    content = json.loads(path.read_text())
+    assert content["header"]["device"]["name"] == "host" and content["header"]["finished"]
+    assert len(content["rows"]) == 2 * (len(ALGORITHMS) + 1) and {row["device"] for row in content["rows"]} == {"cuda"}
+    refused = {row["algorithm"]: row["reason"] for row in content["rows"] if row["status"] != "ok"}
     on_host = {name: says(name, "buffer", "host") for name in STREAMS}
     assert refused == {"nccl": says("there is no device"), **on_host}
 
@@ -133,10 +133,10 @@ def test_files_that_cannot_be_written_now_may_be_later(ringtrain, tmp_path, monk
     monkeypatch.setattr("ringtrain.cli.bench_allreduce.write_json", full)
     code, _, err = ringtrain(*TINY, "--json", tmp_path / "a.json")
     assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
-    told = (
+    output = (
         f"ringtrain: the rows so far are not in their files: {tmp_path / 'a.json'} could not be written: No space left"
     )
-    assert err.count(told) == 1  # of two sizes: when the second is done, the first's are not there
+    assert err.count(output) == 1  # of two sizes: when the second is done, the first's are not there
 
 
 def test_a_disk_that_is_full_at_the_end_is_a_failure_told_once(ringtrain):

@@ -45,13 +45,13 @@ def there(run, trained):
 
 
 def test_strategies_are_trained_and_compared(trained):
-    folder, code, told = trained
-    assert code == 0, told
-    assert re.search(says(1, 2, "allreduce"), told) and re.search(says(2, "averaging --average-every 2"), told)
+    folder, code, output = trained
+    assert code == 0, output
+    assert re.search(says(1, 2, "allreduce"), output) and re.search(says(2, "averaging --average-every 2"), output)
     assert {path.name for path in (folder / "c").iterdir()} == {
         "allreduce", "averaging-average-every-2", "compare.json", "compare.png"
     }  # fmt: skip
-    table = told[told.index("run  ") :]
+    table = output[output.index("run  ") :]
     assert "averaging every 2, momentum:" in table and says("c/compare.png").matches(table)
     rows = json.loads((folder / "c" / "compare.json").read_text())["rows"]
     assert [(row["name"], row["outcome"], row["iterations"]) for row in rows] == [
@@ -63,12 +63,12 @@ def test_strategies_are_trained_and_compared(trained):
 
 
 def test_variants_of_other_flags_one_of_which_fails(run):
-    code, told = run("--variant", "calm: --lr 0.01", "--variant", "hot: --lr 1e30", "--json", "c.json", *QUICK)
+    code, output = run("--variant", "calm: --lr 0.01", "--variant", "hot: --lr 1e30", "--json", "c.json", *QUICK)
     assert code == 1
-    assert re.search(says("'hot'") + "the loss is", told) and "note: hot: the loss is" in told
-    assert says("different learning rates: 0.01, but 1e+30 (hot)").matches(told)
-    found = json.loads(Path("c.json").read_text())
-    assert [row["outcome"] for row in found["rows"]] == ["done", "diverged"]
+    assert re.search(says("'hot'") + "the loss is", output) and "note: hot: the loss is" in output
+    assert says("different learning rates: 0.01, but 1e+30 (hot)").matches(output)
+    content = json.loads(Path("c.json").read_text())
+    assert [row["outcome"] for row in content["rows"]] == ["done", "diverged"]
     (made,) = Path("runs").iterdir()
     assert made.name.startswith("compare-") and (made / "compare.png").exists()
 
@@ -77,29 +77,29 @@ def test_variants_of_other_flags_one_of_which_fails(run):
 def over_seeds(tmp_path_factory):
     """(folder in which two variants were trained with two seeds, exit code, what was said)."""
     folder = tmp_path_factory.mktemp("seeds")
-    given = ("--variant", "a: --lr 0.1", "--variant", "b c: --lr 0.1 --seed 1")
+    arguments = ("--variant", "a: --lr 0.1", "--variant", "b c: --lr 0.1 --seed 1")
     with chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr(start, "draw_curves", lambda log, png: "not in this test")
-        return folder, *call(*given, "--seeds", "2", "--out", "c", "--csv", "c.csv", *QUICK)
+        return folder, *call(*arguments, "--seeds", "2", "--out", "c", "--csv", "c.csv", *QUICK)
 
 
 def test_variants_over_seeds_are_trained_in_turn(over_seeds):
-    folder, code, told = over_seeds
-    assert code == 0, told
+    folder, code, output = over_seeds
+    assert code == 0, output
     names = ["a, seed 0", "b c, seed 1", "a, seed 1", "b c, seed 2"]
-    begun = [line for line in told.splitlines() if line.startswith("== ")]
+    begun = [line for line in output.splitlines() if line.startswith("== ")]
     assert begun == [says(f"{k} of 4: {name}") for k, name in enumerate(names, start=1)]
-    found = json.loads((folder / "c" / "compare.json").read_text())
-    assert [(row["name"], row["variant"], row["seed"]) for row in found["rows"]] == [
+    content = json.loads((folder / "c" / "compare.json").read_text())
+    assert [(row["name"], row["variant"], row["seed"]) for row in content["rows"]] == [
         (name, name.partition(",")[0], int(name[-1])) for name in names
     ]
-    assert found["rows"][1]["test_loss"] == found["rows"][2]["test_loss"]  # both of seed 1
-    first, second = found["variants"]
+    assert content["rows"][1]["test_loss"] == content["rows"][2]["test_loss"]  # both of seed 1
+    first, second = content["variants"]
     assert (first["name"], first["seeds"], second["seeds"]) == ("a", [0, 1], [1, 2])
-    losses = [row["test_loss"] for row in found["rows"][::2]]
+    losses = [row["test_loss"] for row in content["rows"][::2]]
     assert first["test_loss"] == pytest.approx(sum(losses) / 2)
     assert first["test_loss_sd"] == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5)
-    assert "different seeds: 0, 1, but 1, 2 (b c)" in told and says("c/compare.png").matches(told)
+    assert "different seeds: 0, 1, but 1, 2 (b c)" in output and says("c/compare.png").matches(output)
     kinds = [line["kind"] for line in csv.DictReader((folder / "c.csv").read_text().splitlines())]
     assert kinds == ["run"] * 4 + ["mean"] * 2
     assert {path.name for path in (folder / "c").iterdir()} >= {"a-seed-0", "a-seed-1", "b-c-seed-1", "b-c-seed-2"}
@@ -107,35 +107,35 @@ def test_variants_over_seeds_are_trained_in_turn(over_seeds):
 
 def test_runs_that_are_there_are_averaged_over_seeds(run, over_seeds):
     folder = over_seeds[0] / "c"
-    code, told = run("--over-seeds", *(f"{folder}/a-seed-{k}" for k in (0, 1)), "--json", "c.json")
+    code, output = run("--over-seeds", *(f"{folder}/a-seed-{k}" for k in (0, 1)), "--json", "c.json")
     (variant,) = json.loads(Path("c.json").read_text())["variants"]
     before = json.loads((folder / "compare.json").read_text())["variants"][0]
     own = {"pareto_bytes": True, "pareto_time": True}  # nothing is beside it
-    assert code == 0 and variant == {**before, **own} and re.search(r"\na .* 2 ", told)
-    code, told = run("--over-seeds", f"{folder}/a-seed-1", f"{folder}/b-c-seed-1")  # of one seed
-    assert code == 2 and says("--over-seeds", "seed alone").matches(told)
+    assert code == 0 and variant == {**before, **own} and re.search(r"\na .* 2 ", output)
+    code, output = run("--over-seeds", f"{folder}/a-seed-1", f"{folder}/b-c-seed-1")  # of one seed
+    assert code == 2 and says("--over-seeds", "seed alone").matches(output)
 
 
 def test_runs_that_are_there(run, there):
     Path("c/compare.png").write_text("mine")
-    code, told = run("c/allreduce", "c/averaging/")
-    assert code == 0 and "averaging every 2" in told and "picture" not in told
+    code, output = run("c/allreduce", "c/averaging/")
+    assert code == 0 and "averaging every 2" in output and "picture" not in output
     assert Path("c/compare.png").read_text() == "mine" and not Path("compare.png").exists()
     with open("c/averaging/log.jsonl", "rb+") as log:  # as if it was killed
         log.truncate(len(log.read()) * 3 // 4)
-    code, told = run("c/averaging", "--plot", "p.svg")
-    assert code == 0 and "cut short" in told and "note: averaging: the log ends after iteration 2" in told
-    assert says("p.svg").matches(told) and Path("p.svg").exists()
+    code, output = run("c/averaging", "--plot", "p.svg")
+    assert code == 0 and "cut short" in output and "note: averaging: the log ends after iteration 2" in output
+    assert says("p.svg").matches(output) and Path("p.svg").exists()
 
 
 def test_runs_of_the_same_name_are_told_apart(run, there):
     shutil.copytree("c", "d")
-    code, told = run("c/allreduce", "d/allreduce")
-    assert code == 0 and "\nc/allreduce " in told and "\nd/allreduce " in told
+    code, output = run("c/allreduce", "d/allreduce")
+    assert code == 0 and "\nc/allreduce " in output and "\nd/allreduce " in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((), says("nothing to compare", "--sync")),
         (("nowhere",), says("nowhere", "not", "there")),
@@ -165,9 +165,9 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
         ),
     ],
 )
-def test_refusals(run, arguments, told):
+def test_refusals(run, arguments, message):
     code, said = run(*arguments)
-    assert code == 2 and re.search(told, said), said
+    assert code == 2 and re.search(message, said), said
     assert not Path("runs").exists()
 
 

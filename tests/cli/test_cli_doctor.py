@@ -36,10 +36,10 @@ def test_one_process_without_a_device(tmp_path):
 def test_json(tmp_path):
     done = run("--device", "cpu", "--json", "--quick", "--path", tmp_path)
     assert done.return_value == 0, done.output
-    told = json.loads(done.output)
-    assert told["status"] in ("ok", "warn") and len(told["hosts"]) == 1
-    assert {"status", "name", "text", "advice", "ranks"} == set(told["lines"][0])
-    assert "disk" not in [line["name"] for line in told["lines"]]
+    output = json.loads(done.output)
+    assert output["status"] in ("ok", "warn") and len(output["hosts"]) == 1
+    assert {"status", "name", "text", "advice", "ranks"} == set(output["lines"][0])
+    assert "disk" not in [line["name"] for line in output["lines"]]
 
 
 def test_a_failure_ends_with_1(monkeypatch):

@@ -22,7 +22,7 @@ USED = (train, time, slurm, tune, bench_allreduce, evaluate)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("train --learning-rate 0.1", says("--learning-rate", "use --lr")),
         ("train -lr 0.1", says("-lr", "use --lr")),
@@ -62,10 +62,10 @@ USED = (train, time, slurm, tune, bench_allreduce, evaluate)
         ("train -bx", says("--help", "Invalid value for '--batch' / '-b': 'x' is not a valid integer.")),
     ],
 )
-def test_options_of_other_tools_are_known(words, told, capsys):
+def test_options_of_other_tools_are_known(words, message, capsys):
     assert run(words.split()) == 2
     said = capsys.readouterr().err
-    assert re.match(f"ringtrain: {told}", said) and "\nTry 'ringtrain " in said
+    assert re.match(f"ringtrain: {message}", said) and "\nTry 'ringtrain " in said
 
 
 def test_those_of_a_variant_too(capsys):

@@ -69,7 +69,7 @@ def test_its_errors_are_told_at_once():
 def test_each_rank_does_what_is_of_the_files_that_it_sees(rank, tmp_path):
     """As on nodes with a copy each. None waits for another: there is none here."""
     world = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank, "RINGTRAIN_DEADLINE_S": "20"}
-    told = "ringtrain: rank 1: " if rank == "1" else "ringtrain: "
+    output = "ringtrain: rank 1: " if rank == "1" else "ringtrain: "
     (tmp_path / "damaged.h5").write_text("no data")
     done = started(["data", "check", "digits"], subprocess.PIPE, **world)
     assert (done.returncode, done.stdout, done.stderr) == (0, "digits is good\n", "")
@@ -81,7 +81,7 @@ def test_each_rank_does_what_is_of_the_files_that_it_sees(rank, tmp_path):
     ):
         done = started(arguments, subprocess.PIPE, **world)
         assert (done.returncode, done.stdout) == (code, "")
-        assert done.stderr.startswith(told) and done.stderr == says(words)
+        assert done.stderr.startswith(output) and done.stderr == says(words)
 
 
 def test_a_rank_that_does_not_meet_the_others_tells_it_and_ends(monkeypatch, capfd):

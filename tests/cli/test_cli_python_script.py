@@ -9,7 +9,7 @@ from tests.says import says
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("arguments", "wanted"),
     [
         (["a.py"], ScriptCommand("a.py")),
         (["a.py", "--help", "-m", "x"], ScriptCommand("a.py", ("--help", "-m", "x"))),
@@ -19,12 +19,12 @@ from tests.says import says
         (["a.py", "--", "-x"], ScriptCommand("a.py", ("--", "-x"))),
     ],
 )
-def test_options_come_before_the_script_and_its_own_behind(given, wanted):
-    assert parse_script_command(given) == wanted
+def test_options_come_before_the_script_and_its_own_behind(arguments, wanted):
+    assert parse_script_command(arguments) == wanted
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("arguments", "text"),
     [
         ([], says("no script", "--help")),
         (["-m"], says("no script", "--help")),
@@ -35,9 +35,9 @@ def test_options_come_before_the_script_and_its_own_behind(given, wanted):
         (["--deadline-s", "soon", "a.py"], "Invalid value for '--deadline-s': 'soon' is not a valid float"),
     ],
 )
-def test_wrong_options_are_named(given, text):
+def test_wrong_options_are_named(arguments, text):
     with pytest.raises(UsageError, match=says(text)):
-        parse_script_command(given)
+        parse_script_command(arguments)
 
 
 def test_an_unknown_algorithm_is_refused_before_the_script_runs():
@@ -45,8 +45,8 @@ def test_an_unknown_algorithm_is_refused_before_the_script_runs():
         parse_script_command(["--algorithm", "ringg", "a.py"])
 
 
-@pytest.mark.parametrize("given", [["--help"], ["--deadline-s", "3", "-h", "a.py"]])
-def test_help_is_returned_and_not_printed(given, capsys):
-    shown = parse_script_command(given)
+@pytest.mark.parametrize("arguments", [["--help"], ["--deadline-s", "3", "-h", "a.py"]])
+def test_help_is_returned_and_not_printed(arguments, capsys):
+    shown = parse_script_command(arguments)
     assert isinstance(shown, str) and "--no-check-collectives" in shown and "train.py --epochs 3" in shown
     assert capsys.readouterr().out == ""

@@ -27,14 +27,14 @@ def here(tmp_path, monkeypatch):
 
 def call(capsys, words):
     code = run(["report", *words.split()])
-    told = capsys.readouterr()
-    return code, told.out + told.err
+    output = capsys.readouterr()
+    return code, output.out + output.err
 
 
 def test_a_page_of_one_run(here, capsys):
-    code, told = call(capsys, "a")
+    code, output = call(capsys, "a")
     page = Path("report.html")
-    assert (code, told) == (0, says(page, "a", f"{page.stat().st_size / 1e6:.2f} MB"))
+    assert (code, output) == (0, says(page, "a", f"{page.stat().st_size / 1e6:.2f} MB"))
     assert page.read_text().startswith("<!DOCTYPE html>") and ">a</h1>" in page.read_text()
     assert sorted(path.name for path in here.iterdir()) == ["a", "b", "report.html"]
 
@@ -70,18 +70,18 @@ def refusals():
     ]
 
 
-@pytest.mark.parametrize(("words", "told"), refusals(), ids=[words for words, _ in refusals()])
-def test_what_cannot_be_is_said_and_nothing_is_written(here, capsys, words, told):
+@pytest.mark.parametrize(("words", "message"), refusals(), ids=[words for words, _ in refusals()])
+def test_what_cannot_be_is_said_and_nothing_is_written(here, capsys, words, message):
     for name in ("empty", "blank", "locked/log.jsonl"):
         Path(name).mkdir(parents=True)
     Path("blank/log.jsonl").touch()
     before = sorted(here.rglob("*"))
-    assert call(capsys, words) == (2, says("ringtrain: ", told))
+    assert call(capsys, words) == (2, says("ringtrain: ", message))
     assert sorted(here.rglob("*")) == before
 
 
 def test_without_matplotlib(here, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    code, told = call(capsys, "a")
-    assert code == 2 and told.startswith("ringtrain: ") and "pip install 'ringtrain[plot]'" in told
+    code, output = call(capsys, "a")
+    assert code == 2 and output.startswith("ringtrain: ") and "pip install 'ringtrain[plot]'" in output

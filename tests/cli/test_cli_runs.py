@@ -70,10 +70,10 @@ def test_json_and_csv(call, tmp_path, make):
     (make("bad") / "log.jsonl").unlink()
     code, said, _ = call("--json", "r.json", "--csv", "r.csv", "--sort", "name")
     assert code == 0 and "note: bad is not listed" in said and "fast" in said
-    found = json.loads((tmp_path / "r.json").read_text())
-    assert [row["name"] for row in found["rows"]] == ["fast", "slow", "torn"]
-    assert found["differing"] == ["optimizer", "lr", "seed"] and len(found["notes"]) == 1
-    assert found["rows"][0]["options"]["lr"] == 0.1 and found["rows"][0]["folder"] == "runs/fast"
+    content = json.loads((tmp_path / "r.json").read_text())
+    assert [row["name"] for row in content["rows"]] == ["fast", "slow", "torn"]
+    assert content["differing"] == ["optimizer", "lr", "seed"] and len(content["notes"]) == 1
+    assert content["rows"][0]["options"]["lr"] == 0.1 and content["rows"][0]["folder"] == "runs/fast"
     rows = list(csv.DictReader((tmp_path / "r.csv").read_text().splitlines()))
     assert [(row["name"], row["lr"], row["test_accuracy"], row["clip_norm"]) for row in rows] == [
         ("fast", "0.1", "0.95", ""), ("slow", "0.01", "0.9", ""), ("torn", "0.1", "0.875", "")
@@ -118,7 +118,7 @@ def test_the_log_of_a_run_without_an_iteration_has_a_head(call, make):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("nowhere",), says("nowhere", "not", "there")),
         (("--where", "lrr=1"), says("--where", "'lrr'")),
@@ -130,9 +130,9 @@ def test_the_log_of_a_run_without_an_iteration_has_a_head(call, make):
         (("--log", "l.csv"), says("runs", "log.jsonl")),
     ],
 )
-def test_refusals(call, words, told):
+def test_refusals(call, words, message):
     code, said, warned = call(*words)
-    assert (code, said) == (2, "") and re.match(f"ringtrain: {told}", warned), warned
+    assert (code, said) == (2, "") and re.match(f"ringtrain: {message}", warned), warned
 
 
 def test_of_many_ranks_one_lists(call, monkeypatch):

@@ -60,18 +60,18 @@ def started():
 
 
 def test_rounds_are_interleaved_and_all_is_written(run):
-    code, told = run(
+    code, output = run(
         "-n", "4,1", "--rounds", "2", "--out", "s", "--csv", "s.csv", "--json", "s.json", "-o", "s.svg", *TRAIN
     )
-    assert code == 0, told
+    assert code == 0, output
     assert started() == [(n, 60, f"s/strong-{n}-round-{k}") for k in (1, 2) for n in (1, 4)]
-    assert re.search(r"strong +4 +1 +60 +200 \[200, 200\] +300 +2.00 \[2.00, 2.00\] +50 ", told), told
+    assert re.search(r"strong +4 +1 +60 +200 \[200, 200\] +300 +2.00 \[2.00, 2.00\] +50 ", output), output
     assert Path("started").read_text().count("--checkpoint-every 1000000000 --evaluate-every 1000000000 ") == 4
-    assert says("50 %", 2, "s.svg").matches(told)
-    found = json.loads(Path("s.json").read_text())
-    assert [(row["ranks"], row["speedup"]) for row in found["rows"]] == [(1, 1.0), (4, 2.0)]
-    assert [(each["ranks"], each["round"]) for each in found["runs"]] == [(1, 1), (4, 1), (1, 2), (4, 2)]
-    assert found["command"] == "ringtrain train --model lenet --synthetic --batch 60" and found["failed"] == {}
+    assert says("50 %", 2, "s.svg").matches(output)
+    content = json.loads(Path("s.json").read_text())
+    assert [(row["ranks"], row["speedup"]) for row in content["rows"]] == [(1, 1.0), (4, 2.0)]
+    assert [(each["ranks"], each["round"]) for each in content["runs"]] == [(1, 1), (4, 1), (1, 2), (4, 2)]
+    assert content["command"] == "ringtrain train --model lenet --synthetic --batch 60" and content["failed"] == {}
     assert Path("s/scale.json").read_text() == Path("s.json").read_text()
     assert [row["ranks"] for row in csv.DictReader(Path("s.csv").read_text().splitlines())] == ["1", "4"]
     assert (
@@ -80,27 +80,27 @@ def test_rounds_are_interleaved_and_all_is_written(run):
 
 
 def test_weak_multiplies_the_batch_and_one_rank_serves_both(run):
-    code, told = run("-n", "1,2", "--rounds", "1", "--strong", "--weak", "--out", "s", *TRAIN)
-    assert code == 0, told
+    code, output = run("-n", "1,2", "--rounds", "1", "--strong", "--weak", "--out", "s", *TRAIN)
+    assert code == 0, output
     assert [(ranks, batch) for ranks, batch, _ in started()] == [(1, 60), (2, 60), (2, 120)]
     kinds = [(row["scaling"], row["ranks"]) for row in json.loads(Path("s/scale.json").read_text())["rows"]]
     assert kinds == [("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2)]
-    assert says("round", "intervals").matches(told)
+    assert says("round", "intervals").matches(output)
 
 
 def test_ranks_that_do_not_start_are_told_once_and_the_others_count(run):
-    code, told = run("-n", "1,2,8", "--rounds", "2", "--out", "s", *TRAIN)
+    code, output = run("-n", "1,2,8", "--rounds", "2", "--out", "s", *TRAIN)
     assert code == 1 and [ranks for ranks, *_ in started()] == [1, 2, 8, 1, 2]
     failed = json.loads(Path("s/scale.json").read_text())["failed"]
     assert failed == {"strong-8": says("strong-8", "status 1", "s/strong-8-round-1.txt", "There are not enough slots")}
-    assert told.count(failed["strong-8"]) == 1
-    assert re.search(r"\nstrong +2 ", told) and not re.search(r"\nstrong +8 ", told)
+    assert output.count(failed["strong-8"]) == 1
+    assert re.search(r"\nstrong +2 ", output) and not re.search(r"\nstrong +8 ", output)
 
 
 def test_a_launcher_that_starts_other_ranks_is_told(run):
     Path("log-2.jsonl").write_bytes(Path("log-1.jsonl").read_bytes())
-    code, told = run("-n", "1,2", "--rounds", "1", "--out", "s", *TRAIN)
-    assert code == 1 and says("ranks: 1;", "launcher").matches(told)
+    code, output = run("-n", "1,2", "--rounds", "1", "--out", "s", *TRAIN)
+    assert code == 1 and says("ranks: 1;", "launcher").matches(output)
     assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
 
 
@@ -109,12 +109,12 @@ def test_a_plan_is_shown_beside_the_figures(run):
     rows = plan_row(batch=60, step_s=0.5), plan_row(2, batch=60, step_s=0.5)
     Path("plan.json").write_text(plan_text(*rows, model="digits"))
     asked = ("--plan", "plan.json", "--rounds", "1", "--out", "s", "--csv", "s.csv", "-o", "s.svg")
-    code, told = run("-n", "1,2,4", *asked, *TRAIN)
-    assert code == 0, told
-    assert re.search(r"\nstrong +2 .* 120 +\+18\n", told) and re.search(r"\nstrong +4 .* – +–\n", told), told
-    assert says("plan.json has no prediction of", "strong", 4).matches(told)
-    found = json.loads(Path("s/scale.json").read_text())["rows"]
-    assert [row["predicted_speedup"] for row in found] == [1.0, 1.0, None]
+    code, output = run("-n", "1,2,4", *asked, *TRAIN)
+    assert code == 0, output
+    assert re.search(r"\nstrong +2 .* 120 +\+18\n", output) and re.search(r"\nstrong +4 .* – +–\n", output), output
+    assert says("plan.json has no prediction of", "strong", 4).matches(output)
+    content = json.loads(Path("s/scale.json").read_text())["rows"]
+    assert [row["predicted_speedup"] for row in content] == [1.0, 1.0, None]
     errors = [row["error"] for row in csv.DictReader(Path("s.csv").read_text().splitlines())]
     assert [float(error) for error in errors[:2]] == [pytest.approx(100 / 120 - 1), pytest.approx(2**0.5 / 1.2 - 1)]
     assert says("strong", "predicted").matches(Path("s.svg").read_text())
@@ -126,7 +126,7 @@ def test_the_error_of_a_run_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("-n", "2", *TRAIN), says("-n 2")),
         (("-n", "2,2", *TRAIN), says("-n 2,2")),
@@ -146,9 +146,9 @@ def test_the_error_of_a_run_is_told(tmp_path):
         (("-n", "1,2", "--out", ".", *TRAIN), says("--out", ".", "File exists")),
     ],
 )
-def test_refusals(run, arguments, told):
+def test_refusals(run, arguments, message):
     code, said = run(*arguments)
-    assert code == 2 and re.search(told, said), said
+    assert code == 2 and re.search(message, said), said
     assert not Path("started").exists() and not Path("runs").exists()
 
 

@@ -33,8 +33,8 @@ def lines(text: str) -> list[str]:
 def test_the_lines_of_a_job(capsys):
     flags = ["-N2", "--gpus", "4", "-t", "1-12", "-p", "gpu", "-A", "me", "--qos", "high", "-J", "own", "--mem", "64G"]
     more = ["--cpus-per-task", "8", "--sbatch=--constraint=a100", "--sbatch", "--mail-type=END"]
-    given = ["--", "--device", "cuda", "--synthetic", "--model", "resnet20", "--batch", "256"]
-    assert lines(written(capsys, *flags, *more, *given)) == [
+    arguments = ["--", "--device", "cuda", "--synthetic", "--model", "resnet20", "--batch", "256"]
+    assert lines(written(capsys, *flags, *more, *arguments)) == [
         "#SBATCH --job-name=own",
         "#SBATCH --nodes=2",
         "#SBATCH --ntasks-per-node=4",
@@ -79,8 +79,8 @@ def test_a_command_is_written_as_it_is_and_goes_on_as_a_run_does(capsys):
 def test_a_script_is_one_that_bash_reads_to_its_end(capsys, words):
     text = written(capsys, *words)
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
-    told = subprocess.run(["bash", "-s"], input=text, text=True, capture_output=True, env={"PATH": os.environ["PATH"]})
-    assert told.returncode == 2 and "this is a job for Slurm" in told.stderr
+    done = subprocess.run(["bash", "-s"], input=text, text=True, capture_output=True, env={"PATH": os.environ["PATH"]})
+    assert done.returncode == 2 and "this is a job for Slurm" in done.stderr
 
 
 def test_what_a_site_needs_is_set(capsys):
@@ -106,10 +106,10 @@ def test_characters_that_a_terminal_acts_on_are_escapes_of_the_shell(capsys):
     (line,) = [line for line in text.splitlines() if line.startswith("flags=")]
     assert line.isprintable()
     if shutil.which("bash"):
-        told = subprocess.run(
+        output = subprocess.run(
             ["bash", "-c", f"{line}; printf '%s\\0' \"${{flags[@]}}\""], stdout=subprocess.PIPE
         ).stdout
-        assert told.split(b"\0")[1:-1] == list(map(os.fsencode, words))
+        assert output.split(b"\0")[1:-1] == list(map(os.fsencode, words))
     assert run(["slurm", "--sbatch=--comment=\x1b[31m"]) == 2
 
 
@@ -125,7 +125,7 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["trian"], says("'trian'")),
         (["run"], says("python", "torch")),
@@ -162,10 +162,10 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["--container", "i.sif", "--venv", "v"], says("--container", "--venv")),
     ],
 )
-def test_mistakes_are_found_before_the_queue(capsys, words, told):
+def test_mistakes_are_found_before_the_queue(capsys, words, message):
     assert run(["slurm", *words]) == 2
     captured = capsys.readouterr()
-    assert re.search(told, captured.err) and captured.out == ""
+    assert re.search(message, captured.err) and captured.out == ""
 
 
 def test_data_that_are_here_are_checked_before_the_queue(capsys):
@@ -210,7 +210,7 @@ def test_a_schedule_that_may_be_right_is_left_to_the_run(flags):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--gpus", "1"], says("GPUs", "--device cuda")),
         (["--", "--model", "lenet", "--data", "far.h5"], says("far.h5")),
@@ -221,6 +221,6 @@ def test_a_schedule_that_may_be_right_is_left_to_the_run(flags):
         (["run", "--container", "far.sif", "--", "farprogram"], says("far.sif")),
     ],
 )
-def test_what_may_be_right_on_the_nodes_is_only_said(capsys, words, told):
+def test_what_may_be_right_on_the_nodes_is_only_said(capsys, words, message):
     assert run(["slurm", *words]) == 0
-    assert re.fullmatch(f"ringtrain: {told}\n", capsys.readouterr().err)
+    assert re.fullmatch(f"ringtrain: {message}\n", capsys.readouterr().err)

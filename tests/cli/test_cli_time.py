@@ -43,20 +43,20 @@ def test_plain_where_there_is_no_terminal(run):
 def test_json_has_everything(run, tmp_path):
     done = run(*QUICK, "--json", "t.json", "--dtype", "float64")
     assert done.return_value == 0, done.output
-    told = json.loads((tmp_path / "t.json").read_text())
-    header = told["header"]
+    output = json.loads((tmp_path / "t.json").read_text())
+    header = output["header"]
     assert (header["model"], header["batch"], header["dtype"], header["optimizer"]) == ("digits", 5, "float64", "adamw")
-    assert header["ranks"] == 1 and header["peak_bytes"] > header["held_bytes"] == 4 * 8 * padded(told)
-    assert all(len(row["forward_samples_s"]) == 3 for row in told["rows"] if row["kind"])
-    beside = {row["layer"]: row["backward_s"] for row in told["rows"] if not row["kind"]}
+    assert header["ranks"] == 1 and header["peak_bytes"] > header["held_bytes"] == 4 * 8 * padded(output)
+    assert all(len(row["forward_samples_s"]) == 3 for row in output["rows"] if row["kind"])
+    beside = {row["layer"]: row["backward_s"] for row in output["rows"] if not row["kind"]}
     assert list(beside) == ["input", "loss", "update", "between layers"] and beside["input"] > 0
     assert header["host_cores"] >= 1
     assert header["peak_flops_per_s"] > 0 and header["peak_bytes_per_s"] > 0
-    conv, flat = (next(row for row in told["rows"] if row["layer"] == name) for name in ("conv1", "flat"))
+    conv, flat = (next(row for row in output["rows"] if row["layer"] == name) for name in ("conv1", "flat"))
     assert conv["peak_share"] > 0 and conv["way"] == "" and flat["peak_share"] is None
-    assert told["totals"]["exchange_bytes"] == 8 * 76_522
-    assert told["totals"]["images_per_s"] > 0
-    assert told["totals"]["fc_parameter_share"] == (65_664 + 1_290) / 76_522
+    assert output["totals"]["exchange_bytes"] == 8 * 76_522
+    assert output["totals"]["images_per_s"] > 0
+    assert output["totals"]["fc_parameter_share"] == (65_664 + 1_290) / 76_522
 
 
 def test_the_header_names_the_model_that_was_timed(run):
@@ -65,12 +65,12 @@ def test_the_header_names_the_model_that_was_timed(run):
     assert json.loads(Path("t.json").read_text())["header"]["model"] == "mlp"
 
 
-def padded(told) -> int:
+def padded(message) -> int:
     """Elements of the arena: each parameter begins at a multiple of 16."""
     from ringtrain.nn import spec
     from ringtrain.nn.arena import lay_out
 
-    return lay_out(spec.load_model(told["header"]["model"]).graph().parameters())[-1].stop
+    return lay_out(spec.load_model(message["header"]["model"]).graph().parameters())[-1].stop
 
 
 def test_the_table_of_a_terminal(capsys):

@@ -82,8 +82,8 @@ def test_mistakes(capfd, arguments, message, tmp_path, monkeypatch):
     """Of those, too, who go by a tuning."""
     monkeypatch.chdir(tmp_path)
     code = run(list(arguments))
-    told = capfd.readouterr()
-    assert code == 2 and re.search(message, told.err) and told.out == ""
+    output = capfd.readouterr()
+    assert code == 2 and re.search(message, output.err) and output.out == ""
 
 
 def test_the_bench_has_a_row_of_the_choice(capfd):
