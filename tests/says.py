@@ -25,6 +25,9 @@ class Words(str):
     def __eq__(self, other) -> bool:
         return isinstance(other, str) and (str(self) == str(other) or self.matches(other))
 
+    def __ne__(self, other) -> bool:
+        return not self == other
+
     __hash__ = str.__hash__
 
 
