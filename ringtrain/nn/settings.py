@@ -11,6 +11,7 @@ from functools import partial
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.records import Key, check_keys, read_fields, unfit
 
+RULES = ("low", "above", "below", "high", "choices", "lengths", "wanted", "reader")
 MOST = (1 << 31) - 1  # kernels of devices take extents as C int
 
 
@@ -58,7 +59,10 @@ def _parameter(usual: ParameterSpec, optional: bool, value) -> ParameterSpec | N
 
 
 def setting(kind, default=MISSING, **rules):
-    """Return a dataclass field that model files may set. ``rules``: of :mod:`ringtrain.records`"""
+    """Return a dataclass field that model files may set. ``rules``: of :mod:`ringtrain.records`. Raises TypeError for
+    another one: a bound of an earlier version must not be lost."""
+    if unknown := rules.keys() - RULES:
+        raise TypeError(f"a setting has no rule {', '.join(sorted(unknown))}; it has {', '.join(RULES)}")
     return field(default=default, metadata={"kind": kind, **rules})
 
 

@@ -6,7 +6,7 @@ from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.layers import Linear
-from ringtrain.nn.settings import ParameterSpec
+from ringtrain.nn.settings import ParameterSpec, number
 from tests.says import says
 
 GOOD = """
@@ -187,3 +187,8 @@ def test_mistakes_are_explained(text, message):
     with pytest.raises(ModelError, match=says(message)) as error:
         spec.parse_model(text, "m", "m.toml")
     assert str(error.value).startswith("m.toml: ")
+
+
+def test_a_bound_of_another_name_is_refused():
+    with pytest.raises(TypeError, match=says("least", "low")):
+        number(1.0, least=0)
