@@ -2,10 +2,9 @@
 
 A message is an f-string where it happens. It often holds text of others: names of files, classes, models, hosts. So a
 message is one line, and what would break it is escaped when it becomes an error or is printed (:func:`escaped`).
-A text of several lines is a :class:`Template`, which escapes the values of its fields one by one.
+A text of several lines is :class:`Lines`, made by :func:`joined`. A sentence that is used twice is a :class:`Template`.
 """
 
-import re
 import unicodedata
 from collections.abc import Iterable
 from string import Formatter
@@ -57,17 +56,6 @@ class Template(str):
             return text
         return Lines("".join(_escaped_part(part, values) for part in Formatter().parse(self)))
 
-    def pattern(self, /, **values) -> str:
-        """A regular expression that matches this text with these values, and with any value in its other fields."""
-        unknown = values.keys() - self.fields()
-        if unknown:
-            raise KeyError(f"{self!r} has no field {', '.join(sorted(unknown))}")
-        return "".join(_pattern_of(part, values) for part in Formatter().parse(self))
-
-    def fields(self) -> set[str]:
-        """Return the names of the fields."""
-        return {name for _, name, _, _ in Formatter().parse(self) if name is not None}
-
 
 def _escaped_part(part, values: dict) -> str:
     """Return a part of a template, filled. A field stays on its line, unless ringtrain has composed its lines: by the
@@ -77,15 +65,6 @@ def _escaped_part(part, values: dict) -> str:
         return literal
     composed = name in COMPOSED or literal.endswith("\n") or type(values[name]).__module__.startswith("ringtrain.")
     return literal + escaped(_field(name, *form).format(**values), LINES if composed else "")
-
-
-def _pattern_of(part, values: dict) -> str:
-    literal, name, *form = part
-    if name is None:
-        return re.escape(literal)
-    if name not in values:
-        return re.escape(literal) + r"[\s\S]*"
-    return re.escape(literal + _field(name, *form).format(**values))
 
 
 def _field(name: str, spec: str, conversion: str | None) -> str:

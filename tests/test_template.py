@@ -1,6 +1,4 @@
-"""Templates: the text they make, and the pattern that tests compare a text with."""
-
-import re
+"""Text that is safe for a terminal, and the text that templates make."""
 
 import pytest
 
@@ -15,17 +13,6 @@ def test_a_template_is_filled_and_a_field_without_a_value_is_refused():
     assert LATE(rank=3, late_s=1.25, place="conv1") == "rank 3 is 1.2 s late (at 'conv1')"
     with pytest.raises(KeyError, match="place"):
         LATE(rank=3, late_s=1.25)
-
-
-def test_the_pattern_takes_any_value_for_a_field_that_is_not_given():
-    text = LATE(rank=3, late_s=1.25, place="conv1")
-    assert re.fullmatch(LATE.pattern(), text)
-    assert re.fullmatch(LATE.pattern(rank=3, place="conv1"), text)
-    assert not re.fullmatch(LATE.pattern(rank=4), text)
-    assert not re.fullmatch(LATE.pattern(place="fc1"), text)
-    assert not re.fullmatch(Template("a (or b)").pattern(), "a or b")  # literal text is no regular expression
-    with pytest.raises(KeyError, match="no field node"):
-        LATE.pattern(node=1)
 
 
 HOSTILE = "a\x1b[2J\u202e\udcff\nringtrain: forged"

@@ -10,7 +10,7 @@ from ringtrain.bench.sweep.files import write_json
 from ringtrain.cli.devices import BenchDevices
 from ringtrain.cli.progress import PROGRESS_EVERY_S, ProgressLine
 from ringtrain.collectives.stream import STREAMS
-from ringtrain.errors import NEAREST, RingtrainError
+from ringtrain.errors import RingtrainError
 from ringtrain.transport.cuda_aware.decision import CudaDecision
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
@@ -113,7 +113,7 @@ def test_limits_decide_the_exit_status(ringtrain, tmp_path):
         (("--budget-s", "inf"), says("--budget-s", float("inf"))),
         (("--max-regress", "much"), says("'much'", "share")),
         (("--sizes-of", "lenet", "-e", "1M"), says("--sizes-of", "-b, -e and -f")),
-        (("--sizes-of", "lenett"), NEAREST.pattern(name="lenet")),
+        (("--sizes-of", "lenett"), says("did you mean 'lenet'?")),
         (("--compare", "none.json"), r"none\.json .*No such file or directory"),
         (("--seed", "-1"), "Invalid value for '--seed'"),
         (("--json", "none/a.json"), says("none", "cannot be written")),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ringtrain.cli.main import run
-from ringtrain.errors import NEAREST
 from tests.says import says
 
 FAR = ("--model", "lenet", "--data", "far.h5")
@@ -131,7 +130,7 @@ def test_a_file_is_written_whole_and_not_over_another(capsys, tmp_path):
         (["run"], says("python", "torch")),
         (["--", "--modell", "x"], "No such option '--modell'"),
         (["bench", "--", "--endd", "1M"], "No such option '--endd'"),
-        (["--", "--model", "lennet"], NEAREST.pattern(name="lenet")),
+        (["--", "--model", "lennet"], says("did you mean 'lenet'?")),
         (["--", "--config", "none.toml"], says("none.toml")),
         (["--", "--model", "lenet"], says("--data", "--synthetic", "'lenet'")),
         (["--", "--device", "cuda"], says("--device", "--gpus")),

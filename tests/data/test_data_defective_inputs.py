@@ -101,7 +101,7 @@ def test_pairs_of_numbers_of_many_digits(capsys, words, value):
 
 def test_texts_are_bounded(tmp_path):
     (tmp_path / "t").write_bytes(b"x" * 11)
-    with pytest.raises(ValueError, match=parsing.TOO_LONG.pattern(most=10)):
+    with pytest.raises(ValueError, match=says("it has more than 10 bytes")):
         read_text(tmp_path / "t", 10)
     assert read_text(tmp_path / "t", 11) == "x" * 11
     with pytest.raises(ConfigError, match=says("/dev/zero")):
@@ -111,7 +111,7 @@ def test_texts_are_bounded(tmp_path):
 def test_json_numbers_and_depth():
     assert parse_json('{"a": [1, -2.5]}') == {"a": [1, -2.5]}
     for text in ("1" * 400, "9223372036854775808"):
-        with pytest.raises(ValueError, match=parsing.NUMBER_TOO_LARGE.pattern()):
+        with pytest.raises(ValueError, match=says("has more than 63 bits")):
             parse_json(text)
     with pytest.raises(ValueError, match="too deep"):
         parse_json("[" * 100_000)
