@@ -93,5 +93,5 @@ def test_kinds_of_pictures_and_what_is_none(tmp_path, monkeypatch):
         return import_module(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(UsageError, match=says("matplotlib", "pictures")):
+    with pytest.raises(UsageError, match=says("matplotlib", "pip install 'ringtrain[plot]'")):
         picture(star, even(2), tmp_path / "p.svg")

@@ -14,7 +14,7 @@ from ringtrain.collectives.schedule import Move, Schedule, Step
 from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
-from ringtrain.show.figures import drawn, new_figure
+from ringtrain.show.figures import drawn, need_matplotlib, new_figure
 
 MOST_RANKS = 32  # more cannot be distinguished
 MOST_CHUNKS = 16  # in the legend
@@ -75,11 +75,10 @@ def picture(schedule: Schedule, topology: Topology, path) -> None:
     path = Path(path)
     if path.suffix not in FORMATS:
         raise UsageError(f"{path} does not name a picture: its name must end in {', '.join(FORMATS)}")
+    need_matplotlib()
     style = {"svg.hashsalt": schedule.name, "svg.fonttype": "none"}  # ids do not depend on the process
     try:
         path.write_bytes(drawn(partial(_figure, schedule, topology), path.suffix[1:], style))
-    except ImportError:
-        raise UsageError("matplotlib is not installed, and pictures need it: pip install 'ringtrain[plot]'") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 

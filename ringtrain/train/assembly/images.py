@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ringtrain.config.option import as_flag
 from ringtrain.config.record import DataConfig, DeviceConfig, TrainConfig
 from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
 from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
@@ -97,9 +98,9 @@ def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Tran
     resize, threads = resize_of(config.data), threads_of(config.device, transport)
     asked = [name for name in CLASSES_ALONE if getattr(config.data, name) is not None]
     if asked and not (data.train.has_classes and len(data.train.shape) == 3):
-        option = f"--{asked[0].replace('_', '-')}"
         raise ConfigError(
-            f"{option} is for images with one class number each, which {data.name!r} does not have: leave it out"
+            f"{as_flag(asked[0])} is for images with one class number each, which {data.name!r} does not have: leave "
+            "it out"
         )
     transform = transform_of(config.data, model)
     if resize is not None or transform is not None:
