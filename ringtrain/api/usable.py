@@ -31,9 +31,10 @@ class Usable:
     def end_by(self, error: BaseException) -> None:
         """Note an error of a call: a signal's, such as KeyboardInterrupt, may come at any point of it."""
         if isinstance(error, MismatchError) or not isinstance(error, RingtrainError):
+            cause = f"{type(error).__name__}: {error}".rstrip(": ")
             self.end(
-                f"a call of this communicator was ended by {f'{type(error).__name__}: {error}'.rstrip(': ')}, and the "
-                "other ranks may be in another one: close() it on all ranks and make another"
+                f"a call of this communicator was ended by {cause}, and the other ranks may be in another one: close() "
+                "it on all ranks and make another"
             )
 
     def __enter__(self) -> None:

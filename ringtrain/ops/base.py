@@ -94,7 +94,7 @@ class Ops(ABC):
 
     @abstractmethod
     def numerics(self) -> str:
-        """Return the kernels and their processor: the conditions of the bits besides sizes and order."""
+        """Return the version of the kernels, and their processor. They decide the bits, with sizes and order."""
 
     def compile_stats(self) -> tuple[int, int]:
         """Return (kernels compiled anew, kernels loaded from the disk cache) in this process: of a device."""

@@ -186,7 +186,7 @@ class LayerTimes:
         if images in sizes:
             return [(1.0, files[sizes.index(images)])]
         if len(set(sizes)) == 1:
-            self._note(f"layers at other batches of a rank than {f'{sizes[0]:g}'} are taken in proportion")
+            self._note(f"layers at other batches of a rank than {sizes[0]:g} are taken in proportion")
             return [(images / sizes[0], files[0])]
         above = min(max(bisect_left(sizes, images), 1), len(sizes) - 1)
         low, high = files[above - 1], files[above]

@@ -21,7 +21,7 @@ from ringtrain.transport.waiting import Patience
 
 
 class Done(Handle):
-    """What is done before it starts: messages with nobody, and collectives of one rank."""
+    """A handle of messages or a collective of one rank, which is complete before it starts."""
 
     def start(self) -> None:
         pass

@@ -65,4 +65,4 @@ class ServiceMessages(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release them; collective. Messages that nobody received are lost."""
+        """Free the messages' memory; collective. A message that no rank received is lost."""

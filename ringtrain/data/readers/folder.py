@@ -148,7 +148,7 @@ def _survey(files, size) -> tuple[tuple[int, int, int], list[str]]:
     if len(sizes) > 1 and size is None:
         (one, first), (two, second) = list(sizes.items())[:2]
         raise DataError(
-            f"images differ in size: {first} is {f'{one[0]}x{one[1]}'} and {second} is {f'{two[0]}x{two[1]}'} (height "
+            f"images differ in size: {first} is {one[0]}x{one[1]} and {second} is {two[0]}x{two[1]} (height "
             "x width): say --size HxW to give all the same size"
         )
     height, width = size or next(iter(sizes))

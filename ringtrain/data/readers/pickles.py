@@ -33,8 +33,7 @@ def load_plain(data: bytes, where: str):
         ) from None
     except Exception as error:  # a broken pickle raises exceptions of any type
         raise DataError(
-            f"{where} is no pickle of plain values and NumPy arrays: {f'{type(error).__name__}: {error}'}; copy it "
-            "again"
+            f"{where} is no pickle of plain values and NumPy arrays: {type(error).__name__}: {error}; copy it again"
         ) from error
 
 

@@ -122,8 +122,8 @@ class JoinedArray(StoredArray):
         for other in self._parts[1:]:
             if (other.shape[1:], other.dtype) != (first.shape[1:], first.dtype):
                 raise DataError(
-                    f"{other.where} has examples of {f'{other.dtype} {other.shape[1:]}'}, but {first.where} of "
-                    f"{f'{first.dtype} {first.shape[1:]}'}: files of one set have the same type and shape"
+                    f"{other.where} has examples of {other.dtype} {other.shape[1:]}, but {first.where} of "
+                    f"{first.dtype} {first.shape[1:]}: files of one set have the same type and shape"
                 )
         self._starts = np.cumsum([0, *(part.count for part in self._parts)])
         self.where = f"{first.where} and {len(self._parts) - 1} others" if parts[1:] else first.where

@@ -40,18 +40,12 @@ class ParameterServer(Exchange):
         held_back = settings.config.overlap == FORWARD and settings.batch_statistics and settings.ops.records
         if held_back:
             settings = settings.with_options(overlap=BACKWARD)
-        config, self._notes = (
-            settings.config,
-            [
-                (
-                    "--overlap forward is backward here: on a device, layers that sum statistics over ranks "
-                    "(--batch-norm sync) would hold the servers' weights back"
-                )
-            ]
-            if held_back
-            else [],
+        note = (
+            "--overlap forward is backward here: on a device, layers that sum statistics over ranks (--batch-norm "
+            "sync) would hold the servers' weights back"
         )
-        self._settings, self._ops = settings, settings.ops
+        self._notes = [note] if held_back else []
+        self._settings, self._ops, config = settings, settings.ops, settings.config
         staleness = staleness_of(config)
         self._roles = roles = roles_of(settings.transport.size, config.servers, config.dedicated)
         self.facts = ExchangeFacts(

@@ -75,7 +75,7 @@ def ranks(context: DoctorContext) -> list[Line]:
     counts = ", ".join(f"{host} {hosts.count(host)}" for host in names[:MOST_HOSTS])
     more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
     count, nodes = plural(transport.size, "rank"), plural(transport.nodes, "node")
-    return [line("ranks", f"{count} on {nodes}: {f'{counts}{more}'}")]
+    return [line("ranks", f"{count} on {nodes}: {counts}{more}")]
 
 
 def shared_memory(context: DoctorContext) -> list[Line]:

@@ -30,7 +30,7 @@ class Device:
         self.real, self.active = np.dtype(real), np.dtype(active)
         self.kernels = Kernels(runtime, real, active) if kernels is None else kernels
         self.stream = runtime.stream()
-        self.tables = {}  # of updates, by the identity of what they are of
+        self.tables = {}  # an update's tables on the device, by the id() of their key
         self._scratch = {}
         self._pinned = {}
         self._tickets = None

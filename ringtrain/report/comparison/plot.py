@@ -254,7 +254,7 @@ def _kinds_of_curves() -> list:
 
 
 def _more_entries() -> list:
-    """Return entries of what the picture of variants has beside curves."""
+    """Return legend entries of the marks that the picture of variants has beside its curves."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

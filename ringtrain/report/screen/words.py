@@ -106,10 +106,8 @@ def weights(event: EpochEnded | Ended) -> str:
 
 def evaluated(event: Evaluated, best: bool = False) -> str:
     others = _others(" ", "acc", event.test_accuracy, event.test_metrics)
-    return (
-        f"iteration {event.iteration:,}  test loss {event.test_loss:.4f}{others}{f' {BEST}' if best else ''}  "
-        f"{clock(event.seconds)}"
-    )
+    mark = f" {BEST}" if best else ""
+    return f"iteration {event.iteration:,}  test loss {event.test_loss:.4f}{others}{mark}  {clock(event.seconds)}"
 
 
 def _scores(loss: float, accuracy: float | None, metrics: Mapping[str, float | None] | None = None) -> str:
@@ -210,7 +208,7 @@ def _outcome(event: Ended) -> str:
 def epoch_of(number: int, run: RunStarted) -> str:
     if run.epochs is None:
         return f"epoch {number}"
-    return f"epoch {f'{number:>{len(str(run.epochs))}}'}/{run.epochs}"
+    return f"epoch {number:>{len(str(run.epochs))}}/{run.epochs}"
 
 
 # Metrics by their names in the log: their names for people; the others are themselves.
