@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit:
         return exit.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        echo(error.ctx.get_help())
+        echo(*error.ctx.get_help().splitlines())
         return UsageError.exit_code
     except click.ClickException as error:
         return end_with(UsageError(in_words(error, arguments)), alone)

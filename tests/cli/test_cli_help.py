@@ -129,3 +129,10 @@ def test_every_command_has_a_help():
     for name in COMMANDS:
         command = ringtrain.get_command(None, name)
         assert command.help and isinstance(command, click.Command)
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_a_command_without_its_own_command_shows_its_help_line_by_line(capsys, words):
+    assert run(words) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Usage: ringtrain") and "Commands:" in lines

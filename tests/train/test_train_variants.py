@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from small_runs import DIGITS
 
-from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError, UsageError
+from ringtrain.errors import ConfigError, DataError, DivergedError, TransportError, UsageError, everywhere
+from ringtrain.template import Lines
 from ringtrain.train.options import read_options
 from ringtrain.train.start import variants as room
 from ringtrain.train.start.start import start
@@ -123,6 +124,15 @@ def test_what_is_wrong_with_one_is_said_before_any_is_run(folder, flags, error, 
         check_variants(Loopback, [variant("a"), variant("bad", **flags)])
     assert says(message).matches(str(raised.value)) and raised.value.everywhere
     assert [path.name for path in folder.iterdir()] == ["net.toml"]
+
+
+def test_an_error_of_one_keeps_its_lines(monkeypatch):
+    def refuses(*_):
+        raise everywhere(UsageError(Lines("of another machine:\n  cpu")))
+
+    monkeypatch.setattr(room, "_check", refuses)
+    with pytest.raises(UsageError, match=r"^variant 'bad': of another machine:\n  cpu$"):
+        check_variants(Loopback, [variant("bad")])
 
 
 def test_good_ones_are_checked_on_data_that_are_read_once(monkeypatch):

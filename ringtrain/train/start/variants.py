@@ -57,7 +57,7 @@ def check_variants(connect: Connect, variants: Sequence[Variant]) -> None:
             _check(transport, shared, variant, opened)
         except RingtrainError as error:
             if error.everywhere:
-                raise everywhere(type(error)(f"variant {variant.name!r}: {error}")) from error
+                raise everywhere(type(error)(Lines(f"variant {variant.name!r}: {error}"))) from error
             raise
         transport.close()
     opened.clear()
