@@ -13,6 +13,7 @@ from ringtrain.collectives.execution.fused_plan import (
     two_shot_plan,
 )
 from ringtrain.collectives.proof.shared_memory_proof import verify_fused
+from ringtrain.collectives.shared_memory import fused_plan
 from ringtrain.errors import ScheduleError
 from tests.says import says
 
@@ -31,6 +32,11 @@ def test_sliced_is_fused_and_proved(size):
     for rank, tasks in enumerate(fused.tasks):
         assert [task.add for task in tasks] == [True] * (size - 1) + [False] * (size - 1)
         assert {task.target for task in tasks if not task.add} == {(peer, rank) for peer in range(size) if peer != rank}
+
+
+@pytest.mark.parametrize("size", RANKS)
+def test_the_plan_that_runs_is_proved(size):
+    verify_fused(fused_plan(size))
 
 
 def test_additions_keep_the_order_of_the_schedule():
