@@ -318,8 +318,20 @@ class Transport(ABC):
         """Return one line for the user: the library and its version."""
 
 
-class ForwardingTransport(Transport):
+def _forward(name: str) -> Callable[..., Any]:
+    def call(self: "ForwardingTransport", *arguments: Any, **named: Any) -> Any:
+        return getattr(self._inner, name)(*arguments, **named)
+
+    return call
+
+
+_Untyped: Any = object  # mypy: the methods below are made at run time
+
+
+class ForwardingTransport(Transport, _Untyped):
     """A transport that forwards every call to another one, ``inner``."""
+
+    vars().update({name: _forward(name) for name in (*sorted(Transport.__abstractmethods__), "has_lost")})
 
     def __init__(self, inner: Transport):
         self._inner, self.seat, self.patience, self.links = inner, inner.seat, inner.patience, inner.links
@@ -327,78 +339,3 @@ class ForwardingTransport(Transport):
         self.why_not_fault_tolerant, self.why_not_shared = inner.why_not_fault_tolerant, inner.why_not_shared
         self.activity = inner.activity
         self.why_one_thread, self.world_ranks = inner.why_one_thread, inner.world_ranks
-
-    def has_lost(self) -> bool:
-        return self._inner.has_lost()
-
-    def allocate(self, count: int, dtype: DTypeLike) -> Array:
-        return self._inner.allocate(count, dtype)
-
-    def scratch(self, count: int, dtype: DTypeLike) -> Array:
-        return self._inner.scratch(count, dtype)
-
-    def sends(self, moves: Moves, tag: int) -> Handle:
-        return self._inner.sends(moves, tag)
-
-    def recvs(self, moves: Moves, tag: int) -> Handle:
-        return self._inner.recvs(moves, tag)
-
-    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
-        self._inner.native_allreduce(span, op, source)
-
-    def native_allreduce_start(self, span: Array) -> Handle:
-        return self._inner.native_allreduce_start(span)
-
-    def native_start(self, call: NativeCall) -> Handle:
-        return self._inner.native_start(call)
-
-    def broadcast(self, span: Array, root: int = 0) -> None:
-        self._inner.broadcast(span, root)
-
-    def tag_space(self) -> TagSpace:
-        return self._inner.tag_space()
-
-    def group(self, ranks: Sequence[int], tag: int = 0) -> Transport | None:
-        return self._inner.group(ranks, tag)
-
-    def gather_json(self, value: Any) -> list:
-        return self._inner.gather_json(value)
-
-    def barrier(self) -> None:
-        self._inner.barrier()
-
-    def node_barrier(self) -> None:
-        self._inner.node_barrier()
-
-    def node_window(self, nbytes: int) -> np.ndarray | None:
-        return self._inner.node_window(nbytes)
-
-    def share_mapped(self, array: np.ndarray, path: str, offset: int = 0) -> bool:
-        return self._inner.share_mapped(array, path, offset)
-
-    def unshare_mapped(self, array: np.ndarray) -> None:
-        self._inner.unshare_mapped(array)
-
-    def peer_views(self, span: Array) -> list[Array] | None:
-        return self._inner.peer_views(span)
-
-    def signal_counter(self, tag: int) -> SignalCounter | None:
-        return self._inner.signal_counter(tag)
-
-    def board(self, nbytes: int) -> Rows:
-        return self._inner.board(nbytes)
-
-    def counters(self, count: int) -> Counters:
-        return self._inner.counters(count)
-
-    def service_messages(self) -> ServiceMessages:
-        return self._inner.service_messages()
-
-    def abort(self, code: int) -> None:
-        self._inner.abort(code)
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def describe(self) -> str:
-        return self._inner.describe()
