@@ -45,7 +45,7 @@ def inspect_machine(transport: Transport) -> tuple[dict[str, str], RankLayout]:
     """Return the machine's fingerprint, a text for each of :data:`FIELDS`, and the layout. Collective; the same on all
     ranks.
 
-    The number of cores is the node's, not that of the ranks' bindings.
+    The number of cores is the node's, not the number in the ranks' bindings.
     """
     machine = {
         "cpu": cpu_model(),

@@ -84,7 +84,7 @@ class Table:
         return list(dict.fromkeys((row.dtype, row.op) for row in self.rows))
 
     def group(self, dtype: str, op: str) -> TuningGroup:
-        """Return the measurements of that type and operation; without any, those of the same operation on another type,
+        """Return the measurements of that type and operation; without any, the same operation's on another type,
         or any: the number of bytes matters more than their meaning.
         """
         known = self.groups()

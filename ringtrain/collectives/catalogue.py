@@ -74,7 +74,7 @@ def make_broadcast(name: str, size: int, root: int) -> Schedule:
     """Return the broadcast of ``root``'s buffer by the second half of the schedule ``name``. Raises UsageError."""
     half = _half(name, size, ALL_GATHER, rounded=False)
     shift = root - half.owner(0)
-    return compose.from_root(compose.seated(half, [(rank + shift) % size for rank in range(size)]), root)
+    return compose.from_root(compose.relabelled(half, [(rank + shift) % size for rank in range(size)]), root)
 
 
 def make_by_rank(name: str, size: int, goal: str) -> Schedule:
@@ -87,7 +87,7 @@ def make_by_rank(name: str, size: int, goal: str) -> Schedule:
         raise UsageError(
             f"{name} has no {goal} that gives each of {size} ranks one row: take ring, circulant, sliced or mpi"
         )
-    return compose.seated(half, [owners.index(rank) for rank in range(size)])
+    return compose.relabelled(half, [owners.index(rank) for rank in range(size)])
 
 
 def _plain(name: str) -> Callable[[Topology], Schedule]:
@@ -119,10 +119,10 @@ def check_name(name: str, rounded: bool = False) -> None:
         raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, SCHEDULES)))
     if pair and (kind != "hierarchical" or len(pair) != 2):
         raise UsageError(f"unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
-    places = ((sorted(HALVES), "within nodes"), (sorted(FLAT), "across nodes"))
-    for part, (known, place) in zip(pair, places, strict=False):
+    levels = ((sorted(HALVES), "within nodes"), (sorted(FLAT), "across nodes"))
+    for part, (known, where) in zip(pair, levels, strict=False):
         if part not in known:
-            raise UsageError(f"unknown algorithm {part!r} {place} in {name!r}: {nearest(part, known)}")
+            raise UsageError(f"unknown algorithm {part!r} {where} in {name!r}: {nearest(part, known)}")
     owning = PAIRS[name][1] if name in PAIRS else name.split(":")[-1]
     if rounded and owning not in HALVES:
         raise UsageError(

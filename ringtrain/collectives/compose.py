@@ -9,7 +9,7 @@ from dataclasses import replace
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, Move, Owner, Schedule, Step, without_owner
 
 Span = tuple[int, int]
-Places = Sequence[Sequence[Span]]
+ChunkSpans = Sequence[Sequence[Span]]
 
 
 def all_reduce(name: str, scatter: Schedule, gather: Schedule) -> Schedule:
@@ -44,10 +44,10 @@ def concat(name: str, parts: Sequence[Schedule], goal: str = ALL_REDUCE, owner: 
     return replace(parts[0], name=name, make=steps, max_chunks_sent=wire, goal=goal, owner=owner)
 
 
-def seated(part: Schedule, ranks: Sequence[int]) -> Schedule:
+def relabelled(part: Schedule, ranks: Sequence[int]) -> Schedule:
     """Return the half of an all-reduce with its ranks renamed: rank r of ``part`` is rank ``ranks[r]``."""
-    places = [[(chunk, chunk + 1)] for chunk in range(part.chunks)]
-    embedded = embed(part, ranks, places, part.size, part.chunks)
+    chunk_spans = [[(chunk, chunk + 1)] for chunk in range(part.chunks)]
+    embedded = embed(part, ranks, chunk_spans, part.size, part.chunks)
     return replace(embedded, goal=part.goal, owner=lambda chunk: ranks[part.owner(chunk)])
 
 
@@ -69,46 +69,46 @@ def from_root(gather: Schedule, root: int) -> Schedule:
     return concat(gather.name, [first, gather], ALL_GATHER, lambda chunk: root)
 
 
-def embed(part: Schedule, ranks: Sequence[int], places: Places, size: int, chunks: int) -> Schedule:
+def embed(part: Schedule, ranks: Sequence[int], chunk_spans: ChunkSpans, size: int, chunks: int) -> Schedule:
     """Return ``part``, run by ``ranks`` in a world of ``size`` ranks, whose buffer has ``chunks`` chunks. The other
-    ranks take no part. Chunk c of ``part`` is the world's chunks ``places[c]``: one move becomes several if those are
-    not neighbours, and none if there are none.
+    ranks take no part. Chunk c of ``part`` is the world's chunks ``chunk_spans[c]``: one move becomes several if
+    those are not neighbours, and none if there are none.
     """
-    seats = {rank: seat for seat, rank in enumerate(ranks)}
+    inner_rank = {rank: number for number, rank in enumerate(ranks)}
 
     def moved(moves: tuple[Move, ...]) -> tuple[Move, ...]:
         return tuple(
             Move(ranks[move.peer], start, stop, move.add)
             for move in moves
-            for start, stop in _spans(move, part.chunks, places, chunks)
+            for start, stop in _spans(move, part.chunks, chunk_spans, chunks)
         )
 
     def steps(rank: int) -> Iterator[Step]:
-        if rank in seats:
-            for step in part.make(seats[rank]):
+        if rank in inner_rank:
+            for step in part.make(inner_rank[rank]):
                 yield Step(moved(step.sends), moved(step.recvs))
 
-    widths = [sum(stop - start for start, stop in place) for place in places]
+    widths = [sum(stop - start for start, stop in spans) for spans in chunk_spans]
 
     def wire(rank: int) -> int:
-        if rank not in seats:
+        if rank not in inner_rank:
             return 0
         if min(widths) == max(widths):
-            return widths[0] * part.max_chunks_sent(seats[rank])
+            return widths[0] * part.max_chunks_sent(inner_rank[rank])
         # The bound counts chunks, and here one is wider than another: count the chunks that this rank sends.
         return sum(m.stop - m.start for step in steps(rank) for m in step.sends if m.peer != rank)
 
     return Schedule(part.name, size, chunks, steps, wire)
 
 
-def _spans(move: Move, inner: int, places: Places, chunks: int) -> list[Span]:
+def _spans(move: Move, inner: int, chunk_spans: ChunkSpans, chunks: int) -> list[Span]:
     """Return the spans of a move's chunks in the world, with neighbours joined. ``inner`` and ``chunks``: the number of
     chunks of the part and of the world; scratch stays the same number of buffers further on.
     """
     shift = move.start // inner * chunks
     spans: list[Span] = []
     for chunk in range(move.start, move.stop):
-        for start, stop in places[chunk % inner]:
+        for start, stop in chunk_spans[chunk % inner]:
             if spans and spans[-1][1] == start + shift:
                 start = spans.pop()[0] - shift
             spans.append((start + shift, stop + shift))

@@ -46,10 +46,10 @@ def messages(schedule: Schedule, steps: Steps) -> list[MatchedMessage]:
             for move in step.recvs:
                 recvs[move.peer, rank].append((number, move))
     pairs = sorted({*sends, *recvs})
-    return [message for pair in pairs for message in _meet(schedule, *pair, sends[pair], recvs[pair])]
+    return [message for pair in pairs for message in _matched(schedule, *pair, sends[pair], recvs[pair])]
 
 
-def _meet(schedule: Schedule, source: int, target: int, out: list, into: list) -> list[MatchedMessage]:
+def _matched(schedule: Schedule, source: int, target: int, out: list, into: list) -> list[MatchedMessage]:
     where = f"{schedule!r}, rank {source} to rank {target}"
     if len(out) != len(into):
         raise ScheduleError(f"{where}: {len(out)} sends, {len(into)} receives")

@@ -59,9 +59,9 @@ class OwnCounters(Counters):
     def __init__(self, count: int):
         self._numbers = np.zeros(count)
 
-    def take(self, place: int, amount: float) -> float:
-        before = float(self._numbers[place])
-        self._numbers[place] += amount
+    def take(self, index: int, amount: float) -> float:
+        before = float(self._numbers[index])
+        self._numbers[index] += amount
         return before
 
     def add(self, start: int, values: np.ndarray) -> None:

@@ -27,8 +27,8 @@ class Counters(ABC):
     """
 
     @abstractmethod
-    def take(self, place: int, amount: float) -> float:
-        """Add to the number at ``place`` and return its former value. Each call with the same amount gets a different
+    def take(self, index: int, amount: float) -> float:
+        """Add to the number at ``index`` and return its former value. Each call with the same amount gets a different
         value.
         """
 

@@ -24,7 +24,7 @@ TOKEN_BYTES = 16  # by which a rank finds that it maps its neighbour's array, an
 
 @dataclass(frozen=True, slots=True)
 class SharedArena:
-    """The arrays of the node's ranks: uint8, of one length, by place in the node. ``own`` is the place of this rank."""
+    """The arrays of the node's ranks: uint8, of one length, by local rank. ``own`` is this rank's."""
 
     arrays: Sequence[np.ndarray]
     local_rank: int
@@ -55,20 +55,20 @@ def can_be_shared(array: np.ndarray) -> bool:
 
 
 def without_arena(arenas: Sequence[SharedArena], array: np.ndarray) -> list[SharedArena]:
-    """Return the arenas but that of this rank's ``array``."""
+    """Return the arenas without the arena of this rank's ``array``."""
     at = array_address(array)
     return [arena for arena in arenas if array_address(arena.arrays[arena.local_rank]) != at]
 
 
 class SignalCounter:
     """One counter for every rank of the node. ``sync`` orders this rank's reads and writes of shared memory before it
-    and after it. ``addresses``: of the counters, by place in the node, for compiled code.
+    and after it. ``addresses``: of the counters, by local rank, for compiled code.
     """
 
     def __init__(self, counters: Sequence[np.ndarray], local_rank: int, sync: Callable[[], None]):
         self._count = counters[local_rank].data
         self._others = [counter.data for index, counter in enumerate(counters) if index != local_rank]
-        self._places = [index for index in range(len(counters)) if index != local_rank]
+        self._local_ranks = [index for index in range(len(counters)) if index != local_rank]
         self._sync = sync
         self.addresses = [array_address(counter) for counter in counters]
 
@@ -92,9 +92,9 @@ class SignalCounter:
         return True
 
     def late(self) -> list[int]:
-        """Return the places of the ranks that have not."""
+        """Return the local ranks that have not."""
         count = self._count[0]
-        return [index for index, other in zip(self._places, self._others, strict=True) if other[0] < count]
+        return [index for index, other in zip(self._local_ranks, self._others, strict=True) if other[0] < count]
 
 
 class SignalCounters:

@@ -8,7 +8,7 @@ from ringtrain.transport.buffers import Raw, as_bytes
 
 class LinkTraffic:
     """The counter. ``between_bytes``: bytes of all started messages to ranks of other nodes than ``neighbours``.
-    ``whole``: of the world of which this is a group: it counts these messages, too.
+    ``whole``: the traffic of the world that this group is a part of: it counts these messages, too.
     """
 
     def __init__(self, neighbours: Collection[int], whole: "LinkTraffic | None" = None):

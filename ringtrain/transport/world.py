@@ -37,7 +37,7 @@ def connect(allocate=None, comm=None) -> Transport:
     """This process's end of the world: messages over MPI if one can be loaded, else a world of one rank.
 
     allocate: allocate(count, dtype) makes the arena's memory; the default is host memory, shared by the node
-    comm:     an mpi4py intracommunicator, of which a duplicate becomes the world
+    comm:     an mpi4py intracommunicator, whose duplicate becomes the world
 
     Raises UsageError, with advice, if a launcher started several ranks that cannot find one another, and if ``comm`` is
     not an intracommunicator. Raises RankLostError if a rank dies meanwhile and the MPI reports it.

@@ -46,11 +46,11 @@ def canonical_reduce_scatter(size: int, shards: int) -> Schedule:
     brought = [partials(rank, size, shards) for rank in range(size)]
 
     def steps(rank: int) -> Iterator[Step]:
-        places, others = _places(rank, brought), sliced.others(rank, size)
+        chunks, others = _partial_chunks(rank, brought), sliced.others(rank, size)
         if others:
             sends = (_one(peer, number * size + peer) for peer in others for number in _inputs(brought[rank]))
-            yield Step(tuple(sends), tuple(_one(peer, at) for peer in others for at in places[peer]))
-        yield from _additions(rank, brought, places, shards)
+            yield Step(tuple(sends), tuple(_one(peer, at) for peer in others for at in chunks[peer]))
+        yield from _additions(rank, brought, chunks, shards)
 
     return Schedule(
         f"{NAME}-reduce-scatter",
@@ -73,26 +73,26 @@ def _inputs(nodes: list[Node]) -> list[int]:
     return [*range(1, len(nodes)), 0]
 
 
-def _places(rank: int, brought: list[list[Node]]) -> list[list[int]]:
+def _partial_chunks(rank: int, brought: list[list[Node]]) -> list[list[int]]:
     """Return the chunks that hold the partials of all ranks on ``rank``, for its own slice: its own partials in its
-    input arrays, those of others behind them in scratch.
+    input arrays, other ranks' partials behind them in scratch.
     """
-    size, at, places = len(brought), len(brought[rank]), []
+    size, at, chunks = len(brought), len(brought[rank]), []
     for source, nodes in enumerate(brought):
         if source == rank:
-            places.append([number * size + rank for number in _inputs(nodes)])
+            chunks.append([number * size + rank for number in _inputs(nodes)])
         else:
-            places.append([(at + i) * size + rank for i in range(len(nodes))])
+            chunks.append([(at + i) * size + rank for i in range(len(nodes))])
             at += len(nodes)
-    return places
+    return chunks
 
 
-def _additions(rank: int, brought: list[list[Node]], places: list[list[int]], shards: int) -> Iterator[Step]:
+def _additions(rank: int, brought: list[list[Node]], chunks: list[list[int]], shards: int) -> Iterator[Step]:
     """Yield the additions one after another, from the first shard on, each as soon as the tree allows it. A sum lies in
     the chunk of its left half, or in the buffer, if one half lies there.
     """
     sums: list[tuple[Node, int]] = []
-    for node, at in zip(chain(*brought), chain(*places), strict=True):
+    for node, at in zip(chain(*brought), chain(*chunks), strict=True):
         while sums and are_siblings(sums[-1][0], node, shards):
             (start, _), left = sums.pop()
             source, target = (left, at) if at == rank else (at, left)

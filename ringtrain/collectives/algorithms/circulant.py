@@ -11,7 +11,7 @@ is cut into p chunks; rank r counts them from its own, so that its i-th chunk is
     s' - s - 1. It is done with the chunks that it has sent: s chunks are left. At the end one chunk is left, chunk r,
     summed over all ranks.
 2.  All-gather, the same steps back, s = 1 first: rank r sends its chunks 0 to s' - s - 1, which are final, to rank
-    r - s, and overwrites its chunks s to s' - 1 by those of rank r + s.
+    r - s, and overwrites its chunks s to s' - 1 by the same chunks of rank r + s.
 
 Five ranks, the reduce-scatter on rank 0::
 

@@ -23,7 +23,7 @@ Six ranks::
 
 Which step does an edge use? Edges have two colours, so that the two edges from a rank's children differ, and the two to
 its parents differ; such a colouring exists, since at most two edges meet on each side. Edges of one colour are used in
-even steps, those of the other in odd steps: a rank never receives two segments at once, nor sends two.
+even steps, the other colour's in odd steps: a rank never receives two segments at once, nor sends two.
 
 Each segment's sum is made once, on a root, and then copied, so that all ranks hold the same bits.
 

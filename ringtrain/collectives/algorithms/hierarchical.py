@@ -1,9 +1,9 @@
 """The hierarchical all-reduce: first within nodes, then across nodes, then within again. The bytes on a node's network
 interface do not grow with the ranks in the node.
 
-Steps: those of the inner reduce-scatter, of the outer all-reduce and of the inner all-gather. Bytes, for m nodes of g
-ranks with rings in both places: a rank sends 2(g - 1)/g · n within its node and 2(m - 1)/m · n/g to other nodes, so
-that an interface carries 2(m - 1)/m · n.
+Steps: as many as the inner reduce-scatter, the outer all-reduce and the inner all-gather have together. Bytes, for m
+nodes of g ranks with rings at both levels: a rank sends 2(g - 1)/g · n within its node and 2(m - 1)/m · n/g to other
+nodes, so that an interface carries 2(m - 1)/m · n.
 
 The buffer is cut into slices, as many as the widest node's reduce-scatter has chunks: g, for most algorithms.
 
@@ -51,7 +51,7 @@ def hierarchical(name: str, topology: Topology, inner: tuple[Builder, Builder], 
 
     def within(parts: Sequence[Schedule]) -> list[Schedule]:
         return [
-            embed(part, ranks, _places(part, slices, across.chunks), topology.size, chunks)
+            embed(part, ranks, _chunk_spans(part, slices, across.chunks), topology.size, chunks)
             for part, ranks in zip(parts, topology.nodes, strict=True)
         ]
 
@@ -60,8 +60,8 @@ def hierarchical(name: str, topology: Topology, inner: tuple[Builder, Builder], 
             ranks[part.owner(_chunk_of(number, part))] for part, ranks in zip(scatters, topology.nodes, strict=True)
         ]
         first = number * across.chunks
-        places = [[(first + i, first + i + 1)] for i in range(across.chunks)]
-        return embed(across, carriers, places, topology.size, chunks)
+        spans = [[(first + i, first + i + 1)] for i in range(across.chunks)]
+        return embed(across, carriers, spans, topology.size, chunks)
 
     return concat(name, within(scatters) + [between(number) for number in range(slices)] + within(gathers))
 
@@ -73,9 +73,9 @@ def _chunk_of(number: int, part: Schedule) -> int:
     return sorted(range(part.chunks), key=part.owner)[number % part.chunks]
 
 
-def _places(part: Schedule, slices: int, width: int) -> list[list[tuple[int, int]]]:
+def _chunk_spans(part: Schedule, slices: int, width: int) -> list[list[tuple[int, int]]]:
     """Return, for each chunk of a node's schedule, the spans of its slices, each ``width`` chunks of the whole."""
-    places: list[list[tuple[int, int]]] = [[] for _ in range(part.chunks)]
+    spans: list[list[tuple[int, int]]] = [[] for _ in range(part.chunks)]
     for number in range(slices):
-        places[_chunk_of(number, part)].append((number * width, (number + 1) * width))
-    return places
+        spans[_chunk_of(number, part)].append((number * width, (number + 1) * width))
+    return spans

@@ -23,7 +23,7 @@ Ranks outside the tree take no part: they have no gradients to give, and need no
 Steps: one more than the rank has children. Bytes: each rank but the root sends n; the root sends n for each of its
 children.
 
-Source: textbook; the tree by nodes is that of CaffeOnSpark's leaders.
+Source: textbook; the tree by nodes is CaffeOnSpark's tree of leaders.
 """
 
 from collections.abc import Iterator, Sequence

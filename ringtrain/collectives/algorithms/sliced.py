@@ -39,9 +39,9 @@ def reduce_scatter(size: int) -> Schedule:
 
     def steps(rank: int) -> Iterator[Step]:
         peers = others(rank, size)
-        places = [(peer, _place(peer, rank, size)) for peer in peers]
+        chunks = [(peer, _scratch_chunk(peer, rank, size)) for peer in peers]
         if peers:
-            yield Step(_slices(peers, peers), tuple(Move(peer, at, at + 1) for peer, at in places))
+            yield Step(_slices(peers, peers), tuple(Move(peer, at, at + 1) for peer, at in chunks))
         yield from _additions(rank, size)
 
     return _half("sliced-reduce-scatter", size, steps, REDUCE_SCATTER)
@@ -71,7 +71,7 @@ def _slices(peers: list[int], slices: list[int]) -> tuple[Move, ...]:
     return tuple(Move(peer, slice_index, slice_index + 1) for peer, slice_index in zip(peers, slices, strict=True))
 
 
-def _place(source: int, rank: int, size: int) -> int:
+def _scratch_chunk(source: int, rank: int, size: int) -> int:
     """Return the chunk in which ``rank`` keeps the contribution of ``source`` to its slice: its own lies in the buffer,
     others lie in scratch.
     """
@@ -91,6 +91,6 @@ def _additions(rank: int, size: int) -> Iterator[Step]:
 
 
 def _addition(left: int, right: int, width: int, rank: int, size: int) -> tuple[Move, Move]:
-    a, b = (_place(rank if first <= rank < first + width else first, rank, size) for first in (left, right))
+    a, b = (_scratch_chunk(rank if first <= rank < first + width else first, rank, size) for first in (left, right))
     source, target = (a, b) if b == rank else (b, a)
     return Move(rank, source, source + 1), Move(rank, target, target + 1, add=True)

@@ -29,8 +29,8 @@ class TimedMessage:
 
 
 def timed_steps(rank: int, entries: Iterable[TimedMessage]) -> Iterator[Step]:
-    """Yield the steps of ``rank``. ``entries`` are the messages of this rank; those of one pair and one time have the
-    same order on both ranks.
+    """Yield the steps of ``rank``. ``entries`` are the messages of this rank; messages of one pair and one time have
+    the same order on both ranks.
     """
     for _, group in groupby(sorted(entries, key=lambda entry: entry.time), key=lambda entry: entry.time):
         together = list(group)

@@ -338,8 +338,8 @@ def _views(
     arrays = [*inputs, *scratch]
 
     def elements(start: int, stop: int) -> Array:
-        place = min(start // count, len(inputs))
-        return arrays[place][start - place * count : stop - place * count]
+        number = min(start // count, len(inputs))
+        return arrays[number][start - number * count : stop - number * count]
 
     def message(task: Task) -> Array:
         if task.slot >= 0:

@@ -41,7 +41,7 @@ def make_mapped(
 ) -> Reduction:
     """Return the all-reduce of one buffer by a two-shot plan. Collective over the node.
 
-    views:   the buffer on every rank of the node, by place (:meth:`Transport.peer_views`)
+    views:   the buffer on every rank of the node, by local rank (:meth:`Transport.peer_views`)
     counter: signal counter, used only here at the time
     op:      sum, max or min
     dtype:   one of :data:`ringtrain.ops.cpu.mapped.TYPES`
@@ -183,7 +183,7 @@ def spans(count: int, chunks: int) -> list[tuple[int, int]]:
 
 def device_operations(device: ReductionDevice, fused: TwoShotPlan, rank: int, at: Callable[[Place], Array]) -> Work:
     """Return the tasks on a device: one operation if the plan adds one contribution after another; otherwise one for
-    each addition, of which the last writes the sum to all targets. ``at(place)``: the elements of the chunk there.
+    each addition; the last writes the sum to all targets. ``at(chunk)``: the elements of the chunk there.
     """
     if is_one_pass(fused, rank):
         inputs = [at((source, rank)) for source in addition_order(fused, rank)]

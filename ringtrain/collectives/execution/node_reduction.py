@@ -72,4 +72,4 @@ class NodeReduction(Reduction):
 def awaited_ranks(transport: Transport, counter: SignalCounter) -> str:
     """Return the name of the ranks of the node that have not advanced as often as this one."""
     names = transport.world_ranks
-    return peers([names[transport.neighbours[place]] for place in counter.late()])
+    return peers([names[transport.neighbours[local_rank]] for local_rank in counter.late()])

@@ -85,7 +85,7 @@ class TaskGraph:
 
 
 class BufferLayout:
-    """The positions of chunks: those of the buffer and of the further ``inputs`` first, then the scratch chunks that
+    """The positions of chunks: first the buffer's and the further ``inputs``' chunks, then the scratch chunks that
     these steps use, one after the other.
     """
 

@@ -94,7 +94,7 @@ def make_pipeline(
 
     fused:      the plan of this rank's node
     outer:      an all-reduce of one rank of each node, in their order
-    peer_views: the buffer on every rank of the node, by place
+    peer_views: the buffer on every rank of the node, by local rank
     wire:       packs the messages between nodes
     device:     adds, if the views lie outside host memory
     """
@@ -109,8 +109,8 @@ def make_pipeline(
         order, summed = addition_order(fused, local_rank), views[local_rank]
         additions = sum_into(device, [views[source] for source in order], [summed])
         copies = sum_into(device, [summed], [views[target] for target in order if target != local_rank])
-    seats = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]
-    schedule = embed(outer, segment.carriers, seats, transport.size, outer.chunks)
+    chunk_spans = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]
+    schedule = embed(outer, segment.carriers, chunk_spans, transport.size, outer.chunks)
     messages = Execution(schedule, transport, views[local_rank], combine, segment.tag, segment_bytes, device, wire=wire)
     return SegmentPipeline(additions, messages, copies)
 

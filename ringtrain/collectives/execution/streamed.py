@@ -44,7 +44,7 @@ class StreamVariant:
 class StreamWindow:
     """The slots of the ranks of a node. Collective to make.
 
-    memory:  the memory of each rank of the node, by place; None if they share none
+    memory:  the memory of each rank of the node, by local rank; None if they share none
     running: the reductions that are started, in their order
     """
 
@@ -138,7 +138,7 @@ class Streamed(Reduction):
         self._array: weakref.ref | None = None
 
     def bind(self, source: np.ndarray, target: np.ndarray, array: weakref.ref | None = None) -> None:
-        """Set the arrays of the next run, of which each is contiguous: they may be the same one.
+        """Set the arrays of the next run: each is contiguous, and they may be the same one.
 
         array: the array whose memory they are, which is kept only while a run needs it; None: both are kept
         """

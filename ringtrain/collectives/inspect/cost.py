@@ -6,9 +6,9 @@ sender, its receiver and, between nodes, both nodes' network interfaces for ``o 
 and receives one at a time, and does both at once; so does an interface, which the ranks of a node share.
 
 A rank continues with its next step when this one is done. Execution forgets steps, and overlaps the segments of one
-with those of the next; to model this, pass a schedule of
-:func:`ringtrain.collectives.algorithms.pipelined.pipelined`. Messages are served first come, first served, those of one
-step in the order in which the step names them.
+with the next step's; to model this, pass a schedule of
+:func:`ringtrain.collectives.algorithms.pipelined.pipelined`. Messages are served first come, first served,
+messages of one step in the order in which the step names them.
 
 Source: Hockney, Parallel Computing 1994 (alpha, beta); Alexandrov et al., LogGP, SPAA 1995 (o, and the gap that
 messages of one port keep).

@@ -16,7 +16,7 @@ PER_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")  # srun's --gpus-per-task a
 
 def device_names(environ: Mapping[str, str]) -> str:
     """Return this process's variables for visible devices as text: equal texts mean equal devices on one node."""
-    if read_launch(environ).by == "srun":  # under mpirun they are those of its daemons
+    if read_launch(environ).by == "srun":  # under mpirun its daemons' variables stand there
         for name in PER_TASK:
             if environ.get(name, "none") != "none":
                 return f"{name}={environ[name]} of task {environ.get('SLURM_PROCID')}"

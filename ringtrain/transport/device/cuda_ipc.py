@@ -26,7 +26,7 @@ from ringtrain.errors import DeviceError, StalledError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
-TAG = (1 << 14) - 1  # of the signal counter by which ranks meet: after the tags of reductions
+TAG = (1 << 14) - 1  # of the signal counter by which ranks wait for one another: after the tags of reductions
 ROW_BYTES = 2048  # of a rank's message to the others
 ALLOCATION_BYTES = 2 << 20  # CUDA cuts smaller allocations from one block, and would share, and open, that
 BARRIER_S = 120.0
@@ -60,7 +60,7 @@ def grown(nbytes: int) -> int:
 class SharedAllocation:
     """One allocation of every rank of the node.
 
-    arrays: uint8 arrays of one length, by place in the node; ``local_rank`` is this rank's place
+    arrays: uint8 arrays of one length, by local rank; ``local_rank`` is this rank's
     names:  the names of the others' allocations
     """
 
@@ -116,8 +116,8 @@ class CudaIpc:
         return why
 
     def peer_views(self, span: Array) -> list[Array] | None:
-        """Return the span's elements on every rank of the node, by place, its own included; None if it does not lie in
-        memory of :meth:`share`.
+        """Return the span's elements on every rank of the node, by local rank, its own included; None if it does not
+        lie in memory of :meth:`share`.
         """
         if self._transport.local_size == 1:
             return [span]
@@ -160,14 +160,14 @@ class CudaIpc:
         """Return the arrays, the names that were opened for them, and the error."""
         arrays: list = []
         opened: list[bytes] = []
-        for place, name in enumerate(names):
-            if place == self._local_rank:
+        for local_rank, name in enumerate(names):
+            if local_rank == self._local_rank:
                 arrays.append(memory)
                 continue
             try:
                 arrays.append(self._opened.open(name, memory.size))
             except (DeviceError, OSError) as error:
-                owner = peers([self._transport.neighbours[place]])
+                owner = peers([self._transport.neighbours[local_rank]])
                 return arrays, opened, f"memory of {owner} cannot be opened: {error}"
             opened.append(name)
         return arrays, opened, ""
@@ -184,7 +184,7 @@ class CudaIpc:
             self._opened.close(name)
 
     def _tell(self, row: dict, what: str) -> list[dict]:
-        """Return every rank's row, by place."""
+        """Return every rank's row, by local rank."""
         row["error"] = row["error"][: ROW_BYTES // 8]  # JSON takes up to six bytes a character
         text = json.dumps(row).encode()
         self._board[self._local_rank] = np.frombuffer(text.ljust(ROW_BYTES), np.uint8)
@@ -195,7 +195,7 @@ class CudaIpc:
 
     def _barrier(self, what: str) -> None:
         def awaited() -> str:
-            late = peers(self._transport.neighbours[place] for place in self._counter.late())
+            late = peers(self._transport.neighbours[local_rank] for local_rank in self._counter.late())
             return f"{late} to {what}"
 
         self._counter.advance()
@@ -224,11 +224,11 @@ class CudaIpc:
         return why
 
     def _read(self, views: list) -> str:
-        for place, view in enumerate(views):
-            if not (self._download(view) == 1 + place % 250).all():
+        for local_rank, view in enumerate(views):
+            if not (self._download(view) == 1 + local_rank % 250).all():
                 return (
-                    f"memory of {peers([self._transport.neighbours[place]])} was opened, but its bytes differ from "
-                    "those of its owner"
+                    f"memory of {peers([self._transport.neighbours[local_rank]])} was opened, but its bytes differ "
+                    "from its owner's"
                 )
         return ""
 
@@ -241,7 +241,7 @@ class CudaIpc:
 
     def _written(self, views: list) -> str:
         values = self._download(views[self._local_rank])[: len(views)]
-        late = [place for place in range(len(views)) if values[place] != 255 - place % 250]
+        late = [local_rank for local_rank in range(len(views)) if values[local_rank] != 255 - local_rank % 250]
         return (
             f"writes of {peers(self._transport.neighbours[p] for p in late)} to this rank's memory did not arrive"
             if late

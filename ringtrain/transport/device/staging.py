@@ -6,7 +6,7 @@ segments, so that one segment is copied while another travels:
     device ──copy──► host buffer ──message──► host buffer ──copy──► device
           segment 2                segment 1               segment 0
 
-Messages of one peer and tag match first in, first out. So all of them, also those of host memory, share one queue, a
+Messages of one peer and tag match first in, first out. So all of them, also messages of host memory, share one queue, a
 *channel*, which hands them to the inner transport in the order of their starts, in any order of the copies' ends.
 
 A *host buffer* is host memory with a message prepared on it. A channel has a few of each length, for all of its

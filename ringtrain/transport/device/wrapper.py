@@ -46,7 +46,7 @@ class DeviceTransport(ForwardingTransport):
     way: :data:`DIRECT` hands their addresses to the MPI, :data:`STAGED` copies them through pinned host memory. Host
          arrays go the same way as without a device
     ipc: maps the allocations of the node's ranks on all of them; None: nothing is mapped
-    engine: of the world of which this is a group: a wait in either progresses the messages of both
+    engine: the copy engine of the world that this group is a part of: a wait in either progresses the messages of both
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class DeviceTransport(ForwardingTransport):
         return None if inner is None else DeviceTransport(inner, self._runtime, self._way, engine=self._engine)
 
     # ── collectives ───────────────────────────────────────────────────────────────────────────────────────
-    def _meet(self) -> None:
+    def _wait_for_all(self) -> None:
         """Wait for all ranks before a blocking collective, and progress messages meanwhile: a rank that waits for a
         segment which another rank has yet to hand to the MPI would not come. All-reduces that were started keep their
         order.
@@ -108,15 +108,15 @@ class DeviceTransport(ForwardingTransport):
         self._hand_over()
         if self._staged and self.size > 1:
             handle = self._inner.native_allreduce_start(np.zeros(1))
-            meeting = PollingHandle(handle, self._engine, self.patience)
-            wait_for(meeting.test, FOREVER_S, lambda: "all ranks to meet", patience=self.patience)
+            all_ranks = PollingHandle(handle, self._engine, self.patience)
+            wait_for(all_ranks.test, FOREVER_S, lambda: "all ranks to come", patience=self.patience)
 
     def _hand_over(self) -> None:
         self._engine.settle()
         self._sums.begin_all()
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        self._meet()
+        self._wait_for_all()
         if isinstance(span, np.ndarray):
             self._inner.native_allreduce(span, op, source)
         else:
@@ -129,7 +129,7 @@ class DeviceTransport(ForwardingTransport):
         return self._sums.started(span)
 
     def broadcast(self, span, root: int = 0) -> None:
-        self._meet()
+        self._wait_for_all()
         if isinstance(span, np.ndarray):
             self._inner.broadcast(span, root)
             return
@@ -147,11 +147,11 @@ class DeviceTransport(ForwardingTransport):
         self._engine.pinned.give(memory)
 
     def gather_json(self, value) -> list:
-        self._meet()
+        self._wait_for_all()
         return self._inner.gather_json(value)
 
     def barrier(self) -> None:
-        self._meet()
+        self._wait_for_all()
         self._inner.barrier()
 
     def node_barrier(self) -> None:
@@ -167,11 +167,11 @@ class DeviceTransport(ForwardingTransport):
         return None if self._ipc is None else self._ipc.peer_views(span)
 
     def board(self, nbytes: int) -> Rows:
-        self._meet()
+        self._wait_for_all()
         return self._inner.board(nbytes)
 
     def counters(self, count: int) -> Counters:
-        self._meet()
+        self._wait_for_all()
         return self._inner.counters(count)
 
     def _poll(self) -> None:

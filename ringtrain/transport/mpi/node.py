@@ -90,12 +90,12 @@ def _has_room(nbytes: int) -> bool:
 
 
 def window_arrays(window, node_comm, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Return the uint8 arrays in the window, of these sizes in bytes, by place in the node. Each rank zeroes its own,
+    """Return the uint8 arrays in the window, of these sizes in bytes, by local rank. Each rank zeroes its own,
     so that its pages lie near it. Collective over ``node_comm``.
     """
     arrays = [
-        np.frombuffer(window.Shared_query(place)[0], np.uint8, nbytes) if nbytes else np.zeros(0, np.uint8)
-        for place, nbytes in enumerate(sizes)
+        np.frombuffer(window.Shared_query(local_rank)[0], np.uint8, nbytes) if nbytes else np.zeros(0, np.uint8)
+        for local_rank, nbytes in enumerate(sizes)
     ]
     arrays[node_comm.rank][:] = 0
     node_comm.Barrier()

@@ -48,12 +48,12 @@ class NodeSharedMemory:
 
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
         """Return zeroed memory, shared if the system has shared memory. Collective."""
-        nbytes, place = count * np.dtype(dtype).itemsize, self._node_comm.rank
+        nbytes, local_rank = count * np.dtype(dtype).itemsize, self._node_comm.rank
         arrays = self._share([nbytes] * self._node_comm.size) if self._shares and nbytes else None
         if arrays is None:
             return self.scratch(count, dtype)
-        self.arenas.append(SharedArena(arrays, place))
-        return arrays[place].view(dtype)
+        self.arenas.append(SharedArena(arrays, local_rank))
+        return arrays[local_rank].view(dtype)
 
     def share_mapped(self, array: np.ndarray, path: str, offset: int) -> bool:
         """As :meth:`ringtrain.transport.base.Transport.share_mapped`."""
@@ -80,7 +80,7 @@ class NodeSharedMemory:
         self._windows = []
 
     def _share(self, sizes: Sequence[int]) -> list[np.ndarray] | None:
-        """Return arrays of these sizes in bytes, by place in the node, that all of its ranks read and write."""
+        """Return arrays of these sizes in bytes, by local rank, that all of its ranks read and write."""
         if self._tolerant:
             with naming_peers("sharing memory", self._comm):
                 return shared_arrays(self._node_comm, sizes)
@@ -99,7 +99,7 @@ class NodeSharedMemory:
 
 
 def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
-    """Return uint8 arrays of these sizes in bytes, by place in the node, zeroed, each at the start of a page; None if
+    """Return uint8 arrays of these sizes in bytes, by local rank, zeroed, each at the start of a page; None if
     any rank cannot have them.
     """
     starts = _starts(sizes)
@@ -125,7 +125,7 @@ def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
 def mapped_arrays(
     node_comm, array: np.ndarray, path: str, offset: int, sync: Callable[[], None]
 ) -> list[np.ndarray] | None:
-    """Return the arrays of the node's ranks as bytes, by place in the node, each of which lies in a shared mapping of
+    """Return the arrays of the node's ranks as bytes, by local rank. Each array lies in a shared mapping of
     the file ``path`` from byte ``offset`` on; None if any rank cannot map them all. Collective over ``node_comm``.
 
     A path may name another file in another process, as /proc does in containers, and an array may lie in a private
@@ -136,8 +136,8 @@ def mapped_arrays(
     maps: list[np.ndarray] = []
     if memory.size and {nbytes for _, _, nbytes in offers} == {memory.size}:
         opened = [
-            open_bytes(path, offset, memory.size, allocate=place == node_comm.rank)
-            for place, (path, offset, _) in enumerate(offers)
+            open_bytes(path, offset, memory.size, allocate=local_rank == node_comm.rank)
+            for local_rank, (path, offset, _) in enumerate(offers)
         ]
         maps = [each for each in opened if each is not None]
     kept, token = memory[:TOKEN_BYTES].copy(), np.frombuffer(secrets.token_bytes(TOKEN_BYTES), np.uint8)
@@ -149,7 +149,9 @@ def mapped_arrays(
     node_comm.Allreduce(MPI.IN_PLACE, everywhere, MPI.MIN)  # all have looked
     check_arrivals(node_comm)
     memory[:TOKEN_BYTES] = kept
-    return [memory if place == node_comm.rank else each for place, each in enumerate(maps)] if everywhere[0] else None
+    if not everywhere[0]:
+        return None
+    return [memory if local_rank == node_comm.rank else each for local_rank, each in enumerate(maps)]
 
 
 def _mapped(node_comm, nbytes: int) -> Memfd | None:

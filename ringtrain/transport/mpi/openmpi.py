@@ -102,7 +102,7 @@ def _tool_variable(library: Path, name: bytes) -> _ToolVariable | None:
     index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     level = ctypes.c_int()
     mpi.MPI_Query_thread(ctypes.byref(level))
-    # Open MPI takes the level that is asked for here as that of the whole MPI: less would forbid threads from now on.
+    # Open MPI takes the level that is asked for here as the whole MPI's level: less would forbid threads from now on.
     begun = mpi.MPI_T_init_thread(level, ctypes.byref(ctypes.c_int())) == 0
     if not begun or mpi.MPI_T_cvar_get_index(name, ctypes.byref(index)) != 0:
         return None

@@ -33,9 +33,9 @@ class RmaCounters(Counters):
         self._old = np.zeros(1)
         self.clear()
 
-    def take(self, place: int, amount: float) -> float:
+    def take(self, index: int, amount: float) -> float:
         with _telling():
-            self._window.Fetch_and_op(np.array([amount], np.float64), self._old, 0, place, MPI.SUM)
+            self._window.Fetch_and_op(np.array([amount], np.float64), self._old, 0, index, MPI.SUM)
             self._window.Flush(0)
         return float(self._old[0])
 

@@ -35,7 +35,7 @@ from ringtrain.transport.mpi.requests import has_lost
 REJOIN_S = 120.0  # for the survivors to find one another; only the start of a Python takes a second
 SPAWNS = 2  # after so many failed starts of replacements the survivors continue without
 CALM_S = 0.25  # deaths come in numbers, as where memory runs out; Open MPI's launcher may crash by one while it spawns
-LAST = 1 << 20  # a place after those of all survivors
+LAST = 1 << 20  # a key after all survivors' keys
 _ABANDONED: list = []  # see abandon()
 Value = TypeVar("Value")
 
@@ -66,9 +66,9 @@ class Intercommunicator:
         merged.Set_errhandler(MPI.ERRORS_RETURN)
         self._inter, self.merged, self._comms = inter, merged, []
 
-    def world(self, place: int) -> Messages:
-        """A world of all these processes, in the order of ``place``. Collective."""
-        self._comms.append(self.merged.Split(0, place))
+    def world(self, key: int) -> Messages:
+        """A world of all these processes, in the order of ``key``. Collective."""
+        self._comms.append(self.merged.Split(0, key))
         return Messages(self._comms[-1], {})
 
     def take_down(self) -> None:
@@ -110,8 +110,8 @@ def survive(
                 if bridge is None:
                     continue
             ranked = sorted(survivors, key=order)
-            place = [other["rank"] for other in ranked].index(old.rank)
-            world = _world_of(comm, bridge, place)
+            key = [other["rank"] for other in ranked].index(old.rank)
+            world = _world_of(comm, bridge, key)
             if world is not None:
                 lost = set(range(old.size)) - {other["rank"] for other in ranked}
                 return RecoveredWorld(world, tuple(sorted(lost)), tuple(ranked), world.size - comm.size, bridge)
@@ -156,11 +156,11 @@ def _gathered(comm, facts: dict) -> list[dict]:
     return [json.loads(text) for text in gather_text(comm, json.dumps(facts))]
 
 
-def _world_of(comm, bridge: Intercommunicator | None, place: int) -> Messages | None:
+def _world_of(comm, bridge: Intercommunicator | None, key: int) -> Messages | None:
     """A world of the survivors and of the replacements beyond the bridge; None if any rank fails."""
     if bridge is None:
-        return _settled(comm, lambda: Messages(comm.Split(0, place), {}))
-    return _settled(bridge.merged, lambda: bridge.world(place))
+        return _settled(comm, lambda: Messages(comm.Split(0, key), {}))
+    return _settled(bridge.merged, lambda: bridge.world(key))
 
 
 def _bridged(comm, command: Sequence[str], count: int) -> Intercommunicator | None:
