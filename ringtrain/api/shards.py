@@ -9,9 +9,9 @@ import numpy as np
 from ringtrain.collectives.algorithms.canonical import NAME, canonical
 from ringtrain.collectives.algorithms.shards import Node, folds
 from ringtrain.collectives.execution.execute import Execution, segment_for
-from ringtrain.collectives.execution.fused_plan import canonical_plan
-from ringtrain.collectives.execution.mapped import Mapped
-from ringtrain.collectives.execution.reduction import Combine, Reduction
+from ringtrain.collectives.execution.mapped import make_mapped
+from ringtrain.collectives.execution.node_program import canonical_program
+from ringtrain.collectives.execution.reduction import HOST, Combine, Reduction
 from ringtrain.collectives.shared_memory import MAPPED, unavailable
 from ringtrain.transport.base import Transport
 
@@ -41,7 +41,8 @@ def canonical_reduction(
     counter = transport.signal_counter(tag)
     if size > 1 and unavailable(transport, first, MAPPED, [tag]) is None and counter is not None:
         views = [transport.peer_views(array) or [] for array in inputs]
-        reduction = Mapped(canonical_plan(size, shards), transport, views[0], counter, op, dtype, views[1:])
+        program = canonical_program(size, shards)
+        reduction = make_mapped(program, transport, views[0], counter, op, dtype, HOST, views[1:])
         reduction.algorithm = NAME
         return reduction
     schedule = canonical(size, shards)

@@ -11,7 +11,7 @@ from ringtrain.collectives.algorithms.canonical import canonical
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.algorithms.shards import partials
 from ringtrain.collectives.catalogue import GOALS, SCHEDULES, make_schedule
-from ringtrain.collectives.execution.fused_plan import canonical_plan
+from ringtrain.collectives.execution.node_program import canonical_program
 from ringtrain.collectives.inspect.cost import MOST_RANKS as MOST_COSTED
 from ringtrain.collectives.inspect.cost import Fabric, least_s, schedule_cost
 from ringtrain.collectives.inspect.draw import MOST_RANKS as MOST_DRAWN
@@ -209,7 +209,7 @@ def _proved(schedule, rounded: bool, shards: int):
     if rounded:
         raise UsageError(f"--shards {shards} adds gradients without rounding: leave --rounded out")
     if schedule.name == CANONICAL:  # in shared memory it is another plan
-        addition_order.prove_fused(canonical_plan(schedule.size, shards), shards)
+        addition_order.prove_node_program(canonical_program(schedule.size, shards), shards)
     return addition_order.prove(schedule, shards)
 
 

@@ -9,8 +9,8 @@ from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
-from ringtrain.collectives.execution.fused_plan import TwoShotPlan, one_pass_plan, two_shot_plan
 from ringtrain.collectives.execution.mapped import AT_ONCE, make_mapped, on_host
+from ringtrain.collectives.execution.node_program import NodeProgram, one_pass_program, two_shot_program
 from ringtrain.collectives.execution.reduction import Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.execution.routed import LEAST_BYTES, Routed, make_pipeline, slice_segments
 from ringtrain.collectives.topology import Topology, topology_from_nodes
@@ -66,15 +66,15 @@ def prepare_shared(
     counter, views = transport.signal_counter(tag), transport.peer_views(buffer)
     if why is not None or counter is None or views is None:
         raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
-    fused = fused_plan(transport.local_size) if on_host(views) else one_pass_plan(transport.local_size)
+    program = node_program(transport.local_size) if on_host(views) else one_pass_program(transport.local_size)
     if transport.nodes == 1:
         if why := not_added(dtype):
             raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
-        return make_mapped(fused, transport, views, counter, op, dtype, device)
+        return make_mapped(program, transport, views, counter, op, dtype, device)
     outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes, rounded=wire is not None)
     least = LEAST_BYTES // buffer.dtype.itemsize
     pipelines = [
-        make_pipeline(segment, fused, outer, transport, views, combine, segment_bytes, wire, device)
+        make_pipeline(segment, program, outer, transport, views, combine, segment_bytes, wire, device)
         for segment in slice_segments(topology_of(transport), transport.rank, buffer.size, least, tag)
     ]
     return Routed(pipelines, transport, counter, device)
@@ -126,9 +126,9 @@ def or_nearest_over_messages(
 
 
 @cache
-def fused_plan(size: int) -> TwoShotPlan:
-    """Return the two-shot plan for the ``size`` ranks of one node, with as many chunks."""
-    return two_shot_plan("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
+def node_program(size: int) -> NodeProgram:
+    """Return the two-shot program for the ``size`` ranks of one node, with as many chunks."""
+    return two_shot_program("sliced", sliced.reduce_scatter(size), sliced.all_gather(size))
 
 
 def topology_of(transport: Transport) -> Topology:

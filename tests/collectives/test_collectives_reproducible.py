@@ -15,9 +15,10 @@ from ringtrain.collectives.algorithms.shards import add_up, are_siblings, folds,
 from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import ChunkOperation, canonical_plan
-from ringtrain.collectives.execution.mapped import Mapped, device_operations
-from ringtrain.collectives.proof.addition_order import prove, prove_fused, qualifies, qualifying
+from ringtrain.collectives.execution.mapped import device_operations, make_mapped
+from ringtrain.collectives.execution.node_program import ChunkOperation, canonical_program
+from ringtrain.collectives.execution.reduction import HOST
+from ringtrain.collectives.proof.addition_order import prove, prove_node_program, qualifies, qualifying
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Step
 from ringtrain.collectives.topology import even
@@ -91,7 +92,7 @@ def test_every_number_of_ranks_is_proved():
         assert proof.rounds == (2 if size > 1 else 0)
         brought = [len(partials(rank, size, shards)) for rank in range(size)]
         assert proof.sent == tuple((size - 1) * (count + 1) for count in brought)
-        prove_fused(canonical_plan(size, shards), shards)
+        prove_node_program(canonical_program(size, shards), shards)
 
 
 def test_pipelined_too_and_as_contributions_of_ranks():
@@ -179,29 +180,29 @@ def test_a_lane_of_another_rank_is_a_wrong_one_and_so_is_another_owner():
 
 def test_mutants_of_the_plan_in_shared_memory_are_rejected():
     for size, shards in ((3, 8), (4, 8), (5, 7)):
-        fused = canonical_plan(size, shards)
-        for rank, rank_tasks in enumerate(fused.tasks):
+        program = canonical_program(size, shards)
+        for rank, rank_tasks in enumerate(program.tasks):
             for i, task in enumerate(rank_tasks):
-                lane = replace(task, source=(task.source[0], (task.source[1] + size) % (2 * size)))
-                for instead in ((), (task, task), (replace(task, add=not task.add),), (lane,)):
+                lane = task._replace(source=(task.source[0], (task.source[1] + size) % (2 * size)))
+                for instead in ((), (task, task), (task._replace(add=not task.add),), (lane,)):
                     tasks = (*rank_tasks[:i], *instead, *rank_tasks[i + 1 :])
                     if instead == (task, task) and not task.add:
                         continue  # a copy may be made twice
-                    wrong = replace(fused, tasks=(*fused.tasks[:rank], tasks, *fused.tasks[rank + 1 :]))
+                    wrong = replace(program, tasks=(*program.tasks[:rank], tasks, *program.tasks[rank + 1 :]))
                     with pytest.raises(ScheduleError):
-                        prove_fused(wrong, shards)
+                        prove_node_program(wrong, shards)
 
 
 def test_a_lane_that_is_not_there_and_an_order_that_is_not_the_trees_are_named_in_shared_memory():
-    fused = canonical_plan(3, 8)
-    tasks = (replace(fused.tasks[0][0], source=(0, 3)), *fused.tasks[0][1:])
+    program = canonical_program(3, 8)
+    tasks = (program.tasks[0][0]._replace(source=(0, 3)), *program.tasks[0][1:])
     with pytest.raises(ScheduleError, match=says(0, 3, 1, "touches", "chunks")):
-        prove_fused(replace(fused, tasks=(tasks, *fused.tasks[1:])), 8)
-    fused = canonical_plan(4, 8)
+        prove_node_program(replace(program, tasks=(tasks, *program.tasks[1:])), 8)
+    program = canonical_program(4, 8)
     chain = [ChunkOperation((0, 0), (source, 0), add=True) for source in (1, 2, 3)]
-    wrong = replace(fused, tasks=((*chain, *fused.tasks[0][3:]), *fused.tasks[1:]))
+    wrong = replace(program, tasks=((*chain, *program.tasks[0][3:]), *program.tasks[1:]))
     with pytest.raises(ScheduleError, match=says(0, "rank", "chunk", "(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)")):
-        prove_fused(wrong, 8)
+        prove_node_program(wrong, 8)
 
 
 # ── numbers ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,14 +228,9 @@ def test_the_same_bits_over_messages_and_in_shared_memory(size, shards):
         for tag, count in enumerate(counts):
             arrays = [t.allocate(count, "f4") for _ in range(most)]
             lanes = [t.peer_views(array) for array in arrays]
-            shared = Mapped(
-                canonical_plan(size, shards),
-                t,
-                lanes[0],
-                t.signal_counter(tag),
-                "sum",
-                "float32",
-                inputs=lanes[1:],
+            counter = t.signal_counter(tag)
+            shared = make_mapped(
+                canonical_program(size, shards), t, lanes[0], counter, "sum", "float32", HOST, lanes[1:]
             )
             private = [np.zeros(count, "f4") for _ in partials(t.rank, size, shards)]
             sent = Execution(canonical(size, shards), t, private[0], np.add, tag, segment_bytes=24, inputs=private[1:])
@@ -263,8 +259,8 @@ def test_on_a_device_each_sum_is_one_operation_and_the_last_goes_to_all(size, sh
             for target in targets:
                 target[:] = total
 
-    fused, sums = canonical_plan(size, shards), []
-    most = max(fused.inputs_of)
+    program, sums = canonical_program(size, shards), []
+    most = max(program.inputs_of)
     arrays = [[np.zeros(8, "f4") for _ in range(size)] for _ in range(most)]
     for rank in range(size):
         for lane, value in enumerate(left(rank, size, shards, 8)):
@@ -274,10 +270,10 @@ def test_on_a_device_each_sum_is_one_operation_and_the_last_goes_to_all(size, sh
         a, b = edges[rank], edges[rank + 1]
         views = [[array[a:b] for array in lane_arrays] for lane_arrays in arrays]
         for function, arguments in device_operations(
-            Device(), fused, rank, lambda at, v=views: v[at[1] // size][at[0]]
+            Device(), program, rank, lambda at, v=views: v[at[1] // size][at[0]]
         ):
             function(*arguments)
     want = add_up([gradient(shard, 8) for shard in range(shards)], np.add)
     assert all(array.tobytes() == want.tobytes() for array in arrays[0])
     if size > 1:
-        assert sums == [*[(2, 1)] * (sum(fused.inputs_of) - 2), (2, size)] * size
+        assert sums == [*[(2, 1)] * (sum(program.inputs_of) - 2), (2, size)] * size

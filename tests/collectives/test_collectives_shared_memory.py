@@ -11,10 +11,10 @@ from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution import node_reduction
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.mapped import Mapped, MappedOnDevice, spans
+from ringtrain.collectives.execution.mapped import MappedOnDevice, device_operations, make_mapped, spans
 from ringtrain.collectives.execution.node_reduction import FINAL, WORKING
 from ringtrain.collectives.execution.reduction import HOST, Host
-from ringtrain.collectives.shared_memory import fused_plan
+from ringtrain.collectives.shared_memory import node_program
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.ops.cpu.mapped import COMING, LEAVING
 from ringtrain.transport.waiting import Patience
@@ -25,7 +25,7 @@ from tests.says import says
 
 def mapped(transport, buffer, op="sum", tag=0, dtype=None):
     twins, lane = transport.peer_views(buffer), transport.signal_counter(tag)
-    return Mapped(fused_plan(transport.size), transport, twins, lane, op, dtype or buffer.dtype.name)
+    return make_mapped(node_program(transport.size), transport, twins, lane, op, dtype or buffer.dtype.name, HOST)
 
 
 def share(rank, count, dtype):
@@ -40,12 +40,12 @@ def with_one_nan(total, op):
 
 
 def one_at_a_time(shares, combine):
-    """The plan's operations by NumPy."""
+    """The program's operations by NumPy."""
     size, count = len(shares), shares[0].size
-    plan, buffers = fused_plan(size), [share.copy() for share in shares]
-    for tasks, (start, stop) in zip(plan.tasks, spans(count, plan.chunks), strict=True):
+    program, buffers = node_program(size), [share.copy() for share in shares]
+    for tasks, (start, stop) in zip(program.tasks, spans(count, program.chunks), strict=True):
         for task in tasks:
-            target, source = (buffers[place[0]][start:stop] for place in (task.target, task.source))
+            target, source = (buffers[chunk[0]][start:stop] for chunk in task[:2])
             if task.add:
                 combine(target, source, target)
             else:
@@ -148,10 +148,13 @@ def test_a_rank_says_what_it_has_done_when_its_device_has():
     """Neither that its buffer is final, nor that its part is done, before the mark behind it is."""
     ends = _together(LoopbackWorld(2).run(lambda t: (t, t.allocate(4, "f4"))))
     gate = Gate()
-    runs = [
-        MappedOnDevice(fused_plan(2), t, t.peer_views(buffer), t.signal_counter(0), [gate, HOST][t.rank])
-        for t, buffer in ends
-    ]
+
+    def on_device(t, buffer):
+        device, views, part = [gate, HOST][t.rank], t.peer_views(buffer), slice(2 * t.rank, 2 * t.rank + 2)
+        work = device_operations(device, node_program(2), t.rank, lambda chunk: views[chunk[0]][part])
+        return MappedOnDevice(t, t.signal_counter(0), device, work, 0)
+
+    runs = [on_device(*end) for end in ends]
     for run in runs:
         run.start()
     assert (runs[0].test(), runs[0].moved) == (False, FINAL)

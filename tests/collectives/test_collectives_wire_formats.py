@@ -11,7 +11,7 @@ from ringtrain.allreduce.wire_formats import TYPES, make_wire
 from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, make_schedule
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.plan import ADD, LOCAL, ROUND, SEND, SLOTS, TAKE, make_task_graph
+from ringtrain.collectives.execution.task_graph import ADD, LOCAL, ROUND, SEND, SLOTS, TAKE, make_task_graph
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.ops.reference import ReferenceOps

@@ -1,1 +1,1 @@
-"""Execution of schedules and shared-memory plans on buffers."""
+"""Execution of schedules and programs in shared memory on buffers."""

@@ -19,7 +19,6 @@ from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.plan import ADD, COPY, FOLD, LOCAL, ROUND, SEND, Task, TaskGraph, make_task_graph
 from ringtrain.collectives.execution.reduction import (
     HOST,
     Combine,
@@ -28,6 +27,17 @@ from ringtrain.collectives.execution.reduction import (
     Reduction,
     ReductionDevice,
     WireFormat,
+)
+from ringtrain.collectives.execution.task_graph import (
+    ADD,
+    COPY,
+    FOLD,
+    LOCAL,
+    ROUND,
+    SEND,
+    Task,
+    TaskGraph,
+    make_task_graph,
 )
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError

@@ -1,8 +1,8 @@
-"""Execution of a two-shot plan in memory that the ranks of a node share: wait for all, add and write, wait for all.
+"""Execution of a two-shot program in memory that the ranks of a node share: wait for all, add and write, wait for all.
 
-On a host it is one compiled call, which runs the plan's operations as they are. On a device, adding a chunk and writing
-it to all buffers is one operation on the memory of all ranks. A rank signals its arrival when its own buffer is final,
-and its end when its device is done: so there are two more waits.
+On a host it is one compiled call, which runs the program's operations as they are. On a device, adding a chunk and
+writing it to all buffers is one operation on the memory of all ranks. A rank signals its arrival when its own buffer is
+final, and its end when its device is done: so there are two more waits.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,11 @@ import numpy as np
 
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.fused_plan import Place, TwoShotPlan, addition_order, is_one_pass
+from ringtrain.collectives.execution.node_program import BufferChunk, NodeProgram, addition_order, is_one_pass
 from ringtrain.collectives.execution.node_reduction import NodeReduction, awaited_ranks
 from ringtrain.collectives.execution.reduction import Reduction, ReductionDevice
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
-from ringtrain.ops.cpu.library import CpuKernels
 from ringtrain.ops.cpu.mapped import COMING, MappedCall, MappedOperation
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
@@ -30,7 +29,7 @@ Work = list[tuple[Callable[..., None], tuple]]  # functions with their arguments
 
 
 def make_mapped(
-    fused: TwoShotPlan,
+    program: NodeProgram,
     transport: Transport,
     views: Sequence[Array],
     counter: SignalCounter,
@@ -39,54 +38,42 @@ def make_mapped(
     device: ReductionDevice,
     inputs: Sequence[Sequence[Array]] = (),
 ) -> Reduction:
-    """Return the all-reduce of one buffer by a two-shot plan. Collective over the node.
+    """Return the all-reduce of one buffer by a two-shot program. Collective over the node.
 
     views:   the buffer on every rank of the node, by local rank (:meth:`Transport.peer_views`)
     counter: signal counter, used only here at the time
     op:      sum, max or min
     dtype:   one of :data:`ringtrain.ops.cpu.mapped.TYPES`
     device:  computes. Outside host memory ``op`` is its sum; a host lends its threads
-    inputs:  further input arrays, if the plan has any: the views of each, as of the buffer. They are overwritten
+    inputs:  further input arrays, if the program has any: the views of each, as of the buffer. They are overwritten
     """
-    if on_host(views):
-        return Mapped(fused, transport, views, counter, op, dtype, inputs, device.helpers)
-    return MappedOnDevice(fused, transport, views, counter, device, inputs)
+    local_rank = transport.neighbours.index(transport.rank)
+    start, stop = spans(views[local_rank].size, program.chunks)[local_rank]
+    nbytes = bytes_moved(program, local_rank, (stop - start) * views[local_rank].dtype.itemsize)
+    arrays = [views, *inputs]
+
+    def at(chunk: BufferChunk) -> Array:
+        return arrays[chunk[1] // program.chunks][chunk[0]][start:stop]
+
+    if not on_host(views):
+        return MappedOnDevice(transport, counter, device, device_operations(device, program, local_rank, at), nbytes)
+    operations = [
+        MappedOperation(op if task.add else "copy", *(array_address(np.asarray(at(each))) for each in task[:2]))
+        for task in program.tasks[local_rank]
+    ]
+    spins = transport.patience.spin_s > 0
+    call = MappedCall(dtype, stop - start, counter.addresses, local_rank, operations, spins, device.helpers)
+    return Mapped(transport, counter, call, arrays, nbytes)
 
 
 class Mapped(Reduction):
-    """One two-shot plan on one buffer in host memory. Arguments as of :func:`make_mapped`; the device's ``helpers``."""
+    """A two-shot program on one buffer in host memory. call: runs it; arrays: the memory whose addresses it has"""
 
     algorithm = transport = "mapped"
 
-    def __init__(
-        self,
-        fused: TwoShotPlan,
-        transport: Transport,
-        views: Sequence[Array],
-        counter: SignalCounter,
-        op: str,
-        dtype: str,
-        inputs: Sequence[Sequence[Array]] = (),
-        helpers: CpuKernels | None = None,
-    ):
-        self._world, self._counter = transport, counter
-        self._arrays = [views, *inputs]  # kept: the call knows only their addresses
-        local_rank = transport.neighbours.index(transport.rank)
-        start, stop = spans(views[local_rank].size, fused.chunks)[local_rank]
-        itemsize = views[local_rank].dtype.itemsize
-
-        def address(where: Place) -> int:
-            array: Array = self._arrays[where[1] // fused.chunks][where[0]]
-            return array_address(np.asarray(array)) + start * itemsize
-
-        operations = [
-            MappedOperation(op if task.add else "copy", address(task.target), address(task.source))
-            for task in fused.tasks[local_rank]
-        ]
-        spins = transport.patience.spin_s > 0
-        self._call = MappedCall(dtype, stop - start, counter.addresses, local_rank, operations, spins, helpers)
-        self._state = self._call.state
-        self.bytes_sent = bytes_moved(fused, local_rank, (stop - start) * itemsize)
+    def __init__(self, transport: Transport, counter: SignalCounter, call: MappedCall, arrays: object, nbytes: int):
+        self._world, self._counter, self._arrays, self.bytes_sent = transport, counter, arrays, nbytes
+        self._call, self._state = call, call.state
 
     def start(self) -> None:
         if self._state[0]:
@@ -123,41 +110,25 @@ class Mapped(Reduction):
 
 
 class MappedOnDevice(NodeReduction):
-    """One two-shot plan on one buffer in the memory of devices. Arguments as of :func:`make_mapped`."""
+    """A two-shot program on one buffer in the memory of devices. work: its operations"""
 
     algorithm = transport = "mapped"
     _called = SHARED
 
-    def __init__(
-        self,
-        fused: TwoShotPlan,
-        transport: Transport,
-        views: Sequence[Array],
-        counter: SignalCounter,
-        device: ReductionDevice,
-        inputs: Sequence[Sequence[Array]] = (),
-    ):
+    def __init__(self, transport: Transport, counter: SignalCounter, device: ReductionDevice, work: Work, nbytes: int):
         super().__init__(transport, counter, device)
-        local_rank = transport.neighbours.index(transport.rank)
-        start, stop = spans(views[local_rank].size, fused.chunks)[local_rank]
-        arrays = [views, *inputs]
-
-        def at(where: Place) -> Array:
-            return arrays[where[1] // fused.chunks][where[0]][start:stop]
-
-        self._work = device_operations(device, fused, local_rank, at)
-        self.bytes_sent = bytes_moved(fused, local_rank, (stop - start) * views[local_rank].dtype.itemsize)
+        self._work, self.bytes_sent = work, nbytes
 
     def _move(self) -> bool:
         run_operations(self._work)
         return True
 
 
-def bytes_moved(fused: TwoShotPlan, local_rank: int, chunk_bytes: int) -> int:
+def bytes_moved(program: NodeProgram, local_rank: int, chunk_bytes: int) -> int:
     """Return the bytes between ranks: the rank reads the others' contributions to its chunk, and writes
     the sum to their buffers.
     """
-    return (sum(fused.inputs_of) - fused.inputs_of[local_rank] + fused.size - 1) * chunk_bytes
+    return (sum(program.inputs_of) - program.inputs_of[local_rank] + program.size - 1) * chunk_bytes
 
 
 def run_operations(work: Work) -> None:
@@ -181,14 +152,16 @@ def spans(count: int, chunks: int) -> list[tuple[int, int]]:
     return list(pairwise(bounds(count, chunks)))
 
 
-def device_operations(device: ReductionDevice, fused: TwoShotPlan, rank: int, at: Callable[[Place], Array]) -> Work:
-    """Return the tasks on a device: one operation if the plan adds one contribution after another; otherwise one for
+def device_operations(
+    device: ReductionDevice, program: NodeProgram, rank: int, at: Callable[[BufferChunk], Array]
+) -> Work:
+    """Return the tasks on a device: one operation if the program adds one contribution after another; otherwise one for
     each addition; the last writes the sum to all targets. ``at(chunk)``: the elements of the chunk there.
     """
-    if is_one_pass(fused, rank):
-        inputs = [at((source, rank)) for source in addition_order(fused, rank)]
+    if is_one_pass(program, rank):
+        inputs = [at((source, rank)) for source in addition_order(program, rank)]
         return sum_into(device, inputs, inputs)
-    additions = [(at(task.target), at(task.source)) for task in fused.tasks[rank] if task.add]
-    copied = [at(task.target) for task in fused.tasks[rank] if not task.add]
+    additions = [(at(task.target), at(task.source)) for task in program.tasks[rank] if task.add]
+    copied = [at(task.target) for task in program.tasks[rank] if not task.add]
     targets = [[target] for target, _ in additions[:-1]] + [[additions[-1][0], *copied]]
     return [work for pair, into in zip(additions, targets, strict=True) for work in sum_into(device, pair, into)]

@@ -1,5 +1,5 @@
-"""One buffer's all-reduce, prepared once and run many times: the interface of schedules, two-shot plans and the MPI's
-own all-reduce.
+"""One buffer's all-reduce, prepared once and run many times: the interface of schedules, two-shot programs and the
+MPI's own all-reduce.
 """
 
 from collections.abc import Callable, Sequence

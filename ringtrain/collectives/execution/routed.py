@@ -1,17 +1,17 @@
 """Execution of an all-reduce over several nodes: in shared memory within each node, by messages between nodes, both at
 once.
 
-It is the hierarchical all-reduce of :mod:`ringtrain.collectives.algorithms.hierarchical` with a two-shot plan for its
-inner halves. The buffer is cut into slices, as many as the widest node has ranks, and slice l is carried by local rank
-l mod g of a node with g ranks. Each slice is cut into segments, and each segment goes through three steps:
+It is the hierarchical all-reduce of :mod:`ringtrain.collectives.algorithms.hierarchical` with a two-shot program for
+its inner halves. The buffer is cut into slices, as many as the widest node has ranks, and slice l is carried by local
+rank l mod g of a node with g ranks. Each slice is cut into segments, and each segment goes through three steps:
 
 1.  Its owner adds the node's contributions to it, as soon as all ranks of the node have come.
 2.  The owners on all nodes all-reduce it, by an outer schedule over messages.
 3.  Its owner writes the sum into the buffers of its node.
 
 While one segment is between nodes the next is added and the one before is written: the network is busy from the first
-addition to the last. A rank touches only its own slices, on its own node; this is the proof of the two-shot plan, and a
-segment that waits for the network changes nothing about it.
+addition to the last. A rank touches only its own slices, on its own node; this is the proof of the two-shot program,
+and a segment that waits for the network changes nothing about it.
 """
 
 from collections import deque
@@ -23,8 +23,8 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.fused_plan import ChunkOperation, TwoShotPlan, addition_order
 from ringtrain.collectives.execution.mapped import Work, on_host, run_operations, spans, sum_into
+from ringtrain.collectives.execution.node_program import ChunkOperation, NodeProgram, addition_order
 from ringtrain.collectives.execution.node_reduction import IDLE, MOVING, NodeReduction
 from ringtrain.collectives.execution.reduction import HOST, Combine, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
@@ -81,7 +81,7 @@ class SegmentPipeline:
 
 def make_pipeline(
     segment: SliceSegment,
-    fused: TwoShotPlan,
+    program: NodeProgram,
     outer: Schedule,
     transport: Transport,
     peer_views: Sequence[Array],
@@ -92,7 +92,7 @@ def make_pipeline(
 ) -> SegmentPipeline:
     """Return the pipeline of one segment.
 
-    fused:      the plan of this rank's node
+    program:      the program of this rank's node
     outer:      an all-reduce of one rank of each node, in their order
     peer_views: the buffer on every rank of the node, by local rank
     wire:       packs the messages between nodes
@@ -102,11 +102,11 @@ def make_pipeline(
     views = [view[segment.start : segment.stop] for view in peer_views]
     if on_host(views):
         additions, copies = (
-            host_operations([task for task in fused.tasks[local_rank] if task.add == adds], views, combine)
+            host_operations([task for task in program.tasks[local_rank] if task.add == adds], views, combine)
             for adds in (True, False)
         )
     else:
-        order, summed = addition_order(fused, local_rank), views[local_rank]
+        order, summed = addition_order(program, local_rank), views[local_rank]
         additions = sum_into(device, [views[source] for source in order], [summed])
         copies = sum_into(device, [summed], [views[target] for target in order if target != local_rank])
     chunk_spans = [[(chunk, chunk + 1)] for chunk in range(outer.chunks)]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ringtrain.collectives.algorithms.shards import add_up, folds, partials, shard_range
 from ringtrain.collectives.catalogue import FLAT, make_schedule
-from ringtrain.collectives.execution.fused_plan import TwoShotPlan
-from ringtrain.collectives.proof.shared_memory_proof import verify_fused
+from ringtrain.collectives.execution.node_program import NodeProgram
+from ringtrain.collectives.proof.shared_memory_proof import verify_node_program
 from ringtrain.collectives.proof.verify import Proof, verify_schedule
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.symbolic_sums import Contributions, SymbolicSums
@@ -27,9 +27,9 @@ def prove(schedule: Schedule, shards: int) -> Proof:
     )
 
 
-def prove_fused(fused: TwoShotPlan, shards: int) -> None:
-    """Prove the same of a plan in shared memory. Raises ScheduleError."""
-    verify_fused(fused, _brought(fused.name, fused.inputs_of, shards))
+def prove_node_program(program: NodeProgram, shards: int) -> None:
+    """Prove the same of a program of a node. Raises ScheduleError."""
+    verify_node_program(program, _brought(program.name, program.inputs_of, shards))
 
 
 def qualifying(size: int, shards: int) -> list[str]:

@@ -4,31 +4,31 @@ once.
 
 from itertools import product
 
-from ringtrain.collectives.execution.fused_plan import TwoShotPlan
+from ringtrain.collectives.execution.node_program import NodeProgram
 from ringtrain.collectives.symbolic_sums import Contributions, contributions
 from ringtrain.errors import ScheduleError
 
 
-def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> None:
+def verify_node_program(program: NodeProgram, brought: Contributions | None = None) -> None:
     """Prove that no two ranks touch one chunk, and that every rank ends with the sum of every chunk: each contribution
     once, added in one order. ``brought``: as in :func:`ringtrain.collectives.proof.verify.verify_schedule`.
 
     Raises ScheduleError, with rank and chunk.
     """
-    _check_touching(fused)
-    brought = brought or contributions(fused.inputs_of)
+    _check_touching(program)
+    brought = brought or contributions(program.inputs_of)
     sums = brought.sums
     values = {
         (rank, chunk): value
-        for rank in range(fused.size)
-        for chunk, value in brought.values(rank, fused.chunks).items()
+        for rank in range(program.size)
+        for chunk, value in brought.values(rank, program.chunks).items()
     }
-    for tasks in fused.tasks:  # no two ranks touch one chunk: any order of the ranks gives the same result
+    for tasks in program.tasks:  # no two ranks touch one chunk: any order of the ranks gives the same result
         for task in tasks:
             value = values[task.source]
             values[task.target] = sums.add(values[task.target], value) if task.add else value
-    for rank, chunk in product(range(fused.size), range(fused.chunks)):
-        value, where = values[rank, chunk], f"{fused.name}, rank {rank}, chunk {chunk}"
+    for rank, chunk in product(range(program.size), range(program.chunks)):
+        value, where = values[rank, chunk], f"{program.name}, rank {rank}, chunk {chunk}"
         if wrong := brought.miscount(value):
             raise ScheduleError(f"{where} {wrong}")
         if value != values[0, chunk]:
@@ -37,17 +37,17 @@ def verify_fused(fused: TwoShotPlan, brought: Contributions | None = None) -> No
             raise ScheduleError(f"{where} {wrong}")
 
 
-def _check_touching(fused: TwoShotPlan) -> None:
+def _check_touching(program: NodeProgram) -> None:
     """Check that each rank touches only the chunk of its own number, in any buffer or input."""
-    for rank, tasks in enumerate(fused.tasks):
+    for rank, tasks in enumerate(program.tasks):
         for owner, chunk in {place for task in tasks for place in (task.target, task.source)}:
-            if not 0 <= chunk < fused.inputs_of[owner] * fused.chunks:
+            if not 0 <= chunk < program.inputs_of[owner] * program.chunks:
                 raise ScheduleError(
-                    f"{fused.name}: rank {rank} touches chunk {chunk} of rank {owner}, whose input is "
-                    f"{fused.inputs_of[owner]} × {fused.chunks} chunks"
+                    f"{program.name}: rank {rank} touches chunk {chunk} of rank {owner}, whose input is "
+                    f"{program.inputs_of[owner]} × {program.chunks} chunks"
                 )
-            if chunk % fused.chunks != rank:
+            if chunk % program.chunks != rank:
                 raise ScheduleError(
-                    f"{fused.name}: hazard: rank {rank} touches chunk {chunk} of rank {owner}'s buffer, which only "
+                    f"{program.name}: hazard: rank {rank} touches chunk {chunk} of rank {owner}'s buffer, which only "
                     f"rank {chunk} may touch between the waits"
                 )

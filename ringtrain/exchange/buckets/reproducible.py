@@ -19,8 +19,8 @@ from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.canonical import NAME, canonical
 from ringtrain.collectives.algorithms.shards import shard_range
 from ringtrain.collectives.execution.execute import Execution, segment_for
-from ringtrain.collectives.execution.fused_plan import canonical_plan
 from ringtrain.collectives.execution.mapped import make_mapped
+from ringtrain.collectives.execution.node_program import canonical_program
 from ringtrain.collectives.execution.reduction import NATIVE, EmptyReduction, Reduction
 from ringtrain.collectives.proof.addition_order import prove, qualifying
 from ringtrain.collectives.schedule import Schedule
@@ -93,7 +93,7 @@ class ReproducibleAllReduce(GradientReduction):
 
     def _in_place(self, parts: Sequence[Array], tag: int) -> Reduction:
         transport, ops = self._transport, self._plain.streams.exchange
-        plan, counter = canonical_plan(transport.size, self._count), transport.signal_counter(tag)
+        plan, counter = canonical_program(transport.size, self._count), transport.signal_counter(tag)
         views = [transport.peer_views(part) or [] for part in parts]
         assert counter is not None  # bind() has found shared memory
         dtype = np.dtype(parts[0].dtype).name

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
-from ringtrain.collectives.execution.plan import ADD, FOLD, SEND, SLOTS, TAKE, BufferLayout, make_task_graph
+from ringtrain.collectives.execution.task_graph import ADD, FOLD, SEND, SLOTS, TAKE, BufferLayout, make_task_graph
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
 
