@@ -15,8 +15,17 @@ settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
 
 
+def starts_ranks(item):
+    return any(item.iter_markers("mpi")) or any(item.iter_markers("cluster"))
+
+
 def pytest_collection_modifyitems(config, items):
-    """The daily run leaves the thorough tests out, unless the command line names tests or this marker."""
+    """Two workers share the tests by files, but those that start ranks run one after another, in one worker, and first.
+    The daily run leaves the thorough tests out, unless the command line names tests or this marker.
+    """
+    items.sort(key=lambda item: not starts_ranks(item))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks(item) else item.path.name))
     if os.environ.get("RINGTRAIN_LONG_RUNS") == "1" or "thorough" in config.option.markexpr:
         return
     if any("::" in name for name in config.args):

@@ -108,7 +108,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["before", "in mid-run"])
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name.replace(f".{os.getpid()}", ""))
 def test_the_target_of_a_link_stays_as_it_is(folder, victim, make, name, target, claimed):
     before = snapshot(victim.path.parent)
     if claimed:
