@@ -22,10 +22,10 @@ from ringtrain.allreduce.tuning_file import TuningSource, matching_table, read_t
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow
 from ringtrain.bench.sweep.files import SweepRow, read_json
 from ringtrain.config.resolve import read_run_file, recipe_layer, resolve, to_table
-from ringtrain.data.content import Content, Part
+from ringtrain.data.content import Content, memory_part
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.write import write_dataset
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.sources import read_source
 from ringtrain.errors import RingtrainError
@@ -50,6 +50,7 @@ from ringtrain.show.tables import Column, fitting_tables, plain_lines
 from ringtrain.storage.checkpoint import seal, store
 from ringtrain.storage.run_folder.outcome import RunOutcome, read_outcome
 from tests.data import source_makers as made
+from tests.data.data_makers import write_packed
 from tests.plan.plan_files import layers_file, sweep_file
 from tests.plan_rows import plan_row, plan_text
 
@@ -215,9 +216,9 @@ def written(write: Callable[[Path], object]) -> bytes:
 
 def data_sets() -> list[bytes]:
     images = np.arange(360, dtype=np.int64).astype(np.uint8).reshape(6, 4, 5, 3)
-    part = Part(images, np.arange(6, dtype=np.int32) % 3)
-    content = Content("tiny", part, Part(part.images[:2], part.labels[:2]), ("a", "b", "c"), "made up")
-    return [written(lambda path, packed=packed: write_dataset(path, content, compress=packed)) for packed in (0, 1)]
+    part = memory_part(images, np.arange(6, dtype=np.int32) % 3)
+    content = Content("tiny", part, memory_part(images[:2], np.arange(2, dtype=np.int32)), ("a", "b", "c"), "made up")
+    return [written(lambda path, write=write: write(path, content)) for write in (write_dataset, write_packed)]
 
 
 def data_set(path: Path) -> None:

@@ -60,7 +60,7 @@ ORDER = {
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
     "config": "option exchange record resolve",
-    "data": "texts content decoding pixels images split predictions stored file batches readers image_files inputs",
+    "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
     "exchange": "compatibility_texts tags update settings buckets base compression model_parallel servers "
     "strategies catalogue compatibility",
     "launch": "binding python_script mpirun slurm doctor",

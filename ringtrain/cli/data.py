@@ -15,7 +15,7 @@ from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.check import check_file, class_rows, dataset_rows, split_rows, unsummed_arrays
 from ringtrain.data.file.contents import VERIFY_BYTES
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.metadata import metadata_checksum
+from ringtrain.data.file.format import metadata_checksum
 from ringtrain.data.image_files import open as images
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.errors import DataError

@@ -13,8 +13,8 @@ from ringtrain.cli.options import Sectioned, explicit_flags
 from ringtrain.cli.output import echo, echo_file
 from ringtrain.cli.train import train
 from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.file.dataset import SplitShape, read_form
 from ringtrain.data.file.grammar import is_here
-from ringtrain.data.file.info import SplitShape, read_form
 from ringtrain.data.image_files.open import accepts
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange.buckets.reproducible import check_ranks

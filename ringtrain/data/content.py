@@ -2,17 +2,17 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from ringtrain.data import texts
+from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError
 
+CLASS_NUMBERS = np.dtype(np.int32)
 IGNORE = -1  # the label of an example that counts nowhere: neither loss nor accuracy
 MOST_CLASSES = 1 << 16
-BLOCK_BYTES = 16 << 20
 BESIDE = "/"  # in a data set's checksum, before the sum of class names and statistics
 
 Progress = Callable[[str, int, int], None]  # (what is being done, done so far, in all)
@@ -24,29 +24,57 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The examples of one split, in memory. Shapes: images uint8 [N, H, W, C], labels int32 [N], -1 for an example
-    without a label."""
+    """The arrays of one split, as they are stored: in memory or in files. ``labels``: None if there are none;
+    ``checksum``: as a file of `data make` notes it."""
 
-    images: np.ndarray
-    labels: np.ndarray
+    inputs: StoredArray
+    labels: StoredArray | None
+    checksum: str | None = None
 
     @property
     def count(self) -> int:
-        return self.images.shape[0]
+        return self.inputs.count
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        return self.labels.shape[1:] if self.labels is not None else ()
+
+    @property
+    def label_dtype(self) -> np.dtype:
+        """int32 for class numbers; float64 or float32 for values."""
+        if self.labels is None or self.labels.dtype.kind in "iu":
+            return CLASS_NUMBERS
+        return np.dtype(np.float64 if self.labels.dtype == np.float64 else np.float32)
+
+    @property
+    def of_values(self) -> bool:
+        return self.label_dtype.kind == "f"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def arrays(self) -> list[StoredArray]:
+        return [array for array in (self.inputs, self.labels) if array is not None]
+
+
+def memory_part(inputs: np.ndarray, labels: np.ndarray) -> Part:
+    """Return the part of arrays in memory."""
+    return Part(MemoryArray(inputs), MemoryArray(labels))
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A data set. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the reader. Parts
-    are in memory, or :class:`.file.source.SourcePart`."""
+    """A data set. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the reader."""
 
     name: str
-    train: Any
-    test: Any
+    train: Part
+    test: Part | None
     classes: tuple[str, ...]
     source: str
     licence: str = "not stated"
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def parts(self):
         """Yield (name, part) of each part that exists."""
@@ -68,7 +96,7 @@ def make_part(images, labels, where: str) -> Part:
     if images.ndim != 4 or 0 in images.shape[1:]:
         raise DataError(f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]")
     check_channels_last(images.shape, where)
-    return Part(np.ascontiguousarray(images), _labels(labels, images.shape[0], where))
+    return memory_part(np.ascontiguousarray(images), _labels(labels, images.shape[0], where))
 
 
 def check_channels_last(shape, where: str) -> None:
@@ -93,23 +121,15 @@ def _labels(labels, count: int, where: str):
     return np.ascontiguousarray(labels.reshape(count), np.int32)
 
 
-def row_blocks(count: int, row_bytes: int):
-    """Yield slices of about 16 MiB that cover ``count`` rows."""
-    rows = max(1, BLOCK_BYTES // max(1, row_bytes))
-    for start in range(0, count, rows):
-        yield slice(start, min(start + rows, count))
-
-
 class Checksum:
     """sha256 over a line "uint8 N H W C" (type and shape), the inputs and the labels, little-endian, in file order.
-    Labels other than class numbers, int32 [N], have a line of their type and shape too. The writer, the checker and the
-    reader of a part take it from :class:`.file.source.SourcePart`."""
+    Labels other than class numbers, int32 [N], have a line of their type and shape too. It is of the stored shape, so
+    it does not depend on the network."""
 
-    def __init__(self, inputs, label_shape, label_dtype):
-        """``inputs``: any with the shape and type of the stored inputs; ``label_shape``: without N"""
-        self._hash = hashlib.sha256(_line(inputs.shape, inputs.dtype))
-        lined = len(label_shape) > 0 or label_dtype.kind == "f"
-        self._label_line = _line((inputs.shape[0], *label_shape), label_dtype) if lined else b""
+    def __init__(self, part: Part):
+        self._hash = hashlib.sha256(_line(part.inputs.shape, part.inputs.dtype))
+        lined = part.label_shape or part.of_values
+        self._label_line = _line((part.count, *part.label_shape), part.label_dtype) if lined else b""
 
     def add(self, images) -> None:
         """Add a block of inputs."""
@@ -130,14 +150,6 @@ class Checksum:
 
 def _line(shape, dtype) -> bytes:
     return f"{np.dtype(dtype).name} {' '.join(map(str, shape))}\n".encode()
-
-
-def checksum(part: Part) -> str:
-    """Return the checksum of a part in memory."""
-    running = Checksum(part.images, part.labels.shape[1:], part.labels.dtype)
-    running.add(part.images)
-    running.add_labels(part.labels)
-    return running.finish()
 
 
 def difference(stored: str, current: str) -> str:

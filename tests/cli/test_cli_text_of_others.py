@@ -21,8 +21,8 @@ import pytest
 from PIL import Image
 
 from ringtrain.cli.main import ringtrain, run
-from ringtrain.data.content import Content, Part
-from ringtrain.data.file.format import write_dataset
+from ringtrain.data.content import Content, memory_part
+from ringtrain.data.file.write import write_dataset
 from ringtrain.report.end_events import Failed
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import JsonLines
@@ -232,7 +232,7 @@ def foreign_file(path, text):
 
 def sealed_file(path, text):
     """A data set of `ringtrain data make` whose texts somebody has changed."""
-    part = Part(np.zeros((2, 8, 8, 1), np.uint8), np.zeros(2, np.int32))
+    part = memory_part(np.zeros((2, 8, 8, 1), np.uint8), np.zeros(2, np.int32))
     write_dataset("sealed.h5", Content("d", part, None, ("a", "b"), "made up", "CC0"))
     with h5py.File("sealed.h5", "r+") as file:
         for key in ("name", "source", "licence"):

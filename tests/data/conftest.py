@@ -1,7 +1,7 @@
 import pytest
 from data_makers import content
 
-from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.write import write_dataset
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Tiny data sets for the tests of the data room."""
 
+import h5py
 import numpy as np
 
-from ringtrain.data.content import Content, Part
+from ringtrain.data.content import Content, memory_part
+from ringtrain.data.file.write import write_dataset
 from ringtrain.data.split import ArraySplit
 from ringtrain.storage import hdf5
 
@@ -10,7 +12,7 @@ from ringtrain.storage import hdf5
 def part(count, shape=(4, 5, 3), classes=3, seed=0):
     random = np.random.default_rng(seed)
     images = random.integers(0, 256, (count, *shape), np.uint8)
-    return Part(images, random.integers(0, classes, count).astype(np.int32))
+    return memory_part(images, random.integers(0, classes, count).astype(np.int32))
 
 
 def content(train=12, test=5, shape=(4, 5, 3), classes=3):
@@ -21,7 +23,17 @@ def content(train=12, test=5, shape=(4, 5, 3), classes=3):
 
 def split(count, shape=(4, 5, 3), classes=3):
     examples = part(count, shape, classes)
-    return ArraySplit(examples.images, examples.labels, "0" * 64)
+    return ArraySplit(examples.inputs.array, examples.labels.array, "0" * 64)
+
+
+def write_packed(path, content):
+    """Write a data set, with images that are compressed in blocks of rows."""
+    write_dataset(path, content)
+    with h5py.File(path, "r+") as file:
+        for group in (file[name] for name in ("train", "test")):
+            images = group.pop("images")[...]
+            chunks = (min(512, len(images)), *images.shape[1:])
+            group.create_dataset("images", data=images, chunks=chunks, compression="gzip")
 
 
 def spoil_heap(data, damage):

@@ -12,9 +12,7 @@ from ringtrain.cli.main import run
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file import contents
 from ringtrain.data.file.check import check_file, unsummed_arrays
-from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.format import source_part
-from ringtrain.data.file.info import read_form
+from ringtrain.data.file.dataset import open_dataset, read_form
 from ringtrain.data.image_files.open import open_images
 from ringtrain.data.images import decode_image
 from ringtrain.data.readers.make import make_dataset
@@ -54,7 +52,7 @@ def values_of_data_set(path):
 
 def values_of_source(path):
     content = read_source(path.parent if path.suffix == ".gz" and "ubyte" in path.name else path)
-    return [np.asarray(source_part(part).inputs).tobytes() for _, part in content.parts()]
+    return [np.asarray(part.inputs).tobytes() for _, part in content.parts()]
 
 
 def values_of_images(path):

@@ -10,32 +10,32 @@ import threading
 import h5py
 import numpy as np
 import pytest
-from data_makers import content, part
+from data_makers import content, part, write_packed
 
 from ringtrain.data.batches.synthetic import synthetic
-from ringtrain.data.content import Content, Part
-from ringtrain.data.file import contents, layout, metadata
+from ringtrain.data.content import Content, memory_part
+from ringtrain.data.file import contents, format
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.contents import HEADER_BYTES
-from ringtrain.data.file.dataset import DIGITS, NodeMemory, open_dataset
-from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.dataset import NodeMemory, open_dataset
+from ringtrain.data.file.grammar import DIGITS
 from ringtrain.data.file.statistics import pixel_statistics
+from ringtrain.data.file.write import write_dataset
 from ringtrain.errors import DataError, nearest
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 
 # ── good files ──────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("compress", [False, True])
-@pytest.mark.parametrize("test", [5, 0])
-def test_what_is_written_is_what_is_opened(tmp_path, compress, test):
+@pytest.mark.parametrize(("test", "write"), [(5, write_dataset), (0, write_dataset), (5, write_packed)])
+def test_what_is_written_is_what_is_opened(tmp_path, test, write):
     written, path = content(test=test), tmp_path / "a.h5"
-    write_dataset(path, written, compress=compress)
+    write(path, written)
     opened = open_dataset(path)
     for (name, wrote), (opened_name, split) in zip(written.parts(), opened.splits(), strict=True):
         assert name == opened_name
-        assert (split.images == wrote.images).all() and split.images.dtype == np.uint8
-        assert (split.labels == wrote.labels).all() and split.labels.dtype == np.int32
+        assert (split.images == wrote.inputs.array).all() and split.images.dtype == np.uint8
+        assert (split.labels == wrote.labels.array).all() and split.labels.dtype == np.int32
         assert split.count == wrote.count and split.shape == (4, 5, 3)
         assert not split.images.flags.writeable and not split.labels.flags.writeable
     assert (opened.name, opened.source, opened.licence) == ("tiny", "made up", "CC0")
@@ -70,7 +70,7 @@ def test_a_set_is_named_by_the_checksums_of_all_its_examples(tmp_path):
 def test_many_classes_and_labels_without_one(tmp_path):
     names = tuple(f"class number {n:05}" for n in range(21_000))
     labels = np.array([-1, 20_999, 0], np.int32)
-    write_dataset(tmp_path / "a.h5", Content("many", Part(part(3).images, labels), None, names, "made up"))
+    write_dataset(tmp_path / "a.h5", Content("many", memory_part(part(3).inputs.array, labels), None, names, "made up"))
     opened = open_dataset(tmp_path / "a.h5")
     assert opened.classes == names and opened.train.labels.tolist() == [-1, 20_999, 0]
 
@@ -182,6 +182,7 @@ def set_label(index, value):
 
 
 EMPTY = ("images", (0, 4, 5, 3)), ("labels", 0)
+IMAGES, LABELS = (format.ARRAYS[name] for name in ("images", "labels"))
 OBJECTS = (h5py.string_dtype(), h5py.ref_dtype, h5py.regionref_dtype, h5py.vlen_dtype("u1"))
 BAD = {
     "format": (lambda f: f.attrs.update(format="other"), says("'other'", "'ringtrain-dataset'")),
@@ -195,8 +196,8 @@ BAD = {
     "float images": (train("images", np.zeros((12, 4, 5, 3), "f4")), says("uint8", "float32")),
     "flat images": (train("images", np.zeros((12, 60), "u1")), says("4x5x3", "60")),
     "no width": (train("images", np.zeros((12, 4, 0, 3), "u1")), says("(12, 4, 0, 3)")),
-    "int64 labels": (train("labels", np.zeros(12, "i8")), "labels " + says("int64", layout.LABEL_TYPES)),
-    "big-endian": (train("labels", np.zeros(12, ">i4")), "labels " + says(">i4", layout.LABEL_TYPES)),
+    "int64 labels": (train("labels", np.zeros(12, "i8")), "labels " + says("int64", LABELS.types)),
+    "big-endian": (train("labels", np.zeros(12, ">i4")), "labels " + says(">i4", LABELS.types)),
     "labels few": (train("labels", np.zeros(11, "i4")), says("train", 12, 11)),
     "zero": (lambda f: [train(key, np.zeros(shape, "i4"))(f) for key, shape in EMPTY], says("train")),
     "test shape": (lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")), says("4x4x3", "4x5x3")),
@@ -226,9 +227,9 @@ BAD = {
         says("18,000,000"),
     ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
-    **{f"objects {dtype}": (images(dtype=dtype), says("object", layout.INPUT_TYPES)) for dtype in OBJECTS},
-    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), says(layout.INPUT_TYPES)),
-    "arrays in arrays": (images(dtype="(2,)u1"), says(layout.INPUT_TYPES)),
+    **{f"objects {dtype}": (images(dtype=dtype), says("object", IMAGES.types)) for dtype in OBJECTS},
+    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), says(IMAGES.types)),
+    "arrays in arrays": (images(dtype="(2,)u1"), says(IMAGES.types)),
     "a name that is a reference": (lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f), says("name")),
     "a name that moves the cursor": (attribute("name", "a\x1b[2J"), says("name", "'a\\x1b[2J'")),
     "a class in no encoding": (attribute("classes", [b"\xff"], dtype=h5py.string_dtype()), says("attribute", "list")),
@@ -268,7 +269,7 @@ def test_check_finds_every_problem(tiny):
 
 def test_large_sets_are_verified_by_check_alone_which_allows_statistics_by_other_arithmetic(tiny, monkeypatch):
     with h5py.File(tiny, "r+") as file:
-        file.attrs["mean"] = file.attrs["mean"] + metadata.TOLERANCE / 2
+        file.attrs["mean"] = file.attrs["mean"] + format.TOLERANCE / 2
         del file.attrs["checksum"]
     open_dataset(tiny)
     assert check_file(tiny) == []
@@ -289,7 +290,7 @@ def test_a_file_cut_anywhere_is_refused(tiny):
 
 def test_damage_inside_compressed_images_is_named(tmp_path):
     path = tmp_path / "a.h5"
-    write_dataset(path, content(train=600), compress=True)
+    write_packed(path, content(train=600))
     with h5py.File(path) as file:
         where = file["train/images"].id.get_chunk_info(1).byte_offset
     whole = bytearray(path.read_bytes())

@@ -23,7 +23,7 @@ from ringtrain.data.content import no_progress
 from ringtrain.data.decoding import decoding
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.write import write_dataset
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.readers.members import read_members
 from ringtrain.data.readers.sources import read_source

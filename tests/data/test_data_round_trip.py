@@ -7,12 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ringtrain.data.content import Content
+from ringtrain.data.content import Content, memory_part
 from ringtrain.data.file.check import check_file
-from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.format import write_dataset
-from ringtrain.data.file.info import read_form
-from ringtrain.data.file.source import memory_part
+from ringtrain.data.file.dataset import open_dataset, read_form
+from ringtrain.data.file.write import write_dataset
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.train.start import start
 from ringtrain.transport.loopback import Loopback

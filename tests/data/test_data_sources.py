@@ -12,21 +12,20 @@ import pytest
 import source_makers as makers
 from data_makers import content
 
-from ringtrain.data.content import Part, make_part
+from ringtrain.data.content import make_part
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.format import source_part
 from ringtrain.data.readers import members, sources
 from ringtrain.data.readers.make import make_dataset, split_test
 from ringtrain.data.readers.pickles import load_plain
+from ringtrain.data.split import ArraySplit
 from ringtrain.errors import DataError, nearest
 from tests.says import says
 
 
 def in_memory(content):
     """The content with its parts read, as writing a file reads them."""
-    parts = {name: source_part(part) for name, part in content.parts()}
-    read = {name: Part(np.asarray(part.inputs), np.asarray(part.labels)) for name, part in parts.items()}
+    read = {name: ArraySplit(np.asarray(part.inputs), np.asarray(part.labels), "") for name, part in content.parts()}
     return dataclasses.replace(content, **read)
 
 
@@ -243,7 +242,7 @@ def npz(path, **arrays):
 
 
 def test_minus_one_is_a_label_like_any():
-    assert make_part(X, Y - 1, "here").labels.tolist() == [-1, 1, 0, 1]
+    assert make_part(X, Y - 1, "here").labels.array.tolist() == [-1, 1, 0, 1]
 
 
 # ── folders of images ───────────────────────────────────────────────────────────────────────────────────────
@@ -348,9 +347,11 @@ def test_a_cut_depends_on_seed_and_count_alone():
     assert (cuts[0].test.images == cuts[1].test.images).all()
     assert (cuts[0].test.images != cuts[2].test.images).any()
     rows = np.concatenate([cuts[0].train.images, cuts[0].test.images]).reshape(40, -1)
-    assert (np.unique(rows, axis=0) == np.unique(whole.train.images.reshape(40, -1), axis=0)).all()
+    assert (np.unique(rows, axis=0) == np.unique(whole.train.inputs.array.reshape(40, -1), axis=0)).all()
     # Both parts keep the order of the source.
-    where = [int(np.flatnonzero((whole.train.images == image).all((1, 2, 3)))[0]) for image in cuts[0].test.images]
+    where = [
+        int(np.flatnonzero((whole.train.inputs.array == image).all((1, 2, 3)))[0]) for image in cuts[0].test.images
+    ]
     assert where == sorted(where) == CUT
 
 

@@ -15,9 +15,9 @@ from small_runs import DROPOUT_NET, on_ranks
 
 import ringtrain
 from ringtrain.data import predictions
-from ringtrain.data.content import Content, Part
+from ringtrain.data.content import Content, memory_part
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.write import write_dataset
 from ringtrain.data.images import StoredPicture
 from ringtrain.data.inputs import centre_of
 from ringtrain.errors import CheckpointError, DataError, ModelError, OutputClosed
@@ -50,7 +50,7 @@ def digits():
 @pytest.fixture
 def run(train, digits):
     """A run whose data have names of classes, and are gone."""
-    digits = Part(digits.images[:200], digits.labels[:200])
+    digits = memory_part(digits.images[:200], digits.labels[:200])
     write_dataset("named.h5", Content("named", digits, None, NAMES, "digits"))
     train(out="run", data="named.h5", batch=8, iterations=10)
     os.rename("named.h5", "moved.h5")
@@ -121,9 +121,9 @@ def test_facts_that_do_not_fit_the_network_are_refused(run, alone):
 
 def test_other_data_are_prepared_as_the_training_data_were(run, alone, digits):
     """And not by their own mean."""
-    bright = Part(np.minimum(digits.images[:50], 200) + np.uint8(50), digits.labels[:50])
+    bright = memory_part(np.minimum(digits.images[:50], 200) + np.uint8(50), digits.labels[:50])
     write_dataset("bright.h5", Content("bright", bright, None, NAMES, "digits"))
-    np.save("bright.npy", bright.images)
+    np.save("bright.npy", bright.inputs.array)
     trained = load(alone, run, False, {"data": "bright.h5"}, "train")
     write_predictions(alone, trained, of_data(trained), Path("data.jsonl"))
     predict(alone, run, "bright.npy")

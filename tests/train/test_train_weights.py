@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, iterate, run_of, trained
 
 from ringtrain.cli.main import ringtrain
-from ringtrain.data.content import Content, Part
+from ringtrain.data.content import Content, memory_part
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.file.format import write_dataset
+from ringtrain.data.file.write import write_dataset
 from ringtrain.errors import CheckpointError, ConfigError, ModelError, UsageError
 from ringtrain.nn import spec
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -55,7 +55,7 @@ def few(tmp_path):
 
     def part(split):
         chosen = split.labels < 3
-        return Part(split.images[chosen], split.labels[chosen])
+        return memory_part(split.images[chosen], split.labels[chosen])
 
     path = tmp_path / "few.h5"
     write_dataset(path, Content("few", part(digits.train), part(digits.test), ("0", "1", "2"), "digits", "CC BY 4.0"))

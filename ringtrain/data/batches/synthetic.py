@@ -3,7 +3,8 @@
 import numpy as np
 
 from ringtrain.data.batches import keys
-from ringtrain.data.content import MOST_CLASSES, Part, checksum
+from ringtrain.data.content import MOST_CLASSES, memory_part, no_progress
+from ringtrain.data.file.contents import read_part
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.split import ArraySplit
@@ -25,17 +26,17 @@ def synthetic(shape, classes: int | None, count: int, seed: int, label_shape=(),
             "numbers must be at least 1"
         )
     try:
-        part = Part(_images((count, *shape), seed, most), _labels((count, *label_shape), classes, seed))
+        images, labels = _images((count, *shape), seed, most), _labels((count, *label_shape), classes, seed)
     except (MemoryError, ValueError) as error:
         shown = "x".join(map(str, (count, *shape)))
         raise DataError(f"synthetic data of {shown} takes more memory than there is: use a smaller --batch") from error
-    for array in (part.images, part.labels):
+    for array in (images, labels):
         array.flags.writeable = False
-    statistics = pixel_statistics(part.images.reshape(count, 1, -1, shape[-1]))  # of each place of the last axis
-    sealed = part if classes is not None else Part(part.images, part.labels.view(np.int32))
+    statistics = pixel_statistics(images.reshape(count, 1, -1, shape[-1]))  # of each place of the last axis
+    sealed = memory_part(images, labels.view(np.int32))  # values are summed as whole numbers
     return DataSet(
         name="synthetic",
-        train=ArraySplit(part.images, part.labels, checksum(sealed)),
+        train=ArraySplit(images, labels, read_part(sealed, no_progress)),
         test=None,
         classes=tuple(str(number) for number in range(classes or 0)),
         mean=statistics.mean,

@@ -1,28 +1,17 @@
 """Checks of a data set's file that list every problem: `ringtrain data check`. And what `ringtrain data info` shows."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Progress, no_progress
-from ringtrain.data.file.contents import (
-    arrays_of,
-    byte_ranges,
-    checksum_problems,
-    fill,
-    label_blocks,
-    label_problems,
-    plan,
-    read_part,
-    verify_parts,
-)
-from ringtrain.data.file.dataset import DataSet, hdf5_errors, open_hdf5
+from ringtrain.data.content import Part, Progress, no_progress
+from ringtrain.data.decoding import hdf5_errors
+from ringtrain.data.file.contents import checksum_problems, fill, part_label_problems, plan, read_part, verify_parts
+from ringtrain.data.file.dataset import DataSet
+from ringtrain.data.file.format import is_data_set, layout_problems, seal_problems, statistic_problems
 from ringtrain.data.file.grammar import parse_data
-from ringtrain.data.file.layout import is_data_set, layout_problems
-from ringtrain.data.file.metadata import seal_problems, statistic_problems
-from ringtrain.data.file.source import OpenSource, SourcePart, open_source, own_source
+from ringtrain.data.file.source import OpenSource, open_hdf5, open_source, own_source
 from ringtrain.data.file.statistics import running_statistics
 from ringtrain.data.split import Split
 from ringtrain.data.stored.flat import OpenFiles
@@ -32,21 +21,23 @@ from ringtrain.errors import DataError
 def check_file(path, progress: Progress = no_progress) -> list[str]:
     """Return every problem of a data set, named as for ``--data``; none for a good one. Reads all of it, a block
     at a time."""
-    problems: list[str] = []
     try:
         named = parse_data(path)
         if len(named.files) == 1 and named.names is None and named.files[0].suffix not in (".npy", ".npz"):
             with open_hdf5(named.files[0]) as file, hdf5_errors(named.files[0]):
                 if is_data_set(file):
-                    return _own_problems(named.files[0], file, progress)
+                    # Contents are checked only if the layout is valid.
+                    return list(layout_problems(file)) or [
+                        *seal_problems(file),
+                        *_content_problems(own_source(named.files[0], file, OpenFiles()), progress),
+                    ]
         source = open_source(path)
         verify_parts(source.joined, progress)
-        planned = plan(source, streamed=True)
-        fill(source, arrays_of(planned, np.empty(byte_ranges(planned)[1], np.uint8)), progress)
-        problems += _content_problems(source, progress)
+        arrays = {key: np.empty(*form) for key, form in plan(source, streamed=True).items()}
+        fill(source, arrays, progress)
+        return list(_content_problems(source, progress))
     except DataError as error:
-        problems.append(str(error))
-    return problems
+        return [str(error)]
 
 
 def unsummed_arrays(path) -> list[str]:
@@ -57,15 +48,6 @@ def unsummed_arrays(path) -> list[str]:
     return [array.where for part in parts for array in part.arrays if not array.summed]
 
 
-def _own_problems(path: Path, file, progress: Progress) -> list[str]:
-    problems = list(layout_problems(file))
-    # Contents are checked only if the layout is valid.
-    if not problems:
-        problems += seal_problems(file)
-        problems += _content_problems(own_source(path, file, OpenFiles()), progress)
-    return problems
-
-
 def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
     for name, part in source.parts.items():
         try:
@@ -74,13 +56,12 @@ def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
             yield f"{name} could not be read: {error or texts.OUT_OF_MEMORY}"
 
 
-def _part_problems(source: OpenSource, name: str, part: SourcePart, progress: Progress) -> Iterator[str]:
-    statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
+def _part_problems(source: OpenSource, name: str, part: Part, progress: Progress) -> Iterator[str]:
+    statistics = running_statistics(part.inputs)
     digest = read_part(part, progress, takers=[statistics])
     if source.statistics is None or part.checksum is None:
         return
-    for _, block in label_blocks(part):
-        yield from label_problems(name, block, len(source.classes or ()))
+    yield from part_label_problems(name, part, len(source.classes or ()))
     yield from checksum_problems(name, part.checksum, digest)
     if name == "train":
         yield from statistic_problems(source.statistics, statistics.finish())

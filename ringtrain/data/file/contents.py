@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import IGNORE, MOST_CLASSES, Progress, no_progress, row_blocks
-from ringtrain.data.file.metadata import STATISTICS, statistic_problems
-from ringtrain.data.file.source import OpenSource, SourcePart
-from ringtrain.data.file.statistics import PixelStatistics, running_statistics
+from ringtrain.data.content import CLASS_NUMBERS, IGNORE, MOST_CLASSES, Checksum, Part, Progress, no_progress
+from ringtrain.data.file.format import STATISTICS, statistic_problems
+from ringtrain.data.file.source import OpenSource
+from ringtrain.data.file.statistics import running_statistics
+from ringtrain.data.stored.base import row_blocks
 from ringtrain.errors import DataError
 from ringtrain.splitmix import splitmix
 
@@ -37,7 +38,7 @@ def plan(source: OpenSource, streamed: bool) -> dict[Key, tuple[tuple[int, ...],
         if not streamed or part.label_shape == ():
             arrays[name, "labels"] = (count, *part.label_shape), part.label_dtype
         elif not part.of_values:
-            arrays[name, "numbered"] = (count,), np.dtype(np.int32)
+            arrays[name, "numbered"] = (count,), CLASS_NUMBERS
         if part.checksum is None:
             arrays[COMPUTED, name] = (64,), np.dtype(np.uint8)
     if source.statistics is None:
@@ -59,14 +60,6 @@ def byte_ranges(planned) -> tuple[dict[Key, tuple[int, int]], int]:
     return ranges, end
 
 
-def arrays_of(planned, memory: np.ndarray) -> dict[Key, np.ndarray]:
-    """Return the arrays in the window, by part and key."""
-    ranges, _ = byte_ranges(planned)
-    return {
-        key: memory[start:stop].view(planned[key][1]).reshape(planned[key][0]) for key, (start, stop) in ranges.items()
-    }
-
-
 def fill(source: OpenSource, arrays: dict[Key, np.ndarray], progress: Progress = no_progress) -> None:
     """Read everything into ``arrays``. Raises: DataError if labels, checksums or statistics are wrong."""
     source.verify()
@@ -79,7 +72,7 @@ def fill(source: OpenSource, arrays: dict[Key, np.ndarray], progress: Progress =
         _fill_inputs(source, name, part, arrays, verify, progress)
 
 
-def _fill_labels(source: OpenSource, name: str, part: SourcePart, arrays: dict[Key, np.ndarray]) -> int:
+def _fill_labels(source: OpenSource, name: str, part: Part, arrays: dict[Key, np.ndarray]) -> int:
     """Read and check the labels of a part; the highest class number."""
     kept, numbered = arrays.get((name, "labels")), arrays.get((name, "numbered"))
     if part.labels is None:
@@ -108,12 +101,12 @@ def _fill_labels(source: OpenSource, name: str, part: SourcePart, arrays: dict[K
     return highest
 
 
-def _out_of_range(part: SourcePart, low: int, high: int) -> str:
+def _out_of_range(part: Part, low: int, high: int) -> str:
     where = part.labels.where if part.labels is not None else part.inputs.where
     return texts.LABELS_RANGE(where=where, low=low, high=high, most=MOST_CLASSES - 1)
 
 
-def label_blocks(part: SourcePart) -> Iterator[tuple[slice, np.ndarray]]:
+def label_blocks(part: Part) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield (slice, labels in the type of batches) of each block. Raises: DataError for class numbers beyond int32"""
     for rows, block in part.labels.blocks() if part.labels is not None else ():
         if not part.of_values and block.dtype.itemsize >= 4 and block.dtype != np.int32:
@@ -124,12 +117,12 @@ def label_blocks(part: SourcePart) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def _fill_inputs(
-    source: OpenSource, name: str, part: SourcePart, arrays: dict[Key, np.ndarray], verify: bool, progress: Progress
+    source: OpenSource, name: str, part: Part, arrays: dict[Key, np.ndarray], verify: bool, progress: Progress
 ) -> None:
     exact, noted = part.nbytes <= VERIFY_BYTES, source.statistics
     statistics, digest = None, ""
     if name == "train" and ((noted is None and exact) or (verify and not source.sealed)):
-        statistics = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
+        statistics = running_statistics(part.inputs)
     kept, takers = arrays.get((name, "images")), [statistics] if statistics is not None else []
     if exact and (part.checksum is None or verify):
         digest = read_part(part, progress, kept, takers)
@@ -149,7 +142,7 @@ def _fill_inputs(
             raise DataError(f"{source.where}: {problem}")
 
 
-def verify_parts(parts: Iterable[SourcePart], progress: Progress = no_progress) -> None:
+def verify_parts(parts: Iterable[Part], progress: Progress = no_progress) -> None:
     """Compare parts with the checksums that their files note of them. Raises: DataError"""
     for part in parts:
         if part.checksum is not None:
@@ -158,7 +151,7 @@ def verify_parts(parts: Iterable[SourcePart], progress: Progress = no_progress) 
 
 
 def read_part(
-    part: SourcePart,
+    part: Part,
     progress: Progress,
     kept: np.ndarray | None = None,
     takers: Sequence = (),
@@ -167,7 +160,7 @@ def read_part(
 ) -> str:
     """Read all inputs as :func:`read_inputs`, then all labels; return the checksum of both. ``label_takers`` get each
     block of labels."""
-    running = part.running_checksum()
+    running = Checksum(part)
     read_inputs(part, kept, [running, *takers], progress, what)
     for _, block in label_blocks(part):
         running.add_labels(block)
@@ -177,7 +170,7 @@ def read_part(
 
 
 def read_inputs(
-    part: SourcePart, kept: np.ndarray | None, takers: Sequence, progress: Progress, what: str = "reading"
+    part: Part, kept: np.ndarray | None, takers: Sequence, progress: Progress, what: str = "reading"
 ) -> None:
     """Read all inputs, a block at a time, into memory if they are kept, and give each block to the takers."""
     for rows in row_blocks(part.inputs.count, part.inputs.row_bytes):
@@ -205,9 +198,9 @@ def _sampled_blocks(array) -> Iterator[np.ndarray]:
         yield block
 
 
-def sampled_checksum(part: SourcePart) -> str:
+def sampled_checksum(part: Part) -> str:
     """Return a checksum of types, shapes and the sample's bytes."""
-    running = part.running_checksum()
+    running = Checksum(part)
     for block in _sampled_blocks(part.inputs):
         running.add(block)
     for block in _sampled_blocks(part.labels) if part.labels is not None else ():
@@ -215,9 +208,9 @@ def sampled_checksum(part: SourcePart) -> str:
     return running.finish()
 
 
-def sampled_statistics(part: SourcePart):
+def sampled_statistics(part: Part):
     """Return the statistics of the sample."""
-    running = running_statistics(part.inputs.shape[1:], part.inputs.dtype, part.inputs.where)
+    running = running_statistics(part.inputs)
     for block in _sampled_blocks(part.inputs):
         running.add(block)
     return running.finish()
@@ -240,6 +233,12 @@ def label_problems(name: str, labels: np.ndarray, classes: int) -> Iterator[str]
         )
 
 
+def part_label_problems(name: str, part: Part, classes: int) -> Iterator[str]:
+    """Yield the problems of a part's labels, as :func:`label_problems` of each block."""
+    for _, block in label_blocks(part):
+        yield from label_problems(name, block, classes)
+
+
 def checksum_problems(name: str, noted: str, computed: str) -> Iterator[str]:
     """Yield a problem if the examples differ from the written ones."""
     if noted != computed:
@@ -247,11 +246,6 @@ def checksum_problems(name: str, noted: str, computed: str) -> Iterator[str]:
             f"the {name} examples changed after they were written: their checksum is {computed[:12]}…, the file says "
             f"{noted[:12]}…; make the file with `ringtrain data make` or copy it again"
         )
-
-
-def statistics_of(source: OpenSource, arrays: dict[Key, np.ndarray]) -> PixelStatistics:
-    """Return the statistics: the file's, or the computed ones."""
-    return source.statistics or PixelStatistics(*(arrays[COMPUTED, key].copy() for key in STATISTICS))
 
 
 def class_names(source: OpenSource, highest: int | None = None) -> tuple[str, ...]:
@@ -265,7 +259,7 @@ def class_names(source: OpenSource, highest: int | None = None) -> tuple[str, ..
     return tuple(str(number) for number in range(highest + 1))
 
 
-def _highest(part: SourcePart) -> int:
+def _highest(part: Part) -> int:
     """Return the highest class number. Raises: DataError if a label is no class number"""
     if part.labels is None:
         return IGNORE

@@ -15,28 +15,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.data.content import BESIDE, Progress, no_progress
+from ringtrain.data.content import BESIDE, CLASS_NUMBERS, Part, Progress, no_progress
 from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.contents import (
     COMPUTED,
     HEADER_BYTES,
     Key,
-    arrays_of,
     byte_ranges,
     class_names,
     fill,
     plan,
-    statistics_of,
 )
-from ringtrain.data.file.grammar import DIGITS
-from ringtrain.data.file.metadata import metadata_checksum
-from ringtrain.data.file.source import OpenSource, SourcePart, input_shape, open_hdf5, open_source
-from ringtrain.data.file.statistics import statistics_for
+from ringtrain.data.file.format import STATISTICS, metadata_checksum
+from ringtrain.data.file.source import OpenSource, input_shape, open_source
+from ringtrain.data.file.statistics import PixelStatistics, statistics_for
 from ringtrain.data.file.streamed import StreamedSplit
 from ringtrain.data.split import ArraySplit, Shape, Split
 from ringtrain.errors import DataError
-
-__all__ = ["DIGITS", "DataSet", "NodeMemory", "hdf5_errors", "open_dataset", "open_hdf5"]
 
 STREAMED = "streamed"
 
@@ -112,21 +107,55 @@ def open_dataset(
             "file of it with `ringtrain data make`, or give --stream no"
         )
     planned = plan(source, streamed)
-    nbytes = byte_ranges(planned)[1]
+    ranges, nbytes = byte_ranges(planned)
     window = node.window(nbytes) if node else None
+    try:
+        memory = np.empty(nbytes, np.uint8) if window is None else window
+    except (MemoryError, ValueError) as error:
+        raise DataError(
+            f"{source.where} needs {nbytes / 1000000000.0:.1f} GB of memory, which this host does not have"
+        ) from error
+    arrays = {key: memory[slice(*ranges[key])].view(dtype).reshape(shape) for key, (shape, dtype) in planned.items()}
     if node is None or window is None:
-        try:
-            memory = np.empty(nbytes, np.uint8)
-        except (MemoryError, ValueError) as error:
-            raise DataError(
-                f"{source.where} needs {nbytes / 1000000000.0:.1f} GB of memory, which this host does not have"
-            ) from error
-        _fill(source, arrays_of(planned, memory), progress)
+        _fill(source, arrays, progress)
     else:
-        memory = window
-        _fill_for_node(source, arrays_of(planned, memory), memory, node, progress)
+        _fill_for_node(source, arrays, memory, node, progress)
     location = STREAMED if streamed else "private" if window is None else "node window"
-    return _assemble(source, arrays_of(planned, memory), location, extents)
+    return _assemble(source, arrays, location, extents)
+
+
+# ── form, without the inputs ─────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class SplitShape:
+    """The size of a split. ``shape``: of one input, (H, W, C) of an image; ``label_shape``: of each label."""
+
+    count: int
+    shape: tuple[int, ...]
+    label_shape: tuple[int, ...] = ()
+    label_dtype: np.dtype = CLASS_NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetForm:
+    """The classes and splits of a data set."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: SplitShape
+
+
+def read_form(path, test=None, extents: int | None = None) -> DatasetForm:
+    """Read the form of the data set that ``--data`` names. Class numbers without names are counted by reading all
+    labels.
+
+    Raises: DataError if a file is missing, is no data set, or its layout is wrong.
+    """
+    source = open_source(path, test, extents)
+    source.verify()
+    part = source.parts["train"]
+    count, *shape = part.inputs.shape
+    train = SplitShape(count, input_shape(tuple(shape), extents), part.label_shape, part.label_dtype)
+    return DatasetForm(source.name, class_names(source), train)
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +184,8 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], location: str, 
     for array in arrays.values():
         array.flags.writeable = False
     shape = input_shape(source.parts["train"].inputs.shape[1:], extents)
-    mean, std, mean_image = statistics_for(shape, statistics_of(source, arrays))
+    statistics = source.statistics or PixelStatistics(*(arrays[COMPUTED, key].copy() for key in STATISTICS))
+    mean, std, mean_image = statistics_for(shape, statistics)
     classes = class_names(source, int(arrays[COMPUTED, "highest"][0]))
     splits = {name: _split(name, part, arrays, len(classes), shape) for name, part in source.parts.items()}
     return DataSet(
@@ -173,7 +203,7 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], location: str, 
     )
 
 
-def _split(name: str, part: SourcePart, arrays: dict[Key, np.ndarray], classes: int, shape: Shape) -> Split:
+def _split(name: str, part: Part, arrays: dict[Key, np.ndarray], classes: int, shape: Shape) -> Split:
     checksum = part.checksum or arrays[COMPUTED, name].tobytes().decode()
     if (name, "images") in arrays:
         return ArraySplit(arrays[name, "images"].reshape(-1, *shape), arrays[name, "labels"], checksum)

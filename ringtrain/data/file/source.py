@@ -12,14 +12,21 @@ import numpy as np
 from h5py.h5t import STRING
 
 from ringtrain.data import texts
-from ringtrain.data.content import Checksum
+from ringtrain.data.content import Part
 from ringtrain.data.decoding import hdf5_errors
+from ringtrain.data.file.format import (
+    PARTS,
+    TEXTS,
+    is_data_set,
+    layout_problems,
+    named_array,
+    read_statistics,
+    seal_problems,
+)
 from ringtrain.data.file.grammar import PAIRS, Named, existing, parse_data
-from ringtrain.data.file.layout import is_data_set, layout_problems, named_array
-from ringtrain.data.file.metadata import is_sealed, read_statistics, seal_problems
 from ringtrain.data.file.statistics import PixelStatistics
 from ringtrain.data.split import Shape
-from ringtrain.data.stored.base import JoinedArray, MemoryArray, ReshapedRows, StoredArray
+from ringtrain.data.stored.base import JoinedArray, ReshapedRows, StoredArray
 from ringtrain.data.stored.chunked import stored_array
 from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.data.stored.numpy_files import NpzFile, open_npy
@@ -31,48 +38,6 @@ MOST_EXTENTS = 4  # of an input, without N
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePart:
-    """One part's arrays, as they are stored. ``labels``: None if there are none; ``checksum``: as a file of `data make`
-    notes it."""
-
-    inputs: StoredArray
-    labels: StoredArray | None
-    checksum: str | None = None
-
-    @property
-    def count(self) -> int:
-        return self.inputs.count
-
-    @property
-    def label_shape(self) -> Shape:
-        return self.labels.shape[1:] if self.labels is not None else ()
-
-    @property
-    def label_dtype(self) -> np.dtype:
-        """int32 for class numbers; float64 or float32 for values."""
-        if self.labels is None or self.labels.dtype.kind in "iu":
-            return np.dtype(np.int32)
-        return np.dtype(np.float64 if self.labels.dtype == np.float64 else np.float32)
-
-    @property
-    def of_values(self) -> bool:
-        return self.label_dtype.kind == "f"
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays)
-
-    @property
-    def arrays(self) -> list[StoredArray]:
-        return [array for array in (self.inputs, self.labels) if array is not None]
-
-    def running_checksum(self) -> Checksum:
-        """Return a checksum of the stored shape, before the first block. The writer, the checker and the reader of a
-        part all take it, so it does not depend on the network."""
-        return Checksum(self.inputs, self.label_shape, self.label_dtype)
-
-
-@dataclass(frozen=True, slots=True)
 class OpenSource:
     """``statistics``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known;
     ``joined``: the parts of files of `data make` that ``parts`` join, with the checksums that these files note;
@@ -80,13 +45,13 @@ class OpenSource:
 
     where: str
     name: str
-    parts: dict[str, SourcePart]
+    parts: dict[str, Part]
     classes: tuple[str, ...] | None
     source: str
     licence: str = "not stated"
     statistics: PixelStatistics | None = None
     sealed: bool = False
-    joined: tuple[SourcePart, ...] = ()
+    joined: tuple[Part, ...] = ()
     unused: tuple[str, ...] = ()
 
     @property
@@ -144,7 +109,7 @@ def input_shape(stored: Shape, extents: int | None) -> Shape:
     return (*stored, 1) if axes == (extents or (3 if axes == 2 else 0)) - 1 else stored
 
 
-def _with_channel(part: SourcePart, extents: int | None) -> SourcePart:
+def _with_channel(part: Part, extents: int | None) -> Part:
     inputs = part.inputs
     stored = inputs.shape[1:]
     if not 0 < len(stored) <= MOST_EXTENTS:
@@ -154,7 +119,7 @@ def _with_channel(part: SourcePart, extents: int | None) -> SourcePart:
     return part
 
 
-def _check_parts(where: str, parts: dict[str, SourcePart], extents: int | None) -> None:
+def _check_parts(where: str, parts: dict[str, Part], extents: int | None) -> None:
     train, test = parts["train"], parts.get("test")
     if test is None:
         return
@@ -188,13 +153,13 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
                 f"{other.where} names other classes than {opened[0].where}: files of one set have the same classes"
             )
     parts = {}
-    for name in ("train", "test"):
+    for name in PARTS:
         same_part = [one.parts[name] for one in opened if name in one.parts]
         if same_part:
             labels = [part.labels for part in same_part if part.labels is not None]
             if len(labels) not in (0, len(same_part)):
                 raise DataError(f"{text}: some of the files have labels and some have none")
-            parts[name] = SourcePart(
+            parts[name] = Part(
                 JoinedArray([part.inputs for part in same_part]), JoinedArray(labels) if labels else None
             )
     noted = tuple(part for one in opened for part in one.parts.values() if part.checksum is not None)
@@ -207,25 +172,22 @@ def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
     if path.suffix == ".npy":
         if named.names:
             raise DataError(f"{path} is one array without a name: leave out what stands after the colon")
-        parts = {"train": SourcePart(open_npy(path, files), None)}
+        parts = {"train": Part(open_npy(path, files), None)}
         return OpenSource(named.text, path.stem, parts, None, f"array {path.name}")
     if path.suffix == ".npz":
         return _open_npz(named, path, files)
     with open_hdf5(path) as file, hdf5_errors(path):
         if named.names is None and (is_data_set(file) or not any(x in file for x, *_ in PAIRS)):
-            return _open_own(path, file, files)
+            for problem in chain(layout_problems(file), seal_problems(file)):
+                raise DataError(f"{path}: {problem}")
+            return own_source(path, file, files)
         return _open_arrays(named, path, file, files)
 
 
 def _open_npz(named: Named, path: Path, files: OpenFiles) -> OpenSource:
     archive = NpzFile(path, files)
 
-    def array(name: str) -> StoredArray:
-        if name not in archive.names:
-            raise DataError(f"{path} has no array {name}; it has {', '.join(archive.names) or 'none'}")
-        return archive.array(name)
-
-    parts, unused = _parts(path, archive.names, named.names, array)
+    parts, unused = _parts(path, archive.names, named.names, archive.array)
     return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}", unused=unused)
 
 
@@ -252,7 +214,7 @@ def _classes(path: Path, file: h5py.File) -> tuple[str, ...] | None:
     return names
 
 
-def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str, SourcePart], tuple[str, ...]]:
+def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str, Part], tuple[str, ...]]:
     """Return (parts, names of the arrays that are left out). If the user named the arrays, no name is returned."""
     if names is not None:
         x, y = names
@@ -274,9 +236,9 @@ def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str
     )
 
 
-def _part(inputs: StoredArray, labels: StoredArray | None) -> SourcePart:
+def _part(inputs: StoredArray, labels: StoredArray | None) -> Part:
     if labels is None:
-        return SourcePart(inputs, None)
+        return Part(inputs, None)
     if labels.count != inputs.count:
         raise DataError(
             f"{labels.where}: labels have the shape {labels.shape} for {inputs.count} examples of {inputs.where}: "
@@ -284,37 +246,28 @@ def _part(inputs: StoredArray, labels: StoredArray | None) -> SourcePart:
         )
     if labels.dtype.kind in "iu" and labels.shape[1:] == (1,):
         labels = ReshapedRows(labels, ())
-    return SourcePart(inputs, labels)
+    return Part(inputs, labels)
 
 
 # ── files of `data make` ──────────────────────────────────────────────────────────────────────────────────────
-def _open_own(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
-    for problem in chain(layout_problems(file), seal_problems(file)):
-        raise DataError(f"{path}: {problem}")
-    return own_source(path, file, files)
-
-
 def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
     """Return the source of a file of `data make` whose layout is good."""
     parts = {
-        name: SourcePart(
+        name: Part(
             stored_array(path, f"{name}/images", file[name]["images"], files),
             stored_array(path, f"{name}/labels", file[name]["labels"], files),
             file[name].attrs["checksum"],
         )
-        for name in ("train", "test")
+        for name in PARTS
         if is_own(file, name)
     }
-    name, source, licence = (plain(file.attrs[key]) for key in ("name", "source", "licence"))
     return OpenSource(
         where=str(path),
         parts=parts,
         classes=tuple(map(plain, file.attrs["classes"])),
         statistics=read_statistics(file),
-        sealed=is_sealed(file),
-        name=name,
-        source=source,
-        licence=licence,
+        sealed="checksum" in file.attrs,
+        **{key: plain(file.attrs[key]) for key in TEXTS},
     )
 
 
@@ -340,8 +293,3 @@ def _why_not_opened(path: Path, error: str) -> str:
     if "signature not found" in error:
         return f"{path} is not an HDF5 file: make the file with `ringtrain data make`"
     return f"{path} could not be opened: {error}"
-
-
-def memory_part(inputs: np.ndarray, labels: np.ndarray) -> SourcePart:
-    """Return the part of arrays in memory."""
-    return SourcePart(MemoryArray(inputs), MemoryArray(labels))

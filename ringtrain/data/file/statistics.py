@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import row_blocks
+from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError
 
 
@@ -98,9 +98,9 @@ class FloatSums:
         return PixelStatistics(mean, np.sqrt(variance), (self._pixels / self._count).astype(np.float32))
 
 
-def running_statistics(shape, dtype, where: str = "the inputs") -> IntegerSums | FloatSums:
-    """Return the sums for inputs of this shape, without N, and type."""
-    return IntegerSums(shape) if dtype == np.uint8 else FloatSums(shape, where)
+def running_statistics(inputs: StoredArray) -> IntegerSums | FloatSums:
+    """Return the sums for blocks of these inputs."""
+    return IntegerSums(inputs.shape[1:]) if inputs.dtype == np.uint8 else FloatSums(inputs.shape[1:], inputs.where)
 
 
 def _all_but_last(array) -> tuple[int, ...]:
@@ -109,7 +109,8 @@ def _all_but_last(array) -> tuple[int, ...]:
 
 def pixel_statistics(images) -> PixelStatistics:
     """Compute the statistics of inputs in memory. Shapes: [N, ..., C], N from 1"""
-    running = running_statistics(images.shape[1:], images.dtype)
-    for rows in row_blocks(len(images), images[0].nbytes * 8):
-        running.add(images[rows])
+    inputs = MemoryArray(images)
+    running = running_statistics(inputs)
+    for _, block in inputs.blocks():
+        running.add(block)
     return running.finish()

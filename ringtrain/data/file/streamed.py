@@ -7,8 +7,7 @@ from itertools import product
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import IGNORE
-from ringtrain.data.file.source import SourcePart
+from ringtrain.data.content import IGNORE, Part
 from ringtrain.data.split import Shape, Split, type_read
 from ringtrain.data.stored.base import ReshapedRows
 from ringtrain.errors import DataError
@@ -20,7 +19,7 @@ class StreamedSplit(Split):
 
     def __init__(
         self,
-        part: SourcePart,
+        part: Part,
         shape: Shape,
         checksum: str,
         classes: int,

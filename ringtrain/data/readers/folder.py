@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data.content import Content, Progress
-from ringtrain.data.file.source import SourcePart
+from ringtrain.data.content import Content, Part, Progress
 from ringtrain.data.images import FilePicture, decode_image, resize
 from ringtrain.data.readers.image_walk import (
     BROKEN,
@@ -81,7 +80,7 @@ def read(path: Path, size, progress: Progress) -> Content:
     parts = {}
     for name, part in files.items():
         labels = np.array([label for _, label in part], np.int32)
-        parts[name] = SourcePart(FolderImages([file for file, _ in part], shape), MemoryArray(labels))
+        parts[name] = Part(FolderImages([file for file, _ in part], shape), MemoryArray(labels))
     notes += left_out([*beside(path, roots), *(other for each in scanned for other in each[3])])
     name = path.resolve().name
     return Content(name, parts["train"], parts.get("test"), classes, f"folder of images {name}", notes=tuple(notes))

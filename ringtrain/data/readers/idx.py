@@ -54,7 +54,7 @@ def read(path: Path, size, progress: Progress) -> Content:
         raise DataError(f"{path} has IDX files of several data sets: name one of {known}")
     read = (_read_split(named, prefixes[0], names) for names in SPLITS.values())
     parts = [part for part in read if part is not None]
-    highest = max(int(part.labels.max()) for part in parts)
+    highest = max(int(np.asarray(part.labels).max()) for part in parts)
     folder = path if path.is_dir() else path.parent
     return Content(
         name=prefixes[0].rstrip("-_.") or folder.resolve().name,

@@ -10,8 +10,7 @@ import numpy as np
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.content import Content, Part, Progress, no_progress
-from ringtrain.data.file.format import check_target, source_part, write_dataset
-from ringtrain.data.file.source import SourcePart
+from ringtrain.data.file.write import check_target, write_dataset
 from ringtrain.data.readers.sources import Size, read_source
 from ringtrain.data.stored.base import ChosenRows
 from ringtrain.errors import DataError
@@ -39,10 +38,10 @@ def split_test(content: Content, fraction: float, seed: int) -> Content:
     return dataclasses.replace(content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut]))
 
 
-def _take(part: Part | SourcePart, examples) -> SourcePart:
-    examples, whole = np.sort(examples), source_part(part)
-    labels = ChosenRows(whole.labels, examples) if whole.labels is not None else None
-    return SourcePart(ChosenRows(whole.inputs, examples), labels)
+def _take(part: Part, examples) -> Part:
+    examples = np.sort(examples)
+    labels = ChosenRows(part.labels, examples) if part.labels is not None else None
+    return Part(ChosenRows(part.inputs, examples), labels)
 
 
 def make_dataset(
@@ -64,7 +63,7 @@ def make_dataset(
     check_target(Path(out), force)
     content = read_source(source, size, progress)
     _check_shapes(content)
-    if not content.classes and not source_part(content.train).of_values:
+    if not content.classes and not content.train.of_values:
         raise DataError(
             f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
         )
@@ -78,8 +77,7 @@ def make_dataset(
 
 
 def _check_shapes(content: Content) -> None:
-    parts = [source_part(part) for _, part in content.parts()]
-    shapes = [part.inputs.shape[1:] for part in parts]
+    shapes = [part.inputs.shape[1:] for _, part in content.parts()]
     if len(set(shapes)) > 1:
         raise DataError(texts.SHAPES_DIFFER(name=content.name, test=shapes[1], train=shapes[0]))
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ringtrain.data.content import Content, Progress, check_channels_last
+from ringtrain.data.content import Content, Part, Progress, check_channels_last
 from ringtrain.data.file.contents import class_names, verify_parts
 from ringtrain.data.file.grammar import WILD
-from ringtrain.data.file.source import SourcePart, open_source
+from ringtrain.data.file.source import open_source
 from ringtrain.errors import DataError
 
 
@@ -34,7 +34,7 @@ def read(path: Path, size, progress: Progress) -> Content:
     )
 
 
-def _checked(part: SourcePart) -> SourcePart:
+def _checked(part: Part) -> Part:
     if part.labels is None:
         raise DataError(f"{part.inputs.where} has no labels beside it: name both, as in FILE.h5:x,y or x.npy,y.npy")
     check_channels_last(part.inputs.shape, part.inputs.where)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import row_blocks
 from ringtrain.errors import DataError
 
+BLOCK_BYTES = 16 << 20
 NUMBERS = "iuf"  # the kinds of NumPy's types that are read: whole numbers and floats
 
 
@@ -78,6 +78,13 @@ class StoredArray(ABC):
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         return np.asarray(self.rows(0, self.count), dtype)
+
+
+def row_blocks(count: int, row_bytes: int):
+    """Yield slices of about 16 MiB that cover ``count`` rows."""
+    rows = max(1, BLOCK_BYTES // max(1, row_bytes))
+    for start in range(0, count, rows):
+        yield slice(start, min(start + rows, count))
 
 
 def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:

@@ -39,7 +39,9 @@ class NpzFile:
         self.names = tuple(self._members)
 
     def array(self, name: str) -> StoredArray:
-        """Return the array of a name that there is. Raises: DataError"""
+        """Return the array of a name. Raises: DataError"""
+        if name not in self._members:
+            raise DataError(f"{self._path} has no array {name}; it has {', '.join(self.names) or 'none'}")
         with decoding(texts.NOT_READ_FILE(path=f"{self._path}: {name}")), zipfile.ZipFile(self._path) as archive:
             return _member(self._path, archive, self._members[name], self._files)
 

@@ -8,8 +8,7 @@ import numpy as np
 from ringtrain.config.record import DataConfig, TrainConfig
 from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
 from ringtrain.data.batches.synthetic import synthetic
-from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
-from ringtrain.data.file.info import DatasetForm
+from ringtrain.data.file.dataset import DataSet, DatasetForm, NodeMemory, open_dataset
 from ringtrain.data.image_files.open import accepts as image_files
 from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.split import Split
