@@ -22,14 +22,16 @@ __all__ = ["Box", "FilePicture", "Part", "Picture", "StoredPicture", "decode_ima
 
 # By a file's bytes, not its name: other formats of Pillow start programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-GREY, COLOUR = (
-    frozenset(("1", "L", "LA")),
-    frozenset(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV")),
-)
+GREY = frozenset(("1", "L", "LA"))
+COLOUR = frozenset(("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"))
 PNG = b"\x89PNG\r\n\x1a\n"
 MODES = {1: "L", 3: "RGB"}
 ORIENTATION, BITS_PER_SAMPLE, XMP = 0x0112, 0x0102, 0x02BC  # tags of TIFF and EXIF
 EXIF_CHUNKS = {b"eXIf", b"iTXt", b"tEXt", b"zTXt"}  # of a PNG, which may lie behind the pixels
+TURNS = {  # how an image of an orientation is put upright, by Pillow's names
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90",
+}  # fmt: skip
 TURNED = (5, 6, 7, 8)  # orientations that exchange height and width
 
 
@@ -117,18 +119,7 @@ class FilePicture(Picture):
             image = self._image.convert(self._mode)
         if self._turn == 1:
             return image
-        turns = pillow().Transpose
-        return image.transpose(
-            {
-                2: turns.FLIP_LEFT_RIGHT,
-                3: turns.ROTATE_180,
-                4: turns.FLIP_TOP_BOTTOM,
-                5: turns.TRANSPOSE,
-                6: turns.ROTATE_270,
-                7: turns.TRANSVERSE,
-                8: turns.ROTATE_90,
-            }[self._turn]
-        )
+        return image.transpose(pillow().Transpose[TURNS[self._turn]])
 
 
 def _opened(data: bytes, where: str):

@@ -1,5 +1,6 @@
 """ringtrain's side of :mod:`loader`: the batches of a run, without the run. A program that serves :mod:`side`."""
 
+import itertools
 import json
 import os
 import sys
@@ -16,8 +17,9 @@ from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.draws import Draws
+from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.keys import TRANSFORM, make_key
-from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.batches.sampler import EvenParts, Sampler
 from ringtrain.data.batches.transforms import RandomResizedCrop, Transform
 from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.images import FilePicture
@@ -51,7 +53,9 @@ class Loader:
 
     def batches(self) -> Batches:
         sampler = Sampler(self.train.count, self._batch, self.seed, windows=self._windows)
-        return Batches(self.train, sampler, augment=self._augment, transform=self.transform, seed=self.seed)
+        changes = Changes(self.transform, self._augment)
+        gather = Gather(self.train, sampler, EvenParts(), changes, self.seed)
+        return Batches(gather, ((iteration, 0) for iteration in itertools.count()))
 
     def warm(self, seconds: float) -> dict:
         """The rate in the middle of a run."""

@@ -1,8 +1,13 @@
 """Tiny data sets for the tests of the data room."""
 
+import itertools
+
 import h5py
 import numpy as np
 
+from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.gather import Changes, Gather
+from ringtrain.data.batches.sampler import EvenParts
 from ringtrain.data.content import Content, memory_part
 from ringtrain.data.file.write import write_dataset
 from ringtrain.data.split import ArraySplit
@@ -24,6 +29,13 @@ def content(train=12, test=5, shape=(4, 5, 3), classes=3):
 def split(count, shape=(4, 5, 3), classes=3):
     examples = part(count, shape, classes)
     return ArraySplit(examples.inputs.array, examples.labels.array, "0" * 64)
+
+
+def make_batches(examples, sampler, rank=0, size=1, grain=1, augment=None, seed=0, start=0, stop=None, **how):
+    """The parts of one rank, without end if ``stop`` is None."""
+    iterations = itertools.count(start) if stop is None else range(start, stop)
+    gather = Gather(examples, sampler, EvenParts(size, grain), Changes(augment=augment), seed)
+    return Batches(gather, ((iteration, rank) for iteration in iterations), **how)
 
 
 def write_packed(path, content):

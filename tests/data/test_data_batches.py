@@ -6,9 +6,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from data_makers import split
+from data_makers import make_batches, split
 
-from ringtrain.data.batches.batches import Augment, Batches, evaluation_batches
+from ringtrain.data.batches.augment import Augment
+from ringtrain.data.batches.batches import evaluation_batches
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.split import ArraySplit
 from ringtrain.errors import DataError
@@ -31,7 +32,7 @@ def joined(parts):
 def run(examples, batch, iterations, rank=0, size=1, grain=1, augment=AUGMENT, start=0, seed=5):
     sampler = Sampler(examples.count, batch, seed)
     stop = start + iterations
-    with Batches(examples, sampler, rank, size, grain, augment, seed, start, stop_iteration=stop) as batches:
+    with make_batches(examples, sampler, rank, size, grain, augment, seed, start, stop=stop) as batches:
         return [kept(b) for b in batches]
 
 
@@ -41,7 +42,7 @@ def same(a, b):
 
 def test_a_batch_holds_what_the_sampler_names():
     examples, sampler = split(23), Sampler(23, 5, 1)
-    with Batches(examples, sampler, stop_iteration=12) as batches:
+    with make_batches(examples, sampler, stop=12) as batches:
         for iteration, batch in enumerate(batches):
             indices = sampler.indices(iteration)
             assert (batch.iteration, batch.epoch, batch.total) == (iteration, iteration // 5, indices.size)
@@ -107,7 +108,7 @@ def test_crops_cover_their_range_evenly_and_half_are_mirrored():
 @pytest.mark.parametrize("pad, height, width", [(0, 5, 5), (1, 4, 8), (-1, 2, 2)])
 def test_a_crop_that_does_not_fit_is_refused(pad, height, width):
     with pytest.raises(DataError, match=says("4x5", f"crop of {height}x{width}", f"padded by {pad}")):
-        Batches(split(4), Sampler(4, 2), augment=Augment(pad, True, height, width))
+        make_batches(split(4), Sampler(4, 2), augment=Augment(pad, True, height, width))
 
 
 def test_labels_of_minus_one_are_counted_over_all_ranks():
@@ -116,7 +117,7 @@ def test_labels_of_minus_one_are_counted_over_all_ranks():
     labels[[2, 3, 7]] = -1
     examples = ArraySplit(labelled.images, labels, "")
     sampler = Sampler(10, 4, 1)
-    with Batches(examples, sampler, rank=1, size=3, stop_iteration=3) as batches:
+    with make_batches(examples, sampler, rank=1, size=3, stop=3) as batches:
         counts = [(b.total, b.valid_total) for b in batches]
     assert [total for total, _ in counts] == [4, 4, 2]
     assert [valid for _, valid in counts] == [(labels[sampler.indices(i)] >= 0).sum() for i in range(3)]
@@ -137,7 +138,7 @@ def test_evaluation_covers_each_example_once_in_order(size, batch):
 
 
 def test_memory_is_used_again_and_none_is_allocated():
-    with Batches(split(400, (16, 16, 3)), Sampler(400, 64, 2), augment=Augment(2, True, 16, 16)) as batches:
+    with make_batches(split(400, (16, 16, 3)), Sampler(400, 64, 2), augment=Augment(2, True, 16, 16)) as batches:
         addresses = {next(batches).images.ctypes.data for _ in range(20)}
         assert len(addresses) <= 3
         tracemalloc.start()
@@ -161,7 +162,7 @@ def test_an_exception_of_the_thread_reaches_the_caller_each_time():
                 raise ZeroDivisionError("made for this test")
             return super().place(iteration)
 
-    with Batches(split(10), Broken(10, 2)) as batches:
+    with make_batches(split(10), Broken(10, 2)) as batches:
         for _ in range(3):
             next(batches)
         for _ in range(2):
@@ -171,7 +172,7 @@ def test_an_exception_of_the_thread_reaches_the_caller_each_time():
 
 def test_close_ends_the_thread_and_may_be_repeated():
     before = threading.active_count()
-    batches = Batches(split(10), Sampler(10, 2))
+    batches = make_batches(split(10), Sampler(10, 2))
     next(batches)
     assert threading.active_count() == before + 1
     batches.close()
@@ -182,15 +183,15 @@ def test_close_ends_the_thread_and_may_be_repeated():
 
 
 def test_after_the_last_batch_there_is_none_and_a_sampler_of_another_split_is_a_defect():
-    with Batches(split(4), Sampler(4, 4), stop_iteration=1) as batches:
+    with make_batches(split(4), Sampler(4, 4), stop=1) as batches:
         assert len(list(batches)) == 1 and list(batches) == []
     with pytest.raises(ValueError, match="a sampler of 9 examples for a split of 10"):
-        Batches(split(10), Sampler(9, 2))
+        make_batches(split(10), Sampler(9, 2))
 
 
 @pytest.mark.timing
 def test_a_batch_lasts_until_the_next_one_and_a_peek_is_what_next_gives():
-    with Batches(split(40), Sampler(40, 4, 2)) as batches:
+    with make_batches(split(40), Sampler(40, 4, 2)) as batches:
         for _ in range(25):
             batch = next(batches)
             before = kept(batch)
@@ -198,7 +199,7 @@ def test_a_batch_lasts_until_the_next_one_and_a_peek_is_what_next_gives():
             until(lambda: batches._ready.qsize() >= 2)
             assert same(before, kept(batch))
     sampler = Sampler(23, 5, 1)
-    with Batches(split(23), sampler, stop_iteration=6) as batches:
+    with make_batches(split(23), sampler, stop=6) as batches:
         following = None
         for iteration in range(6):
             batch = next(batches)
@@ -221,7 +222,7 @@ def test_batches_are_gathered_in_memory_of_ones_own():
         return arrays[-1]
 
     examples, sampler = split(23), Sampler(23, 5, 1)
-    with Batches(examples, sampler, stop_iteration=4, allocate=allocate) as batches:
+    with make_batches(examples, sampler, stop=4, allocate=allocate) as batches:
         for batch in batches:
             assert any(np.may_share_memory(batch.images, array) for array in arrays)
     assert len(arrays) == 3 * len(FIELDS)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.order import BLOCK_BYTES, WINDOW_BYTES, EpochWindows, Windows
 from ringtrain.data.batches.sampler import Sampler
-from tests.data.data_makers import split
+from tests.data.data_makers import make_batches, split
 
 DIVISIONS = [(10, 3, 2), (10, 10, 1), (1, 4, 3), (97, 4, 5), (97, 1, 10), (96, 4, 24), (96, 4, 5), (1000, 7, 3)]
 
@@ -47,7 +46,7 @@ def test_batches_by_blocks_are_the_same_at_any_number_of_ranks(size, start):
     wanted = np.concatenate([sampler.order(epoch) for epoch in range(2)])
     parts = []
     for rank in range(size):
-        with Batches(examples, sampler, rank, size, start_iteration=start, stop_iteration=20) as batches:
+        with make_batches(examples, sampler, rank, size, start=start, stop=20) as batches:
             parts.append([(b.examples.copy(), b.images.copy()) for b in batches])
     columns = [np.concatenate(kind) for each in zip(*parts, strict=True) for kind in zip(*each, strict=True)]
     assert np.concatenate(columns[::2]).tolist() == wanted[10 * start :].tolist()
@@ -80,7 +79,7 @@ class NotedSplit:
 def test_what_is_read_was_brought_nearer_and_is_given_up(shuffle):
     noted = NotedSplit(split(960))
     sampler = Sampler(960, 10, 4, shuffle=shuffle, windows=Windows(960, 4, 12))
-    with Batches(noted, sampler, start_iteration=3, stop_iteration=200) as batches:
+    with make_batches(noted, sampler, start=3, stop=200) as batches:
         for _ in batches:
             pass
     assert noted.most <= 4 * 12 and len(noted.behind_of) > 300

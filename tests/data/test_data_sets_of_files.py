@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pytest
 
-from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.order import Windows
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.file import contents
@@ -16,6 +15,7 @@ from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.errors import DataError
+from tests.data.data_makers import make_batches
 from tests.says import says
 
 RANDOM = np.random.default_rng(5)
@@ -164,7 +164,7 @@ def test_streamed_and_whole_are_one_data_set(tmp_path, monkeypatch):
     assert whole.checksum == streamed.checksum and whole.train.checksum == exact.train.checksum  # all are in the sample
     np.testing.assert_allclose(whole.mean, exact.mean)
     sampler = Sampler(60, 7, 3, windows=Windows(60, 4, 5))
-    batches = [Batches(data.train, sampler, stop_iteration=20) for data in (whole, streamed)]
+    batches = [make_batches(data.train, sampler, stop=20) for data in (whole, streamed)]
     for one, other in zip(*batches, strict=True):
         assert (one.images == other.images).all() and (one.labels == other.labels).all()
     for each in batches:

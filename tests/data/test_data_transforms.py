@@ -9,7 +9,7 @@ from image_makers import pixels
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.draws import Draws
-from ringtrain.data.batches.gather import Gather
+from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
 from ringtrain.data.batches.pictures import StoredPictures, View
 from ringtrain.data.batches.sampler import EvenParts, Sampler
@@ -37,9 +37,7 @@ def gathered(iteration, parts, source=None, seed=7, **how):
     """Each part's batch of an iteration, and its partner's, one after another."""
     rows = {"": [], "partner.": []}
     for part in range(parts):
-        options = {**ALL, **how}
-        augment, sampler = options.pop("augment"), Sampler(COUNT, BATCH, 3)
-        gather = Gather(source or split(), sampler, EvenParts(parts), augment, seed, **options)
+        gather = Gather(source or split(), Sampler(COUNT, BATCH, 3), EvenParts(parts), Changes(**{**ALL, **how}), seed)
         batch = gather.fill(gather.slot(), iteration, part)
         rows[""].append(batch)
         if batch.partner is not None:
@@ -167,7 +165,7 @@ def test_jitter_of_nothing_changes_nothing_and_of_one_kind_that_alone():
 def test_arrays_of_any_channels_and_types_are_cropped(dtype, channels):
     source = split(dtype=dtype, channels=channels)
     crop = Transform(RandomResizedCrop(12, 16))
-    gather = Gather(source, Sampler(COUNT, BATCH, 3), EvenParts(), None, 0, transform=crop)
+    gather = Gather(source, Sampler(COUNT, BATCH, 3), EvenParts(), Changes(crop))
     batch = gather.fill(gather.slot(), 0, 0)
     assert (batch.images.shape, batch.images.dtype) == ((BATCH, 12, 16, channels), dtype)
     for example, image in zip(batch.examples.tolist(), batch.images, strict=True):

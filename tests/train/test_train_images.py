@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.config.record import TrainConfig, make_config
-from ringtrain.data.batches.gather import Gather
+from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler
 from ringtrain.data.file.dataset import open_dataset
@@ -35,7 +35,8 @@ def digits():
 
 def batch_of(digits, **how):
     augment = augment_of(TrainConfig().data, replace(load_model("digits"), input=SPEC))
-    gather = Gather(digits.train, Sampler(digits.train.count, 12), EvenParts(), augment, 3, **how)
+    changes = Changes(augment=augment, **how)
+    gather = Gather(digits.train, Sampler(digits.train.count, 12), EvenParts(), changes, 3)
     return gather.fill(gather.slot(), 0, 0)
 
 

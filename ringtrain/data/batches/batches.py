@@ -1,6 +1,6 @@
 """Batches in order, gathered ahead by a thread.
 
-    thread    ── fill ──►  ready (at most ``depth``)  ── next() ──►  the caller's one batch (two after a peek)
+    thread    ── fill ──►  ready (at most DEPTH)    ── next() ──►  the caller's one batch (two after a peek)
        ▲                                                               │
        └──────────────────────────── free ◄── at the following next() ─┘
 
@@ -12,71 +12,41 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import count
 
 import numpy as np
 
 from ringtrain.data.batches.augment import Augment
-from ringtrain.data.batches.gather import Batch, Gather
-from ringtrain.data.batches.mixing import Erasing, Mixing
+from ringtrain.data.batches.gather import Batch, Changes, Gather
 from ringtrain.data.batches.order import Windows
-from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
-from ringtrain.data.batches.transforms import Transform
+from ringtrain.data.batches.sampler import EvenParts, Sampler
 from ringtrain.data.split import Split
 
-__all__ = ["Augment", "Batch", "Batches", "evaluation_batches"]
+__all__ = ["Batch", "Batches", "evaluation_batches"]
+DEPTH = 2
 
 
 class Batches:
-    """Iterate over part ``rank`` of ``size`` of each global batch, from ``start_iteration`` up to ``stop_iteration``
-    (without end where None); with no examples where ``rank`` is None.
-
-    ``units``: an iterable of (iteration, part) that replaces those; the thread takes from it, and may wait in it.
+    """Iterate over the batches of ``units``, (iteration, part) each, from which a thread takes, and may wait in it. A
+    part None has no examples.
 
     ``allocate``: allocate(shape, dtype) makes the arrays of the batches. ``valid``: calls of ``next()`` until a batch
-    may be overwritten.
-
-    ``grain``: parts are whole multiples of this many examples (a ghost batch). ``division``: cuts batches into parts in
-    place of ``size`` and ``grain``. ``transform``, ``augment``, ``erasing``, ``mixing``: what is done to the examples,
-    in this order. ``seed`` keys it; the sampler's own seed keys the order. ``next()`` raises an exception of the
-    thread. Use as a context manager, or call :meth:`close`.
+    may be overwritten. ``next()`` raises an exception of the thread. Use as a context manager, or call :meth:`close`.
     """
 
     def __init__(
-        self,
-        split: Split,
-        sampler: Sampler,
-        rank: int | None = 0,
-        size: int = 1,
-        grain: int = 1,
-        augment: Augment | None = None,
-        seed: int = 0,
-        start_iteration: int = 0,
-        stop_iteration: int | None = None,
-        depth: int = 2,
-        units: Iterable[tuple[int, int | None]] | None = None,
-        allocate: Callable = np.empty,
-        division: EvenParts | ShardParts | None = None,
-        transform: Transform | None = None,
-        mixing: Mixing | None = None,
-        erasing: Erasing | None = None,
-        valid: int = 1,
+        self, gather: Gather, units: Iterable[tuple[int, int | None]], allocate: Callable = np.empty, valid: int = 1
     ):
-        division = division or EvenParts(size, grain)
-        self._gather = Gather(split, sampler, division, augment, seed, transform, mixing, erasing)
+        self._gather = gather
         self._free: queue.SimpleQueue = queue.SimpleQueue()
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
-        # depth waiting, the others with the caller.
-        for _ in range(depth + valid):
-            self._free.put(self._gather.slot(allocate))
+        # DEPTH waiting, the others with the caller.
+        for _ in range(DEPTH + valid):
+            self._free.put(gather.slot(allocate))
         self._valid = valid
         self._handed_out: deque = deque()  # oldest first
         self._peeked: tuple | None = None  # (slot, batch) that next() gives
         self._end: BaseException | None = None
         self._closing = threading.Event()
-        if units is None:
-            iterations = count(start_iteration) if stop_iteration is None else range(start_iteration, stop_iteration)
-            units = ((iteration, rank) for iteration in iterations)
         self._thread = threading.Thread(target=self._run, args=(units,), name="batches", daemon=True)
         self._thread.start()
 
@@ -142,7 +112,7 @@ def evaluation_batches(
 ) -> Batches:
     """Return batches with each example once, in file order: its centre ``crop`` (height, width), never mirrored; whole
     if it is None."""
-    windows = Windows.of(split.count, split.row_bytes)
-    sampler = Sampler(split.count, batch, shuffle=False, windows=windows)
-    centre = None if crop is None else Augment(0, False, *crop, centre=True)
-    return Batches(split, sampler, rank, size, grain, centre, stop_iteration=sampler.iterations_per_epoch)
+    sampler = Sampler(split.count, batch, shuffle=False, windows=Windows.of(split.count, split.row_bytes))
+    changes = Changes(augment=None if crop is None else Augment(0, False, *crop, centre=True))
+    gather = Gather(split, sampler, EvenParts(size, grain), changes)
+    return Batches(gather, ((iteration, rank) for iteration in range(sampler.iterations_per_epoch)))

@@ -8,8 +8,7 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
-from ringtrain.data.batches.order import EpochWindows
-from ringtrain.data.batches.readahead import ReadAhead
+from ringtrain.data.batches.readahead import WindowOrder
 from ringtrain.data.batches.rows import RowReader
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts
 from ringtrain.data.batches.transforms import Transform
@@ -43,6 +42,16 @@ class Batch:
     partner: "Batch | None" = None
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is done to examples, in this order; None: nothing."""
+
+    transform: Transform | None = None
+    augment: Augment | None = None
+    erasing: Erasing | None = None
+    mixing: Mixing | None = None
+
+
 class BatchSlot:
     """The memory of one batch of up to ``capacity`` examples of a split, in rows of ``shape``. ``allocate(shape,
     dtype)`` makes its arrays; ``erased``: boxes of examples are; ``mixed``: partners have such memory too."""
@@ -67,30 +76,21 @@ class BatchSlot:
 
 
 class Gather:
-    """Fill slots with parts of iterations, as ``division`` cuts them, one call at a time."""
+    """Fill slots with parts of iterations, as ``division`` cuts them, one call at a time. ``seed`` keys the
+    changes, the sampler's own seed the order."""
 
     def __init__(
-        self,
-        split: Split,
-        sampler: Sampler,
-        division: EvenParts | ShardParts,
-        augment: Augment | None,
-        seed: int,
-        transform: Transform | None = None,
-        mixing: Mixing | None = None,
-        erasing: Erasing | None = None,
+        self, split: Split, sampler: Sampler, division: EvenParts | ShardParts, changes: Changes, seed: int = 0
     ):
         if sampler.count != split.count:
             raise ValueError(f"a sampler of {sampler.count} examples for a split of {split.count}")
         self._split, self._sampler = split, sampler
-        self._division = division
-        self._rows = RowReader(split, transform, seed)
-        self._augment = augment
-        if augment is not None:
-            augment.check(self._rows.shape)
-        self._mixing, self._erasing = mixing or Mixing(), erasing
-        self._seed = seed
-        self._order = _WindowsKept(split, sampler) if sampler.windows else _WholeEpoch(sampler)
+        self._division, self._seed = division, seed
+        self._rows = RowReader(split, changes.transform, seed)
+        self._augment, self._erasing, self._mixing = changes.augment, changes.erasing, changes.mixing or Mixing()
+        if self._augment is not None:
+            self._augment.check(self._rows.shape)
+        self._order = WindowOrder(split, sampler) if sampler.windows else _WholeEpoch(sampler)
         self._draw_scratch = np.empty((2, self.capacity), np.uint64)
 
     @property
@@ -153,22 +153,3 @@ class _WholeEpoch:
             self._sampler.order(epoch, self._order, self._scratch)
             self._epoch = epoch
         return self._order[start:stop]
-
-
-class _WindowsKept:
-    """The windows of this epoch and the next; the split prefetches them as the epoch goes on."""
-
-    def __init__(self, split: Split, sampler: Sampler):
-        self._sampler = sampler
-        self._epochs: dict[int, EpochWindows] = {}
-        self._read_ahead = ReadAhead(split, self._windows)
-
-    def _windows(self, epoch: int) -> EpochWindows:
-        if epoch not in self._epochs:
-            self._epochs = {known: windows for known, windows in self._epochs.items() if known >= epoch - 1}
-            self._epochs[epoch] = self._sampler.epoch_windows(epoch)
-        return self._epochs[epoch]
-
-    def examples(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        self._read_ahead.at(epoch, start, stop)
-        return self._windows(epoch).examples(start, stop)

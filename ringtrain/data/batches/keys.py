@@ -35,42 +35,34 @@ def make_key(*values: int) -> int:
 
 def _xorshift(x, bits: int, scratch):
     np.right_shift(x, np.uint64(bits), out=scratch)
-    np.bitwise_xor(x, scratch, out=x)
+    x ^= scratch
 
 
 def _unxorshift(x, bits: int, scratch):
     # The inverse of x ^ x >> b is x ^ x >> b ^ x >> 2b ^ …; here 3b is past the last bit.
     _xorshift(x, bits, scratch)
     np.right_shift(scratch, np.uint64(bits), out=scratch)
-    np.bitwise_xor(x, scratch, out=x)
-
-
-def _multiply(x, factor: int):
-    np.multiply(x, np.uint64(factor), out=x)
-
-
-def _add(x, term: int):
-    np.add(x, np.uint64(term & MASK), out=x)
+    x ^= scratch
 
 
 def splitmix_into(x, scratch):
     """Replace each element by its splitmix. Shapes: uint64 [n] both"""
-    _add(x, GOLDEN)
+    x += np.uint64(GOLDEN)
     _xorshift(x, 30, scratch)
-    _multiply(x, FIRST)
+    x *= np.uint64(FIRST)
     _xorshift(x, 27, scratch)
-    _multiply(x, SECOND)
+    x *= np.uint64(SECOND)
     _xorshift(x, 31, scratch)
 
 
 def unsplitmix_into(x, scratch):
     """Invert :func:`splitmix_into`."""
     _unxorshift(x, 31, scratch)
-    _multiply(x, pow(SECOND, -1, 1 << 64))
+    x *= np.uint64(pow(SECOND, -1, 1 << 64))
     _unxorshift(x, 27, scratch)
-    _multiply(x, pow(FIRST, -1, 1 << 64))
+    x *= np.uint64(pow(FIRST, -1, 1 << 64))
     _unxorshift(x, 30, scratch)
-    _add(x, -GOLDEN)
+    x -= np.uint64(GOLDEN)
 
 
 def _blocks(x, scratch):

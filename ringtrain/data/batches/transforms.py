@@ -11,7 +11,7 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.draws import Draws
 from ringtrain.data.batches.pictures import PictureSplit
-from ringtrain.data.images import Box, Picture
+from ringtrain.data.images import Box
 from ringtrain.data.pixels import pillow
 from ringtrain.data.split import Shape
 
@@ -37,10 +37,6 @@ class RandomResizedCrop:
         width = min(columns, max(1, round(rows * RATIO[1])))
         height = min(rows, max(1, round(columns / RATIO[0])))
         return (rows - height) // 2, (columns - width) // 2, height, width
-
-    def into(self, picture: Picture, draws: Draws, out: np.ndarray) -> None:
-        """Write the pixels in a box that is drawn. Shapes: out [height, width, C]"""
-        picture.cut(self.box(picture.height, picture.width, draws), out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +101,7 @@ class Transform:
         picture = split.picture(example)
         draws = Draws(keys.make_key(keys.TRANSFORM, seed, epoch, example))
         if self.crop is not None:
-            self.crop.into(picture, draws, out)
+            picture.cut(self.crop.box(picture.height, picture.width, draws), out)
         else:
             split.view_into(picture, out)
         if self.jitter is not None:

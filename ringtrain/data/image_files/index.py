@@ -21,9 +21,15 @@ def alone(count: int, work: Callable[[int], Tables]) -> list[Tables]:
     return [work(number) for number in range(count)]
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The images of a shard, or of the folder of a class.
+def tables_of(
+    names: Sequence[str],
+    offsets: Sequence[int],
+    sizes: Sequence[int],
+    labels: Sequence[int],
+    folders: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+) -> Tables:
+    """Return the images of a shard, or of the folder of a class, as arrays.
 
     names:   of members or files, in order
     offsets: of their bytes in the shard; 0 in a folder
@@ -31,23 +37,13 @@ class Listing:
     folders: the classes that the members' folders name, in order; empty if labels are numbers
     left_out: what is beside the images and no label
     """
-
-    names: Sequence[str]
-    offsets: Sequence[int]
-    sizes: Sequence[int]
-    labels: Sequence[int]
-    folders: Sequence[str] = ()
-    left_out: Sequence[str] = ()
-
-    def tables(self) -> Tables:
-        """Return it as arrays."""
-        return {
-            "spans": np.array([self.offsets, self.sizes, self.labels], np.int64).reshape(3, -1),
-            "names": joined(self.names),
-            "folders": joined(self.folders),
-            "left_out": np.array([len(self.left_out)], np.int64),
-            "first left out": joined(self.left_out[:1]),
-        }
+    return {
+        "spans": np.array([offsets, sizes, labels], np.int64).reshape(3, -1),
+        "names": joined(names),
+        "folders": joined(folders),
+        "left_out": np.array([len(left_out)], np.int64),
+        "first left out": joined(left_out[:1]),
+    }
 
 
 def joined(names: Sequence[str]) -> np.ndarray:

@@ -5,7 +5,7 @@ evaluations see them. Their sums are of integers: the same, however many ranks d
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from ringtrain.data.batches.pictures import View
 from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.statistics import PixelStatistics, statistics_of_sums
-from ringtrain.data.image_files.index import Divide, Index, Listing, Tables, alone, parted
+from ringtrain.data.image_files.index import Divide, Index, Tables, alone, parted, tables_of
 from ringtrain.data.image_files.shards import are_shards, scan_shard, shards_of
 from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.readers import folder
@@ -32,19 +32,15 @@ def accepts(path: str) -> bool:
     return are_shards(path) or folder.accepts(Path(path))
 
 
-def open_images(
-    path: str, view: View, channels: int, threads: int = 1, divide: Divide = alone, touch: Callable = lambda: None
-) -> DataSet:
+def open_images(path: str, view: View, channels: int, threads: int = 1, divide: Divide = alone) -> DataSet:
     """Open a folder of images (:mod:`ringtrain.data.readers.folder` has its grammar) or tar shards (:mod:`.shards`).
 
     view:     of all images in evaluations, and in training without a transform
     channels: 1, grey, or 3, RGB
     threads:  that decode a batch
     divide:   divides scans and the sample among ranks
-    touch:    called again and again while this works
     Raises: DataError
     """
-    divide = _touching(divide, touch)
     splits, classes = _opened(path, view, channels, threads, divide)
     try:
         statistics = _statistics(splits["train"], divide)
@@ -69,29 +65,12 @@ def open_images(
 
 
 def open_part(
-    path: str,
-    view: View,
-    channels: int,
-    classes: Sequence[str],
-    threads: int = 1,
-    divide: Divide = alone,
-    touch: Callable = lambda: None,
+    path: str, view: View, channels: int, classes: Sequence[str], threads: int = 1, divide: Divide = alone
 ) -> ImageFilesSplit:
     """Open a folder of images or tar shards as one part of a data set with these classes, to test with: its labels are
     numbers of them. A folder's own test part is left aside. Otherwise as :func:`open_images`."""
-    splits, _ = _opened(path, view, channels, threads, _touching(divide, touch), classes)
+    splits, _ = _opened(path, view, channels, threads, divide, classes)
     return splits["train"]
-
-
-def _touching(divide: Divide, touch: Callable) -> Divide:
-    def busy(count: int, work: Callable[[int], Tables]) -> list[Tables]:
-        def one(number: int) -> Tables:
-            touch()
-            return work(number)
-
-        return divide(count, one)
-
-    return busy
 
 
 def _opened(
@@ -99,8 +78,7 @@ def _opened(
 ) -> tuple[dict[str, ImageFilesSplit], Sequence[str]]:
     """(the parts by name, the names of classes: those passed, if any)"""
     shards = are_shards(path)
-    opened = _of_shards(path, divide, classes) if shards else _of_folders(Path(path), divide, classes)
-    indices, classes, notes = opened
+    indices, classes, notes = (_of_shards if shards else _of_folders)(path, divide, classes)
     splits = {}
     for name, index in indices.items():
         files = OpenFiles(index.containers) if shards else None
@@ -118,28 +96,28 @@ def _notes(tables: Sequence[Tables], beside: Sequence[str] = ()) -> tuple[str, .
     return tuple(folder.left_out(first, len(beside) + sum(int(table["left_out"][0]) for table in tables)))
 
 
-def _of_folders(path: Path, divide: Divide, class_names: Sequence[str]) -> Opened:
-    roots = folder.parts_of(path)
+def _of_folders(path: str, divide: Divide, class_names: Sequence[str]) -> Opened:
+    roots = folder.parts_of(Path(path))
     classes, folders = folder.labelled_folders(roots, class_names)
-    tables = divide(len(folders), lambda number: _scan_folder(*folders[number][1:]).tables())
+    tables = divide(len(folders), lambda number: _scan_folder(*folders[number][1:]))
     indices = {}
     for name in roots:
-        of_part = [(str(path), table) for (part, path, _), table in zip(folders, tables, strict=True) if part == name]
+        of_part = [(str(entry), table) for (part, entry, _), table in zip(folders, tables, strict=True) if part == name]
         indices[name] = Index.join(*zip(*of_part, strict=True))
-    return indices, classes, _notes(tables, folder.beside(path, roots))
+    return indices, classes, _notes(tables, folder.beside(Path(path), roots))
 
 
-def _scan_folder(entry: Path, label: int) -> Listing:
+def _scan_folder(entry: Path, label: int) -> Tables:
     files, others = folder.images_of(entry)
     sizes = [os.stat(file).st_size for file in files]
     names = [os.path.relpath(file, entry) for file in files]
-    return Listing(names, [0] * len(files), sizes, [label] * len(files), left_out=others)
+    return tables_of(names, [0] * len(files), sizes, [label] * len(files), left_out=others)
 
 
 # ── shards ──────────────────────────────────────────────────────────────────────────────────────────────────
 def _of_shards(pattern: str, divide: Divide, class_names: Sequence[str]) -> Opened:
     paths = shards_of(pattern)
-    tables = divide(len(paths), lambda number: scan_shard(paths[number]).tables())
+    tables = divide(len(paths), lambda number: scan_shard(paths[number]))
     folders = [parted(table["folders"]) for table in tables]
     named = [bool(names) for names in folders]
     if any(named) and not all(named):
@@ -157,15 +135,9 @@ def _of_shards(pattern: str, divide: Divide, class_names: Sequence[str]) -> Open
         for name in names:
             if name not in numbers:
                 raise DataError(f"{path} has the class {plain(name)!r}, which {source} does not have: add it there")
-    renumbered = [_renumbered(table, names, numbers) for table, names in zip(tables, folders, strict=True)]
-    return {"train": Index.join(paths, renumbered)}, classes, _notes(tables)
-
-
-def _renumbered(table: Tables, names: list[str], numbers: dict[str, int]) -> Tables:
-    """The table with labels of all classes, in place of a shard's folders."""
-    spans = table["spans"].copy()
-    spans[2] = np.array([numbers[name] for name in names], np.int64)[spans[2]]
-    return {**table, "spans": spans}
+    for table, names in zip(tables, folders, strict=True):  # labels of all classes in place of a shard's folders
+        table["spans"][2] = np.array([numbers[name] for name in names], np.int64)[table["spans"][2]]
+    return {"train": Index.join(paths, tables)}, classes, _notes(tables)
 
 
 def _listed_classes(file: Path) -> list[str]:

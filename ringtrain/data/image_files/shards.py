@@ -11,11 +11,10 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ringtrain.data.content import MOST_CLASSES
-from ringtrain.data.image_files.index import Listing
+from ringtrain.data.image_files.index import Tables, tables_of
 from ringtrain.data.readers.image_walk import SUFFIXES
 from ringtrain.errors import DataError, plain
 
@@ -137,7 +136,7 @@ class _Shard:
         return os.pread(self.file.fileno(), member.size, member.offset_data)
 
 
-def scan_shard(path: str) -> Listing:
+def scan_shard(path: str) -> Tables:
     """Find the examples of a shard by its headers, in the order of its images. Raises: DataError naming the shard, the
     member and its offset"""
     try:
@@ -158,9 +157,15 @@ def scan_shard(path: str) -> Listing:
                     others.append(member)
             if not images:
                 raise DataError(f"{path} has no images (of {', '.join(sorted(SUFFIXES))})")
-            if not labels:
-                return _by_folder(shard, images, others)
-            return replace(_by_stem(shard, images, labels), left_out=[shard.describe(member) for member in others])
+            numbers, folders = _by_stem(shard, images, labels) if labels else _by_folder(shard, images, others)
+            return tables_of(
+                names=[image.name for image in images],
+                offsets=[image.offset_data for image in images],
+                sizes=[image.size for image in images],
+                labels=numbers,
+                folders=folders,
+                left_out=[shard.describe(member) for member in others],
+            )
     except OSError as error:
         raise DataError(f"{path} could not be read: {error.strerror or error}") from error
 
@@ -192,7 +197,10 @@ def _label(shard: _Shard, member) -> int:
     return label
 
 
-def _by_stem(shard: _Shard, images, labels) -> Listing:
+Labels = tuple[list[int], list[str]]  # class numbers, and the folders that they are of; none if they are numbers alone
+
+
+def _by_stem(shard: _Shard, images, labels) -> Labels:
     seen, numbers = set(), []
     for image in images:
         stem = _stem(image)
@@ -205,10 +213,10 @@ def _by_stem(shard: _Shard, images, labels) -> Listing:
     for stem, (member, _) in labels.items():
         if stem not in seen:
             raise shard.error(member, "is a label without an image of its stem")
-    return _listing(images, numbers)
+    return numbers, []
 
 
-def _by_folder(shard: _Shard, images, others) -> Listing:
+def _by_folder(shard: _Shard, images, others) -> Labels:
     for member in others:
         raise shard.error(member, "is no image, by its ending: leave it out of the archive")
     parents = [PurePosixPath(image.name).parent.name for image in images]
@@ -217,14 +225,4 @@ def _by_folder(shard: _Shard, images, others) -> Listing:
             raise _unlabelled(shard, image)
     folders = sorted(set(parents))
     numbers = {folder: number for number, folder in enumerate(folders)}
-    return _listing(images, [numbers[parent] for parent in parents], folders)
-
-
-def _listing(images, labels, folders=()) -> Listing:
-    return Listing(
-        names=[image.name for image in images],
-        offsets=[image.offset_data for image in images],
-        sizes=[image.size for image in images],
-        labels=labels,
-        folders=folders,
-    )
+    return [numbers[parent] for parent in parents], folders

@@ -11,6 +11,7 @@ from ringtrain.arrays import Array
 from ringtrain.config.record import ModelConfig, TrainConfig
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.batches import Batches
+from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.mixing import Erasing, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
 from ringtrain.data.file.dataset import DataSet
@@ -142,20 +143,16 @@ class Assembly:
         self, transport: Transport, start: int, stop: int, units: Iterable[tuple[int, int]] | None = None
     ) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or the (iteration, part) of ``units``."""
-        config, (part, _) = self.config, self.roles.reads(transport.rank)
-        return Batches(
-            self.data.train,
-            self.sampler,
-            part,
-            division=self.division,
+        options, (part, _) = self.config.data, self.roles.reads(transport.rank)
+        changes = Changes(
+            transform=transform_of(options, self.model),
             augment=self.augment,
-            transform=transform_of(config.data, self.model),
-            mixing=Mixing(config.data.mixup, config.data.cutmix),
-            erasing=Erasing(config.data.random_erasing) if config.data.random_erasing else None,
-            seed=config.run.seed,
-            start_iteration=start,
-            stop_iteration=stop,
-            units=units,
+            erasing=Erasing(options.random_erasing) if options.random_erasing else None,
+            mixing=Mixing(options.mixup, options.cutmix),
+        )
+        return Batches(
+            Gather(self.data.train, self.sampler, self.division, changes, self.config.run.seed),
+            ((iteration, part) for iteration in range(start, stop)) if units is None else units,
             allocate=self.ops.pinned if self.ops.records else np.empty,
             valid=2 if self.ops.records else 1,  # a device tells of a loss during the next iteration
         )

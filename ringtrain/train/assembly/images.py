@@ -85,11 +85,11 @@ def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport
             "x width x channels"
         )
     view, threads = View(_size_of(model), resize_of(config.data)), threads_of(config.device, transport)
-    channels, divide, touch = model.input.shape[2], _divided(transport), transport.activity.touch
-    data = open_images(path, view, channels, threads, divide, touch)
+    channels, divide = model.input.shape[2], _divided(transport)
+    data = open_images(path, view, channels, threads, divide)
     if config.data.test_data is None:
         return data
-    test = open_part(config.data.test_data, view, channels, data.classes, threads, divide, touch)
+    test = open_part(config.data.test_data, view, channels, data.classes, threads, divide)
     return replace(data, test=test, notes=(*data.notes, *test.notes))
 
 
@@ -146,7 +146,12 @@ def _divided(transport: Transport) -> Divide:
     def divide(count: int, work: Callable[[int], Tables]) -> list[Tables]:
         """Each rank does every size-th piece of work; results travel by broadcasts of bytes."""
         turns = [range(rank, count, transport.size) for rank in range(transport.size)]
-        rank_tables = together(transport, lambda: [work(number) for number in turns[transport.rank]])
+
+        def touched(number: int) -> Tables:
+            transport.activity.touch()
+            return work(number)
+
+        rank_tables = together(transport, lambda: [touched(number) for number in turns[transport.rank]])
         forms = transport.gather_json(
             [{name: [array.dtype.str, list(array.shape)] for name, array in table.items()} for table in rank_tables]
         )

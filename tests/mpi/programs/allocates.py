@@ -7,7 +7,7 @@ count, and what the workspaces of compiled kernels grow by.
 import sys
 
 from ringtrain.config.resolve import resolve
-from ringtrain.data.batches.gather import Gather
+from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble
@@ -35,7 +35,7 @@ def measure(transport, name: str, way: dict) -> tuple[Count, int]:
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = make_ops(config.device.ops, config.device.dtype)
     run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
-    gather = Gather(run.data.train, run.sampler, run.division, run.augment, config.run.seed)
+    gather = Gather(run.data.train, run.sampler, run.division, Changes(augment=run.augment), config.run.seed)
     slot = gather.slot()
 
     def iterate(iteration: int) -> None:
