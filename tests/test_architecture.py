@@ -80,7 +80,7 @@ ORDER = {
     "torch": "tensors call_order work store shared_buckets monitored_barrier backend mixed buckets world "
     "replacements stopping __main__",
     "train": "agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",
-    "weights": "texts averaged layouts names tensor_file matching sources onnx_layers onnx_model export",
+    "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
     "launch_environment waiting base loopback cuda_aware device key_value mpi world cuda_probe",
 }

@@ -47,11 +47,11 @@ def write(path: Path, content) -> None:
         Folder(path.parent).write(path, view)
 
 
-def open_regular(path, flags: int, mode: int = 0o666, dir_fd: int | None = None) -> int:
+def open_regular(path, flags: int, dir_fd: int | None = None) -> int:
     """Open a regular file and return its descriptor; a pipe would wait for ever, and a device never ends. An ``opener``
     of :func:`open`. Raises OSError."""
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
             raise OSError(errno.ELOOP, "A link, and none is followed in the folder of a run", str(path)) from error

@@ -33,7 +33,7 @@ from ringtrain.train.checkpoints.state import common_facts, from_root, parameter
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.base import Transport
-from ringtrain.weights.averaged import weights_for_use
+from ringtrain.weights.sources import weights_for_use
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,10 @@ from ringtrain.storage import files
 from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
 from ringtrain.weights import onnx_model, tensor_file
-from ringtrain.weights.averaged import weights_for_use
 from ringtrain.weights.layouts import torch_parameters
 from ringtrain.weights.matching import torch_names
-from ringtrain.weights.names import torchvision_names
-
-COUNTER = "num_batches_tracked"
+from ringtrain.weights.names import COUNTER, torchvision_names
+from ringtrain.weights.sources import weights_for_use
 
 
 @dataclass(frozen=True, slots=True)

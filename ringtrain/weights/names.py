@@ -4,7 +4,6 @@ A network has them if its layers with parameters have the names of the model tha
 another number of classes, or another stem.
 """
 
-import re
 from collections.abc import Collection
 
 RESNET_TOP = {"conv": "conv1", "norm": "bn1", "fc": "fc"}
@@ -44,7 +43,7 @@ def _resnet(model: str) -> dict[str, str]:
 
 
 TORCHVISION = {"resnet18": _resnet("resnet18"), "resnet50": _resnet("resnet50"), "vgg16": VGG16, "alexnet": ALEXNET}
-_COUNTER = re.compile(r"(.*\.)?num_batches_tracked")
+COUNTER = "num_batches_tracked"  # of a BatchNorm in PyTorch
 
 
 def torchvision_names(layers: Collection[str]) -> dict[str, str]:
@@ -53,5 +52,5 @@ def torchvision_names(layers: Collection[str]) -> dict[str, str]:
 
 
 def is_counter(name: str) -> bool:
-    """Whether a tensor counts the batches of a BatchNorm, as PyTorch's does, and is no weight."""
-    return _COUNTER.fullmatch(name) is not None
+    """Whether a tensor counts the batches of a BatchNorm, and is no weight."""
+    return name.rpartition(".")[2] == COUNTER

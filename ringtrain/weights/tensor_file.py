@@ -13,7 +13,7 @@ from ringtrain.storage import files
 from ringtrain.weights import texts
 
 SUFFIX = ".safetensors"
-WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # as they are stored
 MOST_HEADER = 100 << 20  # bytes, the library's own limit
 
 
@@ -60,15 +60,14 @@ class TensorFile:
         """Return a tensor as float32, or float64 if it is that. Raises UsageError for another type, and for values that
         are not finite."""
         kind, shape = self._dtypes[name], self.shapes[name]
-        if kind not in WIDTHS:
-            known = ", ".join(WIDTHS)
+        if kind not in TYPES:
             raise UsageError(
-                f"{self.path}: tensor {plain(name)!r} is of type {kind}; weights are of one of these: {known}"
+                f"{self.path}: tensor {plain(name)!r} is of type {kind}; weights are of one of these: "
+                f"{', '.join(TYPES)}"
             )
-        stored = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}[kind]
         count = int(np.prod(shape, dtype=np.int64))
         try:
-            values = np.fromfile(self.path, stored, count, offset=self._starts[name])
+            values = np.fromfile(self.path, TYPES[kind], count, offset=self._starts[name])
         except OSError as error:
             raise UsageError(texts.UNREADABLE(path=self.path, reason=error.strerror or error)) from None
         if values.size != count:

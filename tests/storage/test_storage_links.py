@@ -75,7 +75,7 @@ def log_a_note(folder, make):
 
 
 DEEDS = (  # every way in which a run writes in its folder
-    lambda folder, make: folder.write_text(folder.config, "seed = 1\n"),
+    lambda folder, make: folder.root.write(folder.config, b"seed = 1\n"),
     lambda folder, make: outcome.write_outcome(folder.path, outcome.RunOutcome("running", None, 0, 9, 1)),
     log_a_note,
     lambda folder, make: truncate_log(folder.log, 1),

@@ -95,9 +95,9 @@ def test_what_killed_writers_left_is_removed(folder):
 
 def test_text_is_replaced_whole_or_not_at_all(folder, small_files):
     for text in ("seed = 1\n", "name = 'größer'\n"):
-        folder.write_text(folder.config, text)
+        folder.root.write(folder.config, text.encode())
     with small_files(10), pytest.raises(RingtrainError, match=r"config.toml: no room for 4,000 bytes"):
-        folder.write_text(folder.config, "x" * 4000)
+        folder.root.write(folder.config, b"x" * 4000)
     assert folder.config.read_text(encoding="utf-8") == "name = 'größer'\n"
     assert sorted(os.listdir(folder.path)) == ["checkpoints", "config.toml"]
 

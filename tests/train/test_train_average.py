@@ -8,7 +8,7 @@ from ringtrain.train.checkpoints.state import Progress, averaged_weights, by_nam
 from ringtrain.train.load import load, score_of
 from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
-from ringtrain.weights.averaged import weights_for_use
+from ringtrain.weights.sources import weights_for_use
 from tests.runs import records
 
 DECAY, ITERATIONS = 0.8, 6

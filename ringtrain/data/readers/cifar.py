@@ -18,6 +18,7 @@ from ringtrain.data.readers.members import is_archive, member_names, read_member
 from ringtrain.data.readers.pickles import load_plain
 from ringtrain.errors import DataError
 
+WHAT = "CIFAR-10 or CIFAR-100: the folder of the python or binary batches, or its .tar.gz or .tar.xz"
 SIDE, CHANNELS = 32, 3
 PIXELS = SIDE * SIDE * CHANNELS
 SOURCE = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"

@@ -28,6 +28,7 @@ from ringtrain.data.readers.image_walk import (
 from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError, nearest, plain
 
+WHAT = "a folder of images: one subfolder a class, under train/ and test/ (or val/, valid/, validation/) or directly"
 PARTS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}  # in any case
 
 

@@ -20,6 +20,7 @@ from ringtrain.data.content import Content, Part, Progress, make_part
 from ringtrain.data.decoding import decoding
 from ringtrain.errors import DataError
 
+WHAT = "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
 NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")
 PIECE_BYTES = 16 << 20
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}

@@ -3,13 +3,13 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.content import Content, Part, Progress, no_progress
+from ringtrain.data.file.format import TEXTS
 from ringtrain.data.file.write import check_target, write_dataset
 from ringtrain.data.readers.sources import Size, read_source
 from ringtrain.data.stored.base import ChosenRows
@@ -62,13 +62,18 @@ def make_dataset(
     """
     check_target(Path(out), force)
     content = read_source(source, size, progress)
-    _check_shapes(content)
+    shapes = [part.inputs.shape[1:] for _, part in content.parts()]
+    if len(set(shapes)) > 1:
+        raise DataError(texts.SHAPES_DIFFER(name=content.name, test=shapes[1], train=shapes[0]))
     if not content.classes and not content.train.of_values:
         raise DataError(
             f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
         )
-    changes: dict[str, Any] = {key: value for key, value in (("name", name), ("licence", licence)) if value is not None}
-    content = dataclasses.replace(content, **changes)
+    content = dataclasses.replace(
+        content,
+        name=content.name if name is None else name,
+        licence=content.licence if licence is None else licence,
+    )
     _check_texts(str(source), content)
     if test_fraction is not None:
         content = split_test(content, test_fraction, seed)
@@ -76,15 +81,9 @@ def make_dataset(
     return content
 
 
-def _check_shapes(content: Content) -> None:
-    shapes = [part.inputs.shape[1:] for _, part in content.parts()]
-    if len(set(shapes)) > 1:
-        raise DataError(texts.SHAPES_DIFFER(name=content.name, test=shapes[1], train=shapes[0]))
-
-
 def _check_texts(source: str, content: Content) -> None:
     """Check that names are text that the HDF5 file's reader accepts; the name of a file can be any bytes."""
-    fields = {"name": content.name, "source": content.source, "licence": content.licence}
-    for what, text in (*fields.items(), *((f"class {i}", name) for i, name in enumerate(content.classes))):
+    fields = [(key, getattr(content, key)) for key in TEXTS]
+    for what, text in (*fields, *((f"class {i}", name) for i, name in enumerate(content.classes))):
         if not hdf5.is_text(text):
             raise DataError(f"{source}: {what} is {text!r}, which is not printable text: give it another name")

@@ -52,7 +52,12 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
             for member in archive:
                 name = PurePosixPath(member.name).name
                 if member.isfile() and name in wanted:
-                    _check_member(path, member, name in contents)
+                    if name in contents:
+                        raise DataError(f"{path} has two files named {name}: keep one of them")
+                    if member.size > LARGEST_BYTES:
+                        raise DataError(
+                            f"{path}: {member.name} has {member.size} bytes; ringtrain reads at most {LARGEST_BYTES}"
+                        )
                     contents[name] = archive.extractfile(member).read()
                     progress("reading", file.tell(), total)
         while unpacked.read(PIECE_BYTES):  # to its end, where the checksum is
@@ -79,10 +84,3 @@ class _Ending:
         if self._left < 0:
             raise EOFError("it ends before its own size")
         return data
-
-
-def _check_member(path: Path, member, twice: bool) -> None:
-    if twice:
-        raise DataError(f"{path} has two files named {PurePosixPath(member.name).name}: keep one of them")
-    if member.size > LARGEST_BYTES:
-        raise DataError(f"{path}: {member.name} has {member.size} bytes; ringtrain reads at most {LARGEST_BYTES}")

@@ -8,6 +8,11 @@ from ringtrain.data.file.grammar import WILD
 from ringtrain.data.file.source import open_source
 from ringtrain.errors import DataError
 
+WHAT = (
+    ".npz or HDF5 with the arrays x_train and y_train (x_test and y_test too), x and y, or images and labels; "
+    "FILE.h5:x,y; x.npy,y.npy; a pattern of such files"
+)
+
 
 def accepts(path: Path) -> bool:
     """Return whether the text names arrays of files, or a pattern of files."""

@@ -1,8 +1,7 @@
-"""The reader for a user's source. A new format is one file and one line of READERS."""
+"""The reader for a user's source. A new format is one file and its name in READERS."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, no_progress
@@ -13,43 +12,9 @@ from ringtrain.template import joined
 Size = tuple[int, int]  # height, width
 
 
-@dataclass(frozen=True, slots=True)
-class SourceReader:
-    """A format. accepts(path): whether the names and first bytes are of this format; read(path, size, progress): reads
-    all of it."""
-
-    what: str
-    accepts: Callable[[Path], bool]
-    read: Callable[[Path, Size | None, Progress], Content]
-    resizes: bool = False
-
-
-READERS = (
-    SourceReader(
-        "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not",
-        idx.accepts,
-        idx.read,
-    ),
-    SourceReader(
-        "CIFAR-10 or CIFAR-100: the folder of the python or binary batches, or its .tar.gz or .tar.xz",
-        cifar.accepts,
-        cifar.read,
-    ),
-    SourceReader(
-        (
-            ".npz or HDF5 with the arrays x_train and y_train (x_test and y_test too), x and y, or images and "
-            "labels; FILE.h5:x,y; x.npy,y.npy; a pattern of such files"
-        ),
-        named_arrays.accepts,
-        named_arrays.read,
-    ),
-    SourceReader(
-        "a folder of images: one subfolder a class, under train/ and test/ (or val/, valid/, validation/) or directly",
-        folder.accepts,
-        folder.read,
-        resizes=True,
-    ),
-)
+# A format is a module with WHAT, in words; accepts(path): whether the names and first bytes are of it; and
+# read(path, size, progress), which reads all of it.
+READERS = (idx, cifar, named_arrays, folder)
 
 
 def read_source(path, size: Size | None = None, progress: Progress = no_progress) -> Content:
@@ -60,7 +25,7 @@ def read_source(path, size: Size | None = None, progress: Progress = no_progress
     path = Path(path)
     try:
         reader = _reader(path)
-        if size is not None and not reader.resizes:
+        if size is not None and reader is not folder:
             raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
         return reader.read(path, size, progress)
     except OSError as error:
@@ -69,9 +34,9 @@ def read_source(path, size: Size | None = None, progress: Progress = no_progress
         raise DataError(texts.TOO_LARGE(path=path)) from error
 
 
-def _reader(path: Path) -> SourceReader:
+def _reader(path: Path) -> ModuleType:
     for reader in READERS:
         if reader.accepts(path):
             return reader
     what = "is none of these" if path.exists() else "does not exist; a source is one of"
-    raise DataError(joined([f"{path} {what}:", *(f"  - {reader.what}" for reader in READERS)]))
+    raise DataError(joined([f"{path} {what}:", *(f"  - {reader.WHAT}" for reader in READERS)]))

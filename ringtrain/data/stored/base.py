@@ -87,6 +87,11 @@ def row_blocks(count: int, row_bytes: int):
         yield slice(start, min(start + rows, count))
 
 
+def bytes_of(rows: np.ndarray) -> memoryview:
+    """Return the bytes of a contiguous array, to be written to."""
+    return memoryview(rows.reshape(-1).view(np.uint8).data)
+
+
 def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
     """Return the type in the machine's order of bytes. Raises: DataError unless it is of numbers, with a first axis of
     examples."""

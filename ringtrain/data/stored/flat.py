@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.stored.base import StoredArray, check_type
+from ringtrain.data.stored.base import StoredArray, bytes_of, check_type
 from ringtrain.errors import DataError
 
 READAHEAD_BYTES = 128 << 10  # of one request: the system cuts larger ones to a device's own limit
@@ -95,50 +95,46 @@ class FlatArray(StoredArray):
         except OSError as error:
             raise DataError(texts.SOURCE_UNREADABLE(path=self._path, error=error.strerror or error)) from error
 
-    def read(self, start: int, stop: int, out) -> None:
+    @contextmanager
+    def _rows(self, out) -> Iterator[tuple[int, memoryview]]:
+        """Yield the file, and the bytes of rows as they are stored, which ``out`` gets."""
         rows = out if out.dtype == self._stored and out.flags.c_contiguous else np.empty(out.shape, self._stored)
         with self._file() as file:
-            self._fill(file, start, _bytes_of(rows))
+            yield file, bytes_of(rows)
         if rows is not out:
             np.copyto(out, rows, casting="unsafe")
+
+    def read(self, start: int, stop: int, out) -> None:
+        with self._rows(out) as (file, memory):
+            self._fill(file, start, memory)
 
     def verify(self) -> None:
-        crc = self._crc
-        if crc is not None:
-            with self._file() as file:
-                self._verify(file, crc)
-            self._crc = None
-
-    def _verify(self, file: int, crc: Crc) -> None:
+        if self._crc is None:
+            return
         value, piece = 0, memoryview(bytearray(PIECE_BYTES))
-        at, end = crc.start, crc.start + crc.nbytes
-        while at < end:
-            read = os.preadv(file, [piece[: end - at]], at)
-            if not read:
-                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=at))
-            value, at = zlib.crc32(piece[:read], value), at + read
-        if value != crc.value:
+        at, end = self._crc.start, self._crc.start + self._crc.nbytes
+        with self._file() as file:
+            while at < end:
+                read = os.preadv(file, [piece[: end - at]], at)
+                if not read:
+                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=at))
+                value, at = zlib.crc32(piece[:read], value), at + read
+        if value != self._crc.value:
             raise DataError(
                 f"{self.where} changed after it was written: its CRC-32 is {value:08x}, the archive says "
-                f"{crc.value:08x}; copy it again"
+                f"{self._crc.value:08x}; copy it again"
             )
+        self._crc = None
 
     def take(self, examples, out) -> None:
-        same = out.dtype == self._stored and out.flags.c_contiguous
-        rows = out if same else np.empty((examples.size, *self.shape[1:]), self._stored)
-        with self._file() as file:
-            self._take(file, examples, _bytes_of(rows))
-        if rows is not out:
-            np.copyto(out, rows, casting="unsafe")
-
-    def _take(self, file: int, examples, memory: memoryview) -> None:
         """Read consecutive rows at once, others one by one in the file's order."""
         each = self.row_bytes
-        if examples.size and np.all(np.diff(examples) == 1):
-            self._fill(file, int(examples[0]), memory)
-            return
-        for row in np.argsort(examples, kind="stable").tolist():
-            self._fill(file, int(examples[row]), memory[row * each : (row + 1) * each])
+        with self._rows(out) as (file, memory):
+            if examples.size and np.all(np.diff(examples) == 1):
+                self._fill(file, int(examples[0]), memory)
+                return
+            for row in np.argsort(examples, kind="stable").tolist():
+                self._fill(file, int(examples[row]), memory[row * each : (row + 1) * each])
 
     def _fill(self, file: int, start: int, memory: memoryview) -> None:
         offset = self._offset + start * self.row_bytes
@@ -158,7 +154,3 @@ class FlatArray(StoredArray):
         first, length = self._offset + start * self.row_bytes, (stop - start) * self.row_bytes
         with self._file() as file:
             os.posix_fadvise(file, first, length, os.POSIX_FADV_DONTNEED)
-
-
-def _bytes_of(rows: np.ndarray) -> memoryview:
-    return memoryview(rows.reshape(-1).view(np.uint8).data)

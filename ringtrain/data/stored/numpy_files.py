@@ -9,7 +9,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.decoding import decoder_errors, decoding
-from ringtrain.data.stored.base import StoredArray, check_type
+from ringtrain.data.stored.base import StoredArray, bytes_of, check_type
 from ringtrain.data.stored.flat import Crc, FlatArray, OpenFiles
 from ringtrain.errors import DataError
 
@@ -103,7 +103,7 @@ class InflatedArray(StoredArray):
         rows = np.empty((stop - start, *self.shape[1:]), self._stored)
         with self._lock, decoder_errors(texts.NOT_READ_FILE(path=self.where)):
             stream = self._at(start * self.row_bytes)
-            memory = memoryview(rows.reshape(-1).view(np.uint8).data)
+            memory = bytes_of(rows)
             while memory:
                 got = stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
                 if not got:

@@ -19,8 +19,9 @@ from ringtrain.records import read
 from ringtrain.storage import hdf5, texts
 from ringtrain.storage.checkpoint import seal
 
-COUNTS = ("iteration", "examples_seen", "epoch")
-SHOWN = ("model_name", "data_name", "data_checksum", "numerics", "version", "fingerprint")  # for people, unchanged
+COUNTS, WORDS = ("iteration", "examples_seen", "epoch"), ("version", "fingerprint")
+TEXTS = ("config", "model", "model_name", "data_name", "data_checksum", "numerics")
+SHOWN = (*TEXTS[2:], *WORDS)  # for people, unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +43,19 @@ class CheckpointReader:
         """Return all arguments of a Checkpoint. Raises: CheckpointError; and from HDF5 OSError, KeyError, ValueError,
         TypeError, RuntimeError, MemoryError."""
         kept = ("inputs", "ranks") if self.ranks else ("inputs",)
-        written = {k: v.tobytes().decode() for k, v in self.arrays(self.group(self.file, "text")).items()}
-        scalars = {k: v.item() for k, v in self.arrays(self.group(self.file, "scalars")).items()}
+        written = {k: v.tobytes().decode() for k, v in self.arrays(self.file, "text").items()}
+        classes = {"classes": parse_json(written.get("classes", "[]"))}
+        optimizer = self.group(self.file, "optimizer")
         values = {
             **written,
-            "classes": self.classes(written.get("classes", "[]")),
+            **read(dict[str, tuple[str, ...]], classes, {"plain": True}),
             **{name: self.count(name) for name in COUNTS},
-            **{name: self.word(name) for name in ("version", "fingerprint")},
-            "weights": self.arrays(self.group(self.file, "weights")),
-            "optimizer": self.slots(self.group(self.file, "optimizer")),
-            "scalars": scalars,
+            **{name: self.bytes_of(self.file, name).decode() for name in WORDS},
+            "weights": self.arrays(self.file, "weights"),
+            "optimizer": {slot: self.arrays(optimizer, slot) for slot in optimizer},
+            "scalars": {k: v.item() for k, v in self.arrays(self.file, "scalars").items()},
             "best": self.best(),
-            **{each: self.arrays(self.group(self.file, each)) for each in kept if each in self.file},
+            **{each: self.arrays(self.file, each) for each in kept if each in self.file},
         }
         for name in SHOWN:
             text = values.get(name, "")  # Checkpoint's constructor reports required fields that are missing
@@ -73,23 +75,15 @@ class CheckpointReader:
             raise seal.damaged(self.path, texts.VALUE_WRONG(name="best", value=value))
         return None if math.isnan(value) else float(value)
 
-    def classes(self, text: str) -> tuple[str, ...]:
-        return read(dict[str, tuple[str, ...]], {"classes": parse_json(text)}, {"plain": True})["classes"]
-
-    def word(self, name: str) -> str:
-        return self.bytes_of(self.file, name).decode()
-
     def bytes_of(self, owner, name: str) -> bytes:
         value = hdf5.attribute(owner, name, [h5t.STRING])
         if not isinstance(value, bytes):
             raise seal.damaged(self.path, texts.VALUE_WRONG(name=f"{name} of {owner.name}", value=value))
         return bytes(value)
 
-    def slots(self, parent: h5py.Group) -> dict:
-        return {name: self.arrays(self.group(parent, name)) for name in parent}
-
-    def arrays(self, group: h5py.Group) -> dict[str, np.ndarray]:
-        return {unquote(name): self.array(group, name) for name in group}
+    def arrays(self, parent: h5py.Group, name: str) -> dict[str, np.ndarray]:
+        group = self.group(parent, name)
+        return {unquote(key): self.array(group, key) for key in group}
 
     def group(self, parent: h5py.Group, name: str) -> h5py.Group:
         child = self.child(parent, name)

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from ringtrain.errors import CheckpointError
 from ringtrain.storage import files, texts
 from ringtrain.storage.checkpoint import seal
-from ringtrain.storage.checkpoint.reader import CheckpointReader, array_digest
+from ringtrain.storage.checkpoint.reader import COUNTS, TEXTS, WORDS, CheckpointReader, array_digest
 from ringtrain.storage.hdf5 import CheckedFile, open_file
 
 Arrays = Mapping[str, np.ndarray]
@@ -180,17 +180,16 @@ def _said(shapes: Mapping, name: str) -> str:
 
 
 def _write(file: h5py.File, checkpoint: Checkpoint) -> None:
-    for name in ("iteration", "examples_seen", "epoch"):
+    for name in COUNTS:
         file.attrs[name] = np.int64(getattr(checkpoint, name))
     file.attrs["best"] = np.float64(math.nan if checkpoint.best is None else checkpoint.best)
-    for name in ("version", "fingerprint"):
+    for name in WORDS:
         file.attrs[name] = np.bytes_(getattr(checkpoint, name).encode())
-    names = ("config", "model", "model_name", "data_name", "data_checksum", "numerics")
-    written = {name: getattr(checkpoint, name) for name in names} | {"classes": json.dumps(list(checkpoint.classes))}
-    _write_arrays(file, "text", {name: _text(text) for name, text in written.items()})
-    _write_arrays(file, "scalars", checkpoint.scalars)
-    _write_arrays(file, "weights", checkpoint.weights)
-    _write_arrays(file, "inputs", checkpoint.inputs)
+    written = {name: getattr(checkpoint, name) for name in TEXTS} | {"classes": json.dumps(list(checkpoint.classes))}
+    # Bytes: HDF5 keeps strings of free length as objects in a heap, and a checkpoint holds no objects.
+    _write_arrays(file, "text", {name: np.frombuffer(text.encode(), np.uint8) for name, text in written.items()})
+    for name in ("scalars", "weights", "inputs"):
+        _write_arrays(file, name, getattr(checkpoint, name))
     if checkpoint.ranks:
         _write_arrays(file, "ranks", checkpoint.ranks)
     slots = file.create_group("optimizer", track_order=True)
@@ -205,8 +204,3 @@ def _write_arrays(parent: h5py.Group, name: str, arrays: Mapping[str, ArrayLike]
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         written = group.create_dataset(quote(key, safe=_PLAIN), data=array)
         written.attrs["sha256"] = np.bytes_(array_digest(written.name, array))
-
-
-def _text(text: str) -> np.ndarray:
-    # Bytes: HDF5 keeps strings of free length as objects in a heap, and a checkpoint holds no objects.
-    return np.frombuffer(text.encode(), np.uint8)

@@ -90,10 +90,6 @@ class RunFolder:
             if not folder.is_plain(path)
         ]
 
-    def write_text(self, path: Path, text: str) -> None:
-        """Replace a file of the folder whole. Raises: RingtrainError, UsageError as ``files.write``."""
-        self.root.write(path, text.encode())
-
     def save(self, checkpoint: Checkpoint, keep: int, is_best: bool) -> Path:
         """Write a checkpoint, then remove all numbered ones but the newest ``keep`` and checkpoints of later
         iterations.
@@ -191,7 +187,10 @@ def create_run_folder(
         ) from error
     except OSError as error:
         raise files.unwritable(error, Path(out or runs), 0) from error
-    _try_writing(folder)
+    for directory in (folder.root, folder.checkpoint_folder):  # before hours of training
+        probe = f"writable.{os.getpid()}{files.PARTIAL}"
+        directory.write(probe, b"?")
+        directory.remove(probe)
     return folder
 
 
@@ -235,14 +234,6 @@ def _refuse(folder: RunFolder, resume: bool) -> None:
             f"run folder {folder.path} already holds a run ({', '.join(names)}); continue it with --resume auto, or "
             "name another folder with --out"
         )
-
-
-def _try_writing(folder: RunFolder) -> None:
-    """Check that the folder is writable, before hours of training; an existing folder may not be."""
-    for directory in (folder.root, folder.checkpoint_folder):
-        probe = f"writable.{os.getpid()}{files.PARTIAL}"
-        directory.write(probe, b"?")
-        directory.remove(probe)
 
 
 def _file_in_the_way(path: Path) -> Path:

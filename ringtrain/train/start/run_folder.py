@@ -68,7 +68,7 @@ def _begin(
 ) -> float | None:
     """Write the first files of the run folder; the best accuracy of its checkpoints."""
     _clear(folder, origin, remarks)
-    folder.write_text(folder.config, tomli_w.dumps(to_table(run.config)))
+    folder.root.write(folder.config, tomli_w.dumps(to_table(run.config)).encode())
     outcome.running(origin.iteration or 0)
     return folder.best_so_far()
 
