@@ -84,41 +84,21 @@ class Content:
 
 
 def make_part(images, labels, where: str) -> Part:
-    """Make a part: contiguous arrays with a channel axis, in their types.
-
-    Shapes: images uint8 [N, H, W] or [N, H, W, C], labels any integers [N] or [N, 1].
-    Raises: DataError naming ``where``.
-    """
-    if images.dtype != np.uint8:
-        raise DataError(f"{where}: images are {images.dtype}; they must be uint8, 0 to 255: convert them first")
-    if images.ndim == 3:
-        images = images[..., None]
-    if images.ndim != 4 or 0 in images.shape[1:]:
+    """Make a part of class numbers, with a channel axis. Shapes: images uint8 [N, H, W] or [N, H, W, C], labels any
+    integers [N]. Raises: DataError naming ``where``."""
+    images = images[..., None] if images.ndim == 3 else images
+    if 0 in images.shape[1:]:
         raise DataError(f"{where}: images have the shape {images.shape}; it must be [N, H, W] or [N, H, W, C]")
-    check_channels_last(images.shape, where)
-    return memory_part(np.ascontiguousarray(images), _labels(labels, images.shape[0], where))
-
-
-def check_channels_last(shape, where: str) -> None:
-    """Raise DataError, naming ``where``, for a shape that looks like [N, C, H, W]."""
-    if len(shape) == 4 and shape[1] in (1, 3) and shape[3] not in (1, 2, 3, 4):
+    if labels.shape != images.shape[:1]:
         raise DataError(
-            f"{where}: images have the shape {shape}, which looks like [N, C, H, W]: move the channels last "
-            "(np.moveaxis(x, 1, 3))"
+            f"{where}: labels have the shape {labels.shape} for {len(images)} images; it must be ({len(images)},)"
         )
-
-
-def _labels(labels, count: int, where: str):
-    if labels.dtype.kind not in "iu":
-        raise DataError(f"{where}: labels are {labels.dtype}; they must be integers, the number of each class")
-    if labels.shape not in ((count,), (count, 1)):
-        raise DataError(f"{where}: labels have the shape {labels.shape} for {count} images; it must be ({count},)")
-    if count == 0:
+    if len(images) == 0:
         raise DataError(texts.NO_EXAMPLES(where=where))
     low, high = int(labels.min()), int(labels.max())
     if low < IGNORE or high >= MOST_CLASSES:
         raise DataError(texts.LABELS_RANGE(where=where, low=low, high=high, most=MOST_CLASSES - 1))
-    return np.ascontiguousarray(labels.reshape(count), np.int32)
+    return memory_part(np.ascontiguousarray(images), np.ascontiguousarray(labels, np.int32))
 
 
 class Checksum:

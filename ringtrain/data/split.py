@@ -54,11 +54,9 @@ class Split(ABC):
     def image(self, example: int) -> np.ndarray:
         """Return one stored input, at its own size."""
 
-    def ahead(self, spans: Iterable[tuple[int, int]]) -> None:  # noqa: B027 (nothing to do in memory)
-        """Bring spans (start, stop) of examples nearer, which are read soon. Examples in memory are near."""
-
-    def behind(self, spans: Iterable[tuple[int, int]]) -> None:  # noqa: B027
-        """Give up what was brought nearer of spans that are not read again soon."""
+    def advise(self, spans: Iterable[tuple[int, int]], needed: bool) -> None:  # noqa: B027 (nothing to do in memory)
+        """Bring spans (start, stop) of examples nearer, which are read soon, or give up those that are not. Examples in
+        memory are near."""
 
 
 def type_read(stored) -> np.dtype:

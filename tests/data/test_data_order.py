@@ -57,18 +57,15 @@ class NotedSplit:
     """A split that notes what it is told of its blocks."""
 
     def __init__(self, split):
-        self.split, self.near, self.most, self.behind_of = split, set(), 0, []
+        self.split, self.near, self.most, self.given_up = split, set(), 0, []
 
     def __getattr__(self, name):
         return getattr(self.split, name)
 
-    def ahead(self, spans):
-        self.near |= set(spans)
+    def advise(self, spans, needed):
+        self.near = self.near | set(spans) if needed else self.near - set(spans)
         self.most = max(self.most, len(self.near))
-
-    def behind(self, spans):
-        self.near -= set(spans)
-        self.behind_of += spans
+        self.given_up += [] if needed else spans
 
     def read(self, examples, images, labels):
         assert all(any(start <= example < stop for start, stop in self.near) for example in examples)
@@ -82,4 +79,4 @@ def test_what_is_read_was_brought_nearer_and_is_given_up(shuffle):
     with make_batches(noted, sampler, start=3, stop=200) as batches:
         for _ in batches:
             pass
-    assert noted.most <= 4 * 12 and len(noted.behind_of) > 300
+    assert noted.most <= 4 * 12 and len(noted.given_up) > 300

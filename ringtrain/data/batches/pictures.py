@@ -107,11 +107,8 @@ class StoredPictures(PictureSplit):
     def row_bytes(self) -> int:
         return self.source.row_bytes
 
-    def ahead(self, spans) -> None:
-        self.source.ahead(spans)
-
-    def behind(self, spans) -> None:
-        self.source.behind(spans)
+    def advise(self, spans, needed: bool) -> None:
+        self.source.advise(spans, needed)
 
     def valid(self, examples) -> int:
         return self.source.valid(examples)

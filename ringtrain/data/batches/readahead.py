@@ -46,7 +46,7 @@ class WindowOrder:
         near, spans = self._near.get(which, 0), self._spans(which)
         wanted = min(len(spans), int(part * len(spans)))
         if wanted > near:
-            self._split.ahead(spans[near:wanted])
+            self._split.advise(spans[near:wanted], needed=True)
             self._near[which] = wanted
 
     def _enter(self, which: tuple[int, int]) -> None:
@@ -57,7 +57,7 @@ class WindowOrder:
             done = self._entered.pop(0)
             self._near.pop(done, None)
             again = {span for other in self._near for span in self._spans(other)}  # of the next epoch, or a small set
-            self._split.behind([span for span in self._spans(done) if span not in again])
+            self._split.advise([span for span in self._spans(done) if span not in again], needed=False)
 
     def _spans(self, which: tuple[int, int]) -> list[Span]:
         epoch, window = which

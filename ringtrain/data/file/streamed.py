@@ -23,8 +23,8 @@ class StreamedSplit(Split):
         shape: Shape,
         checksum: str,
         classes: int,
-        labels: np.ndarray | None = None,
-        numbered: np.ndarray | None = None,
+        labels: np.ndarray | None,
+        numbered: np.ndarray | None,
     ):
         same = part.inputs.shape[1:] == shape
         self.inputs = part.inputs if same else ReshapedRows(part.inputs, shape)
@@ -57,13 +57,9 @@ class StreamedSplit(Split):
         self.inputs.take(np.array([example]), out)
         return out[0]
 
-    def ahead(self, spans: Iterable[tuple[int, int]]) -> None:
+    def advise(self, spans: Iterable[tuple[int, int]], needed: bool) -> None:
         for array, (start, stop) in product(filter(None, (self.inputs, self.targets)), spans):
-            array.ahead(start, stop)
-
-    def behind(self, spans: Iterable[tuple[int, int]]) -> None:
-        for array, (start, stop) in product(filter(None, (self.inputs, self.targets)), spans):
-            array.behind(start, stop)
+            array.advise(start, stop, needed)
 
 
 def check_labels(where: str, labels: np.ndarray, classes: int) -> None:

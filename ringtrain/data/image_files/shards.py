@@ -85,7 +85,11 @@ class _Shard:
     def members(self) -> Iterator[tarfile.TarInfo]:
         """Yield the members that are files. Raises: DataError where headers tell that the shard is not whole"""
         at = -1
-        with self._open() as archive:
+        try:
+            archive = tarfile.open(fileobj=self.file, mode="r:")  # noqa: SIM115 (closed below)
+        except Exception as error:
+            raise self.not_whole(0, error) from error
+        with archive:
             while True:
                 try:
                     member = archive.next()
@@ -108,12 +112,6 @@ class _Shard:
                 yield member
             self._check_end(archive.offset)
 
-    def _open(self):
-        try:
-            return tarfile.open(fileobj=self.file, mode="r:")
-        except Exception as error:
-            raise self.not_whole(0, error) from error
-
     def not_whole(self, offset: int, error: Exception) -> DataError:
         return DataError(f"{self.path} is no whole tar archive: at byte {offset}: {error}; copy it again")
 
@@ -129,11 +127,6 @@ class _Shard:
                 f"{self.path} has more bytes at {offset}, where its members end: it is damaged, or several archives "
                 "in one; copy it again, or make one archive"
             )
-
-    def read(self, member) -> bytes:
-        if member.size > LABEL_BYTES:
-            raise self.error(member, f"has no class number: it has more than {LABEL_BYTES} bytes")
-        return os.pread(self.file.fileno(), member.size, member.offset_data)
 
 
 def scan_shard(path: str) -> Tables:
@@ -185,7 +178,9 @@ def _unlabelled(shard: _Shard, image) -> DataError:
 
 
 def _label(shard: _Shard, member) -> int:
-    text = shard.read(member)
+    if member.size > LABEL_BYTES:
+        raise shard.error(member, f"has no class number: it has more than {LABEL_BYTES} bytes")
+    text = os.pread(shard.file.fileno(), member.size, member.offset_data)
     try:
         label = json.loads(text)["label"] if member.name.lower().endswith(".json") else int(text)
         if type(label) is not int or not 0 <= label < MOST_CLASSES:

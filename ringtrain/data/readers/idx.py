@@ -7,7 +7,6 @@
 Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database, "File formats".
 """
 
-import gzip
 import math
 import re
 import struct
@@ -18,6 +17,7 @@ import numpy as np
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Part, Progress, make_part
 from ringtrain.data.decoding import decoding
+from ringtrain.data.readers.members import decompressed
 from ringtrain.errors import DataError
 
 WHAT = "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
@@ -80,7 +80,7 @@ def _read_split(named: dict, prefix: str, names) -> Part | None:
 
 
 def _read_array(path: Path, axes: int):
-    with decoding(texts.NOT_READ_FILE(path=path)), _unpacked(path) as file:
+    with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as stored, decompressed(stored) as file:
         head = file.read(4 + 4 * axes)
         if head[:4] != bytes((0, 0, 8, axes)):
             raise DataError(
@@ -91,12 +91,6 @@ def _read_array(path: Path, axes: int):
             raise DataError(f"{path} is truncated: it ends within its header, after {len(head)} bytes")
         shape = struct.unpack(f">{axes}I", head[4:])
         return np.frombuffer(_values(path, file, shape), np.uint8).reshape(shape)
-
-
-def _unpacked(path: Path):
-    with open(path, "rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if packed else open(path, "rb")
 
 
 def _values(path: Path, file, shape) -> bytes:

@@ -47,7 +47,7 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
     total = path.stat().st_size
     # As a stream: a compressed archive returns to an earlier member only by starting again.
     # The stub of tarfile wants a file that writes and seeks, but a stream is only read.
-    with open(path, "rb") as file, _unpacked(file) as unpacked:
+    with open(path, "rb") as file, decompressed(file) as unpacked:
         with tarfile.open(fileobj=_Ending(unpacked), mode="r|") as archive:  # type: ignore[call-overload]
             for member in archive:
                 name = PurePosixPath(member.name).name
@@ -65,8 +65,8 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
     return contents
 
 
-def _unpacked(file):
-    """The bytes of an archive, decoded by a module that compares their checksum, as tarfile's own gzip does not."""
+def decompressed(file):
+    """The bytes of a file, decoded by a module that compares their checksum, as tarfile's own gzip does not."""
     head = file.peek(6)
     return next((module.open(file) for magic, module in PACKED.items() if head.startswith(magic)), file)
 

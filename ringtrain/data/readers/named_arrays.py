@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ringtrain.data.content import Content, Part, Progress, check_channels_last
+from ringtrain.data.content import Content, Part, Progress
 from ringtrain.data.file.contents import class_names, verify_parts
 from ringtrain.data.file.grammar import WILD
 from ringtrain.data.file.source import open_source
@@ -42,5 +42,10 @@ def read(path: Path, size, progress: Progress) -> Content:
 def _checked(part: Part) -> Part:
     if part.labels is None:
         raise DataError(f"{part.inputs.where} has no labels beside it: name both, as in FILE.h5:x,y or x.npy,y.npy")
-    check_channels_last(part.inputs.shape, part.inputs.where)
+    shape = part.inputs.shape
+    if len(shape) == 4 and shape[1] in (1, 3) and shape[3] not in (1, 2, 3, 4):
+        raise DataError(
+            f"{part.inputs.where}: images have the shape {shape}, which looks like [N, C, H, W]: move the channels "
+            "last (np.moveaxis(x, 1, 3))"
+        )
     return part

@@ -1,7 +1,7 @@
 """An array whose rows lie anywhere: in memory, in a file, or in several. Examples are rows.
 
-A reader gives consecutive rows, or any rows; :meth:`StoredArray.ahead` names those that are wanted next, and
-:meth:`StoredArray.behind` those that are not read again soon.
+A reader gives consecutive rows, or any rows; :meth:`StoredArray.advise` names those that are wanted next, and those
+that are not read again soon.
 """
 
 import math
@@ -70,11 +70,8 @@ class StoredArray(ABC):
     def verify(self) -> None:  # noqa: B027 (most containers hold no checksum, or one of each block that is read)
         """Compare the values with a checksum of all of them, before their first use. Raises: DataError"""
 
-    def ahead(self, start: int, stop: int) -> None:  # noqa: B027 (nothing to do in memory)
-        """Bring rows nearer that are read soon. It may do nothing."""
-
-    def behind(self, start: int, stop: int) -> None:  # noqa: B027
-        """Give up memory of rows that are not read soon. It may do nothing."""
+    def advise(self, start: int, stop: int, needed: bool) -> None:  # noqa: B027 (nothing to do in memory)
+        """Bring rows nearer that are read soon, or give up memory of rows that are not. It may do nothing."""
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         return np.asarray(self.rows(0, self.count), dtype)
@@ -168,13 +165,9 @@ class JoinedArray(StoredArray):
             self._parts[number].take(examples[positions] - self._starts[number], rows)
             out[positions] = rows
 
-    def ahead(self, start: int, stop: int) -> None:
+    def advise(self, start: int, stop: int, needed: bool) -> None:
         for part, first, last, _ in self._pieces(start, stop):
-            part.ahead(first, last)
-
-    def behind(self, start: int, stop: int) -> None:
-        for part, first, last, _ in self._pieces(start, stop):
-            part.behind(first, last)
+            part.advise(first, last, needed)
 
 
 class ChosenRows(StoredArray):
@@ -209,8 +202,5 @@ class ReshapedRows(StoredArray):
     def take(self, examples, out) -> None:
         self._array.take(examples, self._as_stored(out))
 
-    def ahead(self, start: int, stop: int) -> None:
-        self._array.ahead(start, stop)
-
-    def behind(self, start: int, stop: int) -> None:
-        self._array.behind(start, stop)
+    def advise(self, start: int, stop: int, needed: bool) -> None:
+        self._array.advise(start, stop, needed)

@@ -60,9 +60,9 @@ class ChunkedArray(StoredArray):
         self._blocks.move_to_end(number)
         return self._blocks[number]
 
-    def ahead(self, start: int, stop: int) -> None:
+    def advise(self, start: int, stop: int, needed: bool) -> None:
         with self._lock:
-            for number in range(start // self._rows, -(-stop // self._rows)):
+            for number in range(start // self._rows, -(-stop // self._rows)) if needed else ():
                 self._block(number)
 
 

@@ -144,13 +144,9 @@ class FlatArray(StoredArray):
                 raise DataError(texts.ENDED_BEFORE(where=self.where, offset=offset))
             memory, offset = memory[got:], offset + got
 
-    def ahead(self, start: int, stop: int) -> None:
+    def advise(self, start: int, stop: int, needed: bool) -> None:
         first, last = self._offset + start * self.row_bytes, self._offset + stop * self.row_bytes
+        each, advice = (READAHEAD_BYTES, os.POSIX_FADV_WILLNEED) if needed else (last - first, os.POSIX_FADV_DONTNEED)
         with self._file() as file:
-            for offset in range(first, last, READAHEAD_BYTES):
-                os.posix_fadvise(file, offset, min(READAHEAD_BYTES, last - offset), os.POSIX_FADV_WILLNEED)
-
-    def behind(self, start: int, stop: int) -> None:
-        first, length = self._offset + start * self.row_bytes, (stop - start) * self.row_bytes
-        with self._file() as file:
-            os.posix_fadvise(file, first, length, os.POSIX_FADV_DONTNEED)
+            for offset in range(first, last, each):
+                os.posix_fadvise(file, offset, min(each, last - offset), advice)
