@@ -78,8 +78,6 @@ class ImageFiles(PictureSplit):
     """
 
     dtype = np.dtype(np.uint8)
-    label_shape: Shape = ()
-    label_dtype = np.dtype(np.int32)
     checksum = ""
 
     def __init__(self, files: Sequence[str], shape: Shape, view: View | None = None, threads: int = 1):
@@ -87,9 +85,6 @@ class ImageFiles(PictureSplit):
         self.count = len(files)
         self.labels = np.full(self.count, IGNORE, np.int32)
         self.problems: dict[int, str] = {}
-
-    def valid(self, examples) -> int:
-        return 0
 
     def read(self, examples, images, labels) -> None:
         labels.fill(IGNORE)

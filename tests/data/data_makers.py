@@ -31,6 +31,12 @@ def split(count, shape=(4, 5, 3), classes=3):
     return ArraySplit(examples.inputs.array, examples.labels.array, "0" * 64)
 
 
+def indices(sampler, iteration):
+    """The examples of a global batch."""
+    epoch, start, stop = sampler.place(iteration)
+    return sampler.order(epoch)[start:stop]
+
+
 def make_batches(examples, sampler, rank=0, size=1, grain=1, augment=None, seed=0, start=0, stop=None, **how):
     """The parts of one rank, without end if ``stop`` is None."""
     iterations = itertools.count(start) if stop is None else range(start, stop)

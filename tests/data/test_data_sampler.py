@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+from data_makers import indices
 
-from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, epoch_order, largest_part, shard
+from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part, shard
 from ringtrain.errors import DataError
 from tests.says import says
 
@@ -15,7 +16,7 @@ SIZES_AND_GRAINS = list(itertools.product([1, 2, 3, 4, 5, 8], [1, 2, 3, 32]))
 
 def epoch_of(sampler, epoch):
     first = epoch * sampler.iterations_per_epoch
-    return [sampler.indices(first + i) for i in range(sampler.iterations_per_epoch)]
+    return [indices(sampler, first + i) for i in range(sampler.iterations_per_epoch)]
 
 
 @pytest.mark.parametrize("count, batch", COUNTS_AND_BATCHES)
@@ -30,19 +31,19 @@ def test_an_epoch_visits_each_example_exactly_once(count, batch, shuffle):
 
 
 def test_order_depends_on_seed_and_epoch_alone_and_never_changes():
-    assert (epoch_order(50, 1, 2) == epoch_order(50, 1, 2)).all()
-    orders = {tuple(epoch_order(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
+    assert (Sampler(50, 7, 1).order(2) == Sampler(50, 7, 1).order(2)).all()
+    orders = {tuple(Sampler(50, 7, seed).order(epoch)) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
     for batch in (1, 7, 50):
-        assert (np.concatenate(epoch_of(Sampler(50, batch, 1), 2)) == epoch_order(50, 1, 2)).all()
-    assert epoch_order(10, 0, 0).tolist() == [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]
-    assert epoch_order(10, 0, 1).tolist() == [5, 9, 1, 7, 0, 4, 3, 6, 2, 8]
+        assert (np.concatenate(epoch_of(Sampler(50, batch, 1), 2)) == Sampler(50, 7, 1).order(2)).all()
+    assert Sampler(10, 7, 0).order(0).tolist() == [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]
+    assert Sampler(10, 7, 0).order(1).tolist() == [5, 9, 1, 7, 0, 4, 3, 6, 2, 8]
     assert Sampler(40_000, 7, shuffle=False).order(3, np.empty(40_000, np.int64)).tolist() == list(range(40_000))
 
 
 def test_places_are_about_evenly_distributed():
     # Where example 0 stands, over 2000 epochs: the mean of 2000 uniform draws of 0 … 99 has deviation 0.65.
-    positions = [int(np.flatnonzero(epoch_order(100, 9, epoch) == 0)[0]) for epoch in range(2000)]
+    positions = [int(np.flatnonzero(Sampler(100, 7, 9).order(epoch) == 0)[0]) for epoch in range(2000)]
     assert abs(np.mean(positions) - 49.5) < 2.6
     assert len(set(positions)) == 100
 
@@ -91,7 +92,7 @@ def test_a_position_in_examples_and_the_iteration_are_the_same_thing(count, batc
         assert sampler.examples_seen(iteration) == seen
         assert sampler.iteration_at(seen) == iteration
         assert sampler.epoch_of(iteration) == seen // count
-        seen += sampler.indices(iteration).size
+        seen += indices(sampler, iteration).size
 
 
 @pytest.mark.parametrize("seen", [1, 5, 13, -1, -10])

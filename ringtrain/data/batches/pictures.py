@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.data.content import CLASS_NUMBERS, IGNORE
 from ringtrain.data.images import Part, Picture, StoredPicture
-from ringtrain.data.split import Split
+from ringtrain.data.split import Shape, Split
 
 # The part of an evaluation's image that the centre crop takes, as in torchvision: 224 of 256 pixels.
 RESIZED, CROPPED = 256, 224
@@ -68,6 +69,12 @@ class PictureSplit(Split):
 
     view: View | None
     threads: int
+    label_shape: Shape = ()
+    label_dtype = CLASS_NUMBERS
+
+    def valid(self, examples) -> int:
+        assert self.labels is not None, "a split of pictures has a class number for each"
+        return int(np.count_nonzero(self.labels[examples] != IGNORE))
 
     def view_into(self, picture: Picture, out: np.ndarray) -> None:
         """Write an image as evaluations see it. Shapes: out [H, W, C]"""
@@ -101,7 +108,7 @@ class StoredPictures(PictureSplit):
         self.source, self.view, self.threads = source, view, threads
         self.count, self.dtype, self.checksum = source.count, source.dtype, source.checksum
         self.shape = source.shape if view is None else (*view.size, source.shape[2])
-        self.labels, self.label_shape, self.label_dtype = source.labels, source.label_shape, source.label_dtype
+        self.labels = source.labels
 
     @property
     def row_bytes(self) -> int:
@@ -109,9 +116,6 @@ class StoredPictures(PictureSplit):
 
     def advise(self, spans, needed: bool) -> None:
         self.source.advise(spans, needed)
-
-    def valid(self, examples) -> int:
-        return self.source.valid(examples)
 
     def picture(self, example: int) -> Picture:
         return StoredPicture(self.source.image(example))

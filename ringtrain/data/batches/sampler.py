@@ -19,12 +19,6 @@ from ringtrain.data.batches.order import BLOCKS, FULL, EpochWindows, Windows
 from ringtrain.errors import DataError
 
 
-def epoch_order(count: int, seed: int, epoch: int, out=None, scratch=None):
-    """Return the examples of an epoch in their order. Shapes: → int64 [count]; allocates nothing if ``out`` and
-    ``scratch`` (uint64, :data:`keys.BLOCK` elements) are given."""
-    return keys.permutation(keys.make_key(keys.ORDER, seed, epoch), count, out, scratch)
-
-
 def batch_part(count: int, rank: int, size: int, grain: int = 1) -> tuple[int, int]:
     """Return (start, stop): the part of ``rank`` in a batch of ``count`` examples, in whole grains of ``grain``
     examples.
@@ -134,24 +128,18 @@ class Sampler:
         return epoch, start, min(start + self.batch, self.count)
 
     def order(self, epoch: int, out=None, scratch=None):
-        """Return the epoch's examples in order, in ``out`` if it is given and there are no windows. Shapes: → int64
-        [count]"""
+        """Return the epoch's examples in order. Shapes: → int64 [count]; nothing is allocated if there are no windows,
+        and ``out`` and ``scratch`` (uint64, :data:`keys.BLOCK` elements) are given."""
         if self.windows is not None:
             return self.epoch_windows(epoch).examples(0, self.count)
         if self.shuffle:
-            return epoch_order(self.count, self.seed, epoch, out, scratch)
+            return keys.permutation(keys.make_key(keys.ORDER, self.seed, epoch), self.count, out, scratch)
         return keys.count_up(np.empty(self.count, np.int64) if out is None else out)
 
     def epoch_windows(self, epoch: int) -> EpochWindows:
         """Return the windows of an epoch, of a sampler that has them."""
         assert self.windows is not None
         return EpochWindows(self.windows, (self.seed, epoch) if self.shuffle else None)
-
-    def indices(self, iteration: int):
-        """Return the examples of a global batch. Each call computes the epoch's order again; ``Batches`` keeps it.
-        Shapes: → int64 [n]"""
-        epoch, start, stop = self.place(iteration)
-        return self.order(epoch)[start:stop]
 
     def examples_seen(self, iteration: int) -> int:
         """Return the number of examples of all earlier iterations."""

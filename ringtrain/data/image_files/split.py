@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 
 from ringtrain.data.batches.pictures import PictureSplit, View
-from ringtrain.data.content import IGNORE
 from ringtrain.data.image_files.index import Index
 from ringtrain.data.image_files.shards import member_at
 from ringtrain.data.images import FilePicture
@@ -29,8 +28,6 @@ class ImageFilesSplit(PictureSplit):
     """Image files with a class number each, in tar shards or (``shards`` None) in folders. All take the shape of
     ``view``, with ``channels``. ``notes``: on what lies beside them and is left out."""
 
-    label_shape = ()
-    label_dtype = np.dtype(np.int32)
     dtype = np.dtype(np.uint8)
     notes: tuple[str, ...] = ()
     view: View
@@ -54,9 +51,6 @@ class ImageFilesSplit(PictureSplit):
         running.update(np.ascontiguousarray(self.index.names).data)
         running.update(np.ascontiguousarray(self.index.spans[1:], "<i8").data)
         return running.hexdigest()
-
-    def valid(self, examples) -> int:
-        return int(np.count_nonzero(self.index.spans[2, examples] != IGNORE))
 
     def where(self, example: int) -> str:
         """Return the path or the member of an example, for people."""

@@ -96,30 +96,18 @@ class InflatedArray(StoredArray):
         self._path, self._info, self._header = path, info, header
         self.where, self.shape, self.dtype, self._stored = where, tuple(shape), check_type(where, dtype, shape), dtype
         self._lock = threading.Lock()
-        self._position = 0  # bytes after the header that have been read
         self._stream: IO[bytes] | None = None
 
     def read(self, start: int, stop: int, out) -> None:
         rows = np.empty((stop - start, *self.shape[1:]), self._stored)
         with self._lock, decoder_errors(texts.NOT_READ_FILE(path=self.where)):
-            stream = self._at(start * self.row_bytes)
+            if self._stream is None:
+                self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
+            self._stream.seek(self._header + start * self.row_bytes)  # which reads what lies before
             memory = bytes_of(rows)
             while memory:
-                got = stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
+                got = self._stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
                 if not got:
-                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._position))
-                memory, self._position = memory[got:], self._position + got
+                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._stream.tell()))
+                memory = memory[got:]
         np.copyto(out, rows, casting="unsafe")
-
-    def _at(self, position: int) -> IO[bytes]:
-        """Return the stream at a place of the values."""
-        if self._stream is None or position < self._position:
-            self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
-            self._stream.read(self._header)
-            self._position = 0
-        while self._position < position:
-            got = len(self._stream.read(min(PIECE_BYTES, position - self._position)))
-            if not got:
-                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._position))
-            self._position += got
-        return self._stream
