@@ -37,6 +37,15 @@ def indices(sampler, iteration):
     return sampler.order(epoch)[start:stop]
 
 
+def read_rows(split, examples):
+    """(inputs, labels) of examples, as batches get them."""
+    examples = np.asarray(examples, np.int64)
+    images = np.empty((examples.size, *split.shape), split.dtype)
+    labels = np.empty((examples.size, *split.label_shape), split.label_dtype)
+    split.read(examples, images, labels)
+    return images, labels
+
+
 def make_batches(examples, sampler, rank=0, size=1, grain=1, augment=None, seed=0, start=0, stop=None, **how):
     """The parts of one rank, without end if ``stop`` is None."""
     iterations = itertools.count(start) if stop is None else range(start, stop)

@@ -18,7 +18,6 @@ from ringtrain import parsing
 from ringtrain.cli.main import run
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import read_run_file, resolve
-from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import no_progress
 from ringtrain.data.decoding import decoding
 from ringtrain.data.file.check import check_file
@@ -187,13 +186,6 @@ def test_an_array_without_values_is_refused(data_set):
         del file["train/labels"]
         file["train/labels"] = h5py.Empty("i4")
     assert any("train/labels has no values; it must be [N, …]" in problem for problem in check_file(data_set))
-
-
-def test_synthetic_data_has_no_more_classes_than_others():
-    with pytest.raises(DataError, match=says("2,000,000,000", "65,536")):
-        synthetic((2, 2, 1), 2_000_000_000, 4, 0)
-    with pytest.raises(DataError, match=says("--batch", "4611686018427387904x8x8x1")):
-        synthetic((8, 8, 1), 10, 1 << 62, 0)
 
 
 def test_what_decoders_raise_is_told_with_the_file():

@@ -18,12 +18,9 @@ from ringtrain.storage import hdf5
 from tests.says import says
 
 
-def test_no_plugin_is_looked_for(tiny):
+def test_no_plugin_is_looked_for_and_a_pipe_is_no_data_set(tmp_path, tiny):
     hdf5.open_file(tiny).close()
     assert h5py.h5pl.size() == 0
-
-
-def test_a_pipe_is_no_data_set(tmp_path):
     os.mkfifo(tmp_path / "a.h5")
     with pytest.raises(DataError, match=says("a.h5")):
         open_dataset(tmp_path / "a.h5")
@@ -90,8 +87,8 @@ def test_other_pickles_are_refused(data):
         load_plain(data, "batch")
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-def test_values_of_every_size_and_kind(protocol):
+@pytest.mark.parametrize("protocol", range(6))
+def test_values_of_every_size_and_kind_and_arrays_are_read(protocol):
     value = {
         "whole": [0, -1, 255, 256, 65536, 1 << 31, -(1 << 31), 1 << 80, True, False],
         "real": [0.0, -1.5, 1e300],
@@ -100,4 +97,9 @@ def test_values_of_every_size_and_kind(protocol):
         "bytes": [b"", b"x", b"x" * 300, bytes(range(256)) * 300],
     }
     as_lists = [list(each) if isinstance(each, tuple) else each for each in value["none"]]
-    assert load_plain(pickle.dumps(value, protocol), "batch") == {**value, "none": as_lists}
+    read = load_plain(pickle.dumps({**value, b"key": {"d": 1}}, protocol), "batch")
+    assert read == {**value, "none": as_lists, "key": {"d": 1}}
+    for array in (np.arange(6).reshape(2, 3).astype(dtype) for dtype in ("u1", ">i4", "i8", "f4", "bool")):
+        for values in (array, np.asfortranarray(array)):
+            read = load_plain(pickle.dumps([values], protocol), "batch")[0]
+            assert (read == array).all() and read.dtype == array.dtype and read.shape == (2, 3)

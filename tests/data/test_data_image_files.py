@@ -4,6 +4,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from data_makers import read_rows
 from image_makers import encoded, labelled, pixels, shards, tar
 
 from ringtrain.data.batches.pictures import View
@@ -22,18 +23,12 @@ def opened(path, **more):
     return open_images(str(path), VIEW, 3, **more)
 
 
-def read(split, examples):
-    images, labels = np.empty((len(examples), *split.shape), np.uint8), np.empty(len(examples), np.int32)
-    split.read(np.array(examples), images, labels)
-    return images, labels
-
-
 def test_members_with_one_stem_are_examples(tmp_path):
     data = opened(shards(tmp_path))
     members = dict(member for number in (0, 1) for member in labelled(12 * number, 12))
     assert (data.train.count, data.test, data.classes, data.location) == (24, None, ("0", "1", "2"), "files")
     assert data.train.shape == (16, 16, 3)
-    images, labels = read(data.train, [13, 0, 23])
+    images, labels = read_rows(data.train, [13, 0, 23])
     assert labels.tolist() == [1, 0, 2]
     for row, number in enumerate((13, 0, 23)):
         assert (images[row] == VIEW.of(decode_image(members[f"{number:04}.jpg"], "", 3))).all()
@@ -72,7 +67,7 @@ def test_a_folder_has_a_part_to_test_with(tmp_path):
     data = opened(tmp_path)
     assert (data.classes, data.train.labels.tolist()) == (("rose", "tulip"), [0, 0, 0, 1, 1])
     assert data.test.labels.tolist() == [1, 1]
-    images, _ = read(data.test, [1])
+    images, _ = read_rows(data.test, [1])
     assert (images[0] == VIEW.of(pixels(20, 30, seed=1))).all()
     assert data.train.image(2).shape == (20, 30, 3)
     with pytest.raises(DataError, match=says("2.png", 3)):

@@ -14,9 +14,12 @@ from ringtrain.data.file.write import write_dataset
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.train.start import start
 from ringtrain.transport.loopback import Loopback
+from tests.data.data_makers import read_rows
 
 COUNT = 6
 TYPES = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+BIG_ENDIAN = (">i2", ">f4")
+READ_AS = {"uint8": np.uint8, "float64": np.float64}  # all others: float32
 SHAPES = ((3,), (4, 3), (2, 4, 3), (2, 3, 2, 2))
 LABELS = {
     "classes": np.array([0, 1, 2, -1, 1, 0]),
@@ -27,7 +30,9 @@ LABELS = {
 }
 # Each type and shape with class numbers, each shape and form of labels with two types.
 FEW = list(itertools.product(("uint8", "float32"), SHAPES))
-CASES = [(each, "classes", channel) for each in itertools.product(TYPES, SHAPES) for channel in (False, True)]
+CASES = [
+    (each, "classes", channel) for each in itertools.product(TYPES + BIG_ENDIAN, SHAPES) for channel in (False, True)
+]
 CASES += [(each, labels, True) for each, labels in itertools.product(FEW, LABELS) if labels != "classes"]
 
 
@@ -54,7 +59,7 @@ def test_what_is_made_is_good_and_is_read_as_the_source_is(sets, inputs, labels,
     assert check_file(path) == []
     wanted = open_dataset(source, extents=extents)
     read = (*shape, 1) if len(shape) < extents else shape
-    assert wanted.train.shape == read
+    assert wanted.train.shape == read and wanted.train.dtype == READ_AS.get(dtype, np.float32)
     for most_bytes in (None, 0):
         opened = open_dataset(path, extents=extents, most_bytes=most_bytes)
         assert opened.train.shape == (*shape, 1) if len(shape) == 2 else read
@@ -62,10 +67,13 @@ def test_what_is_made_is_good_and_is_read_as_the_source_is(sets, inputs, labels,
             for example in range(COUNT):
                 assert (split.image(example).reshape(read) == other.image(example)).all()
         assert (opened.train.image(2).reshape(shape) == values[2]).all()
+        images, _ = read_rows(opened.train, [5, 0, 3])
+        assert (images.reshape(3, *shape) == values[[5, 0, 3]]).all()
         if len(shape) != 2 or channel:  # made of [N, H, W] are images of one channel; for a sequence W has the channels
             assert opened.checksum == wanted.checksum
             means = values.reshape(-1, *read).astype(np.float64).mean(axis=tuple(range(len(read))))
             assert np.allclose(opened.mean, means, rtol=1e-12) and opened.mean_image.shape == read
+            assert np.allclose(opened.mean_image, values.reshape(-1, *read).astype(np.float64).mean(0), rtol=1e-6)
             std = values.reshape(-1, *read).astype(np.float64).std(axis=tuple(range(len(read))))
             assert np.allclose(opened.std, std, rtol=1e-12)
     assert read_form(path, None, extents).train.shape == opened.train.shape

@@ -12,7 +12,6 @@ import pytest
 import source_makers as makers
 from data_makers import content
 
-from ringtrain.data.content import make_part
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.readers import members, sources
@@ -31,6 +30,9 @@ def in_memory(content):
 
 def read_source(path, size=None):
     return in_memory(sources.read_source(path, size))
+
+
+X, Y = np.arange(48, dtype=np.uint8).reshape(4, 3, 4), np.array([0, 2, 1, 2])
 
 
 def refused(message, source, **options):
@@ -144,8 +146,8 @@ def test_cifar_that_is_wrong(tmp_path, what):
 
 
 def test_a_tuple_of_labels_is_as_good_as_a_list_and_a_record_is_whole(tmp_path):
-    files = makers.cifar10_python() | {"data_batch_2": pickle.dumps({"data": GOOD, "labels": (1, 2)})}
-    assert read_source(makers.in_folder(tmp_path / "a", files)).train.labels.tolist()[2:4] == [1, 2]
+    files = makers.cifar10_python() | {"data_batch_2": pickle.dumps({"data": GOOD, "labels": (1, -1)})}
+    assert read_source(makers.in_folder(tmp_path / "a", files)).train.labels.tolist()[2:4] == [1, -1]
     files = makers.cifar10_binary()
     files["data_batch_3.bin"] = files["data_batch_3.bin"][:-1]
     refused(says(6145, 3073, "multiple", "record"), makers.in_folder(tmp_path / "b", files))
@@ -208,17 +210,6 @@ def test_a_pickle_cannot_run_anything(tmp_path):
     assert mark.exists()
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-@pytest.mark.parametrize("dtype", ["u1", ">i4", "i8", "f4", "bool"])
-def test_plain_values_and_arrays_are_read(protocol, dtype):
-    array = np.arange(6).reshape(2, 3).astype(dtype)
-    for values in (array, np.asfortranarray(array)):
-        value = {"a": values, b"b": [1, "x", 2.5, None, (True,)], "c": {"d": b"\x00\xff"}}
-        read = load_plain(pickle.dumps(value, protocol), "batch")
-        assert (read["a"] == array).all() and read["a"].dtype == array.dtype and read["a"].shape == (2, 3)
-        assert read["b"][0] == 1 and read["b"][2:] == [2.5, None, [True]] and read["c"]["d"] == b"\x00\xff"
-
-
 def test_names_of_python_2_are_read():
     # As Python 2 wrote {'label_names': ['cat'], 'data': uint8 [[1, 2]]}: texts and array contents are byte
     # strings.
@@ -230,19 +221,6 @@ def test_names_of_python_2_are_read():
     read = load_plain(data, "batch")
     assert read["label_names"] == [b"cat"] and read["data"].tolist() == [[1, 2]]
     assert load_plain(b"(lp0\nS'caf\\xe9'\np1\na.", "batch") == [b"caf\xe9"]
-
-
-# ── npz ─────────────────────────────────────────────────────────────────────────────────────────────────────
-X, Y = np.arange(48, dtype=np.uint8).reshape(4, 3, 4), np.array([0, 2, 1, 2])
-
-
-def npz(path, **arrays):
-    np.savez(path, **arrays)
-    return path
-
-
-def test_minus_one_is_a_label_like_any():
-    assert make_part(X, Y - 1, "here").labels.array.tolist() == [-1, 1, 0, 1]
 
 
 # ── folders of images ───────────────────────────────────────────────────────────────────────────────────────
@@ -298,7 +276,8 @@ def test_what_nobody_understands_lists_what_is_understood(tmp_path):
     assert [line[:8] for line in message.splitlines()[1:]] == ["  - IDX:", "  - CIFA", "  - .npz", "  - a fo"]
     refused(says("nothing", "exist", "source"), tmp_path / "nothing")
     refused(says("none", "these"), tmp_path)
-    refused(says("--size"), npz(tmp_path / "a.npz", x=X, y=Y), size=(2, 2))
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    refused(says("--size"), tmp_path / "a.npz", size=(2, 2))
 
 
 # ── make, cut ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,24 +295,19 @@ def test_make_dataset_reads_cuts_and_writes(tmp_path):
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
-def test_make_dataset_refuses_a_source_without_a_label_and_parts_of_two_shapes(tmp_path):
-    path = npz(tmp_path / "a.npz", x=np.zeros((8, 4, 4), np.uint8), y=np.full(8, -1))
-    with pytest.raises(DataError, match=says("a.npz")):
-        make_dataset(path, tmp_path / "o.h5")
-    npz(path, x_train=X, y_train=Y, x_test=X[:, :2], y_test=Y)
-    with pytest.raises(DataError, match=says("uint8 (2, 4, 1)", "uint8 (3, 4, 1)")):
-        make_dataset(path, tmp_path / "o.h5")
-    assert os.listdir(tmp_path) == ["a.npz"]
-
-
-def test_labels_of_the_test_part_alone_make_classes(tmp_path):
-    images = np.zeros((8, 4, 4), np.uint8)
-    np.savez(tmp_path / "a.npz", x_train=images, y_train=np.full(8, -1), x_test=images, y_test=np.arange(8))
-    make_dataset(tmp_path / "a.npz", tmp_path / "a.h5")
-    assert check_file(tmp_path / "a.h5") == [] and len(open_dataset(tmp_path / "a.h5").classes) == 8
-
-
-def test_make_dataset_refuses_an_existing_target_before_reading(tmp_path):
+def test_labels_and_shapes_of_both_parts_count_and_an_existing_target_is_refused_before_reading(tmp_path):
+    path, none = tmp_path / "a.npz", np.full(4, -1)
+    for arrays, words in (
+        ({"x": X, "y": none}, ["a.npz"]),
+        ({"x_train": X, "y_train": Y, "x_test": X[:, :2], "y_test": Y}, ["uint8 (2, 4, 1)", "uint8 (3, 4, 1)"]),
+    ):
+        np.savez(path, **arrays)
+        with pytest.raises(DataError, match=says(*words)):
+            make_dataset(path, tmp_path / "o.h5")
+        assert os.listdir(tmp_path) == ["a.npz"]
+    np.savez(path, x_train=X, y_train=none, x_test=X, y_test=Y)
+    make_dataset(path, tmp_path / "a.h5")
+    assert check_file(tmp_path / "a.h5") == [] and len(open_dataset(tmp_path / "a.h5").classes) == 3
     (tmp_path / "o.h5").write_text("mine")
     with pytest.raises(DataError, match=says("--force", "o.h5")):
         make_dataset(tmp_path / "nothing", tmp_path / "o.h5")
@@ -352,10 +326,7 @@ def test_a_cut_depends_on_seed_and_count_alone():
     where = [
         int(np.flatnonzero((whole.train.inputs.array == image).all((1, 2, 3)))[0]) for image in cuts[0].test.images
     ]
-    assert where == sorted(where) == CUT
-
-
-CUT = [0, 1, 3, 5, 19, 28, 31, 32, 34, 35]
+    assert where == sorted(where) == [0, 1, 3, 5, 19, 28, 31, 32, 34, 35]
 
 
 def test_a_fraction_that_leaves_nothing_and_a_cut_of_what_has_a_test_part_are_refused():
