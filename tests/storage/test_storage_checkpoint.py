@@ -1,6 +1,5 @@
 import os
 import random
-import re
 
 import h5py
 import numpy as np
@@ -8,17 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringtrain.errors import CheckpointError, RingtrainError, UsageError
+from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.storage.checkpoint import seal, store
 from tests.says import says
-
-
-@pytest.mark.parametrize("name", ["model_name", "data_name", "numerics"])
-def test_no_text_that_is_shown_commands_a_terminal(tmp_path, make, name):
-    store.save_checkpoint(tmp_path / "a.h5", make(**{name: "mine \x1b]0;mine\x07"}))
-    with pytest.raises(CheckpointError, match=says(name)):
-        store.load_checkpoint(tmp_path / "a.h5")
-
 
 # What is saved is loaded.
 
@@ -30,13 +21,6 @@ def test_a_checkpoint_comes_back_bit_for_bit_and_alone(saved, make, equal):
         assert equal(store.load_checkpoint(saved), checkpoint) and os.listdir(saved.parent) == ["a.h5"]
     store.save_checkpoint(saved.with_name("b"), checkpoint)
     assert saved.read_bytes() == saved.with_name("b").read_bytes()
-
-
-def test_the_comparison_of_these_tests_sees_a_last_bit(make, equal):
-    assert not equal(make(), make(weights=dict(reversed(make().weights.items()))))  # nor another order
-    changed = {**make().weights, "fc.bias": np.nextafter(make().weights["fc.bias"], np.float32(9))}
-    assert not equal(make(), make(weights=changed))
-    assert not equal(make(), make(best=None))
 
 
 def test_arrays_of_any_type_and_layout_are_kept(tmp_path, make):
@@ -154,22 +138,10 @@ def test_what_is_no_checkpoint_of_ours_is_refused(saved, what):
 # Writing fails cleanly.
 
 
-def test_a_full_disk_keeps_what_was_there(saved, make, equal, small_files):
-    with small_files(3000), pytest.raises(RingtrainError) as failure:
-        store.save_checkpoint(saved, make(8))
-    wanted = says("--resume", saved, "no", "room", f"{saved.stat().st_size:,}")
-    assert re.match(wanted, str(failure.value))
-    assert failure.value.exit_code == 1
-    assert equal(store.load_checkpoint(saved), make())
-    assert os.listdir(saved.parent) == ["a.h5"]
-
-
-def test_a_folder_that_may_not_be_written(forbidden_folder, make):
+def test_a_folder_that_may_not_be_written_no_folder_and_a_folder_in_its_place(tmp_path, forbidden_folder, make):
     with pytest.raises(UsageError, match=says("--out", "a.h5")):
         store.save_checkpoint(forbidden_folder / "a.h5", make())
-
-
-def test_no_folder_and_a_folder_in_its_place(tmp_path, make):
+    os.seteuid(os.getuid())
     (tmp_path / "a.h5").mkdir()
     for path, *words in ((tmp_path / "none" / "a.h5",), (tmp_path / "a.h5", "Is a directory")):
         with pytest.raises(UsageError, match=says("--out", path, *words)):

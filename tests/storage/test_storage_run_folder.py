@@ -43,19 +43,16 @@ def as_owner(folder):
 # Making one.
 
 
-def test_a_run_is_named_by_model_and_time(tmp_path):
+def test_a_run_is_named_by_model_and_time_and_a_folder_that_exists_is_taken(tmp_path):
     first, second, third = (create_run_folder(None, "my/model 1", NOW, False, runs=tmp_path / "runs") for _ in range(3))
     assert first.path == tmp_path / "runs" / "my_model_1-20260131-235958"
     assert [second.path.name[-2:], third.path.name[-2:]] == ["-2", "-3"]
     assert first.checkpoints.is_dir()
     assert os.listdir(first.path) == ["checkpoints"]
-
-
-def test_a_folder_that_exists_is_taken(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "download.partial").write_text("mine too")
+    for name in ("notes.txt", "download.partial"):
+        (tmp_path / name).write_text("mine")
     assert create_run_folder(str(tmp_path), "mlp", NOW, resume=False).path == tmp_path
-    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "download.partial", "notes.txt"]
+    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "download.partial", "notes.txt", "runs"]
 
 
 @pytest.mark.parametrize("file", ["config.toml", "log.jsonl", "checkpoints/iteration-00000007.h5"])
@@ -106,6 +103,8 @@ def test_text_is_replaced_whole_or_not_at_all(folder, small_files):
 
 
 def test_the_newest_are_kept_and_the_best(folder, make, equal):
+    with pytest.raises(UsageError, match=says(0, "keep", "newest")):
+        folder.save(make(), keep=0, is_best=False)
     for iteration in (1, 2, 3, 10, 100_000_000):
         folder.save(make(iteration), keep=2, is_best=iteration == 2)
     assert names(folder) == ["best.h5", "iteration-00000010.h5", "iteration-100000000.h5"]
@@ -113,35 +112,30 @@ def test_the_newest_are_kept_and_the_best(folder, make, equal):
     assert equal(folder.latest().checkpoint, make(100_000_000))
 
 
-def test_a_best_one_takes_no_room_twice_and_a_later_one_leaves_numbered_ones(folder, make, equal):
+@pytest.mark.parametrize("links", [True, False])
+def test_a_best_one_takes_no_room_twice_where_files_have_two_names(folder, make, equal, monkeypatch, links):
+    """A later one leaves numbered ones. A copy serves where a file can have one name."""
+
+    def refuse(old, new, **handles):
+        raise PermissionError(1, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
     path = folder.save(make(1), keep=2, is_best=True)
-    assert path == folder.numbered(1) and path.samefile(folder.best)
+    assert path == folder.numbered(1) and path.samefile(folder.best) == links
+    assert names(folder) == ["best.h5", "iteration-00000001.h5"]
     folder.save(make(2), keep=2, is_best=True)
     assert equal(store.load_checkpoint(path), make(1)) and equal(store.load_checkpoint(folder.best), make(2))
 
 
-def test_a_copy_serves_where_a_file_can_have_one_name(folder, make, equal, monkeypatch):
-    def refuse(old, new, **handles):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    folder.save(make(1), keep=1, is_best=True)
-    assert equal(store.load_checkpoint(folder.numbered(1)), make(1))
-    assert names(folder) == ["best.h5", "iteration-00000001.h5"]
-
-
-def test_keeping_none_is_refused(folder, make):
-    with pytest.raises(UsageError, match=says(0, "keep", "newest")):
-        folder.save(make(), keep=0, is_best=False)
-
-
 @pytest.mark.parametrize("is_best", [False, True])
-def test_a_full_disk_keeps_all_that_was_there(folder, make, small_files, is_best):
-    folder.save(make(1), keep=1, is_best=True)
-    with small_files(3000), pytest.raises(RingtrainError, match="no room for"):
+def test_a_full_disk_keeps_all_that_was_there(folder, make, equal, small_files, is_best):
+    path = folder.save(make(1), keep=1, is_best=True)
+    words = "--resume", folder.best if is_best else folder.numbered(2), "no", "room", f"{path.stat().st_size:,}"
+    with small_files(3000), pytest.raises(RingtrainError, match=says(*words)) as failure:
         folder.save(make(2), keep=1, is_best=is_best)
-    assert names(folder) == ["best.h5", "iteration-00000001.h5"]
-    assert folder.latest().checkpoint.iteration == 1
+    assert failure.value.exit_code == 1 and names(folder) == ["best.h5", "iteration-00000001.h5"]
+    assert equal(folder.latest().checkpoint, make(1))
 
 
 # Finding.
@@ -176,7 +170,6 @@ def test_where_there_is_none_the_runs_beside_are_named(folder):
 
 
 def test_other_files_are_no_checkpoints(folder, make):
-    assert folder.is_empty()
     for name in ("iteration-7.h5", "iteration-abcdefgh.h5", "iteration-00000009.h5.1.ringtrain-partial"):
         (folder.checkpoints / name).write_text("")
     assert folder.is_empty()
@@ -212,16 +205,14 @@ def test_a_model_needs_no_state_of_single_ranks(folder, make, best):
 # Going on from an earlier one.
 
 
-def test_later_ones_are_put_aside(folder, make):
+def test_later_ones_are_put_aside_and_a_good_best_one_of_before_stays(folder, make):
     for iteration in (1, 2, 3):
-        folder.save(make(iteration), keep=3, is_best=iteration == 3)
-    aside = folder.supersede(1)
-    assert sorted(path.name for path in aside) == [
-        "superseded-best.h5",
-        "superseded-iteration-00000002.h5",
-        "superseded-iteration-00000003.h5",
-    ]
-    assert names(folder) == ["iteration-00000001.h5", *sorted(path.name for path in aside)]
+        folder.save(make(iteration), keep=3, is_best=iteration == 2)
+    assert [path.name for path in folder.supersede(2)] == ["superseded-iteration-00000003.h5"]
+    assert folder.supersede(2) == [] and find_checkpoint(folder.path, best=True).checkpoint.iteration == 2
+    aside = sorted(path.name for path in folder.supersede(1))
+    assert aside == ["superseded-best.h5", "superseded-iteration-00000002.h5"]
+    assert names(folder) == ["iteration-00000001.h5", *aside, "superseded-iteration-00000003.h5"]
     assert folder.latest().checkpoint.iteration == 1
 
 
@@ -234,14 +225,6 @@ def test_a_damaged_later_one_does_not_crowd_out_new_ones_nor_does_a_later_one_re
     for iteration in (3, 4, 5):
         folder.save(make(iteration), keep=1, is_best=False)
     assert folder.latest().checkpoint.iteration == 5
-
-
-def test_a_good_best_one_of_before_stays(folder, make):
-    folder.save(make(1), keep=2, is_best=True)
-    folder.save(make(2), keep=2, is_best=False)
-    assert [path.name for path in folder.supersede(1)] == ["superseded-iteration-00000002.h5"]
-    assert folder.supersede(1) == []
-    assert find_checkpoint(folder.path, best=True).checkpoint.iteration == 1
 
 
 def test_putting_aside_where_nothing_may_be_written(forbidden_folder, make):
