@@ -45,13 +45,17 @@ class Picture(ABC):
     def pixels(self) -> np.ndarray:
         """Return all of it. Shapes: → [height, width, C]"""
 
-    @abstractmethod
+    def seen(self) -> np.ndarray:
+        """Return all of it where it lies. Shapes: → [height, width, C], or [height, width, 4] of 3 channels"""
+        return self.pixels()
+
     def cut(self, box: Box, out: np.ndarray) -> None:
         """Write the pixels in a box to ``out``, resized. Shapes: out [height, width, C]"""
+        resize_into(self.seen(), out, box)
 
-    @abstractmethod
     def show(self, part: Part, out: np.ndarray) -> None:
         """Write a part of any real size to ``out``, resized beside its surroundings. Shapes: out [height, width, C]"""
+        resize_into(self.seen(), out, (0, 0, self.height, self.width), part)
 
 
 class StoredPicture(Picture):
@@ -63,12 +67,6 @@ class StoredPicture(Picture):
 
     def pixels(self) -> np.ndarray:
         return self._image
-
-    def cut(self, box: Box, out: np.ndarray) -> None:
-        resize_into(self._image, out, box)
-
-    def show(self, part: Part, out: np.ndarray) -> None:
-        resize_into(self._image, out, (0, 0, self.height, self.width), part)
 
 
 class FilePicture(Picture):
@@ -88,7 +86,14 @@ class FilePicture(Picture):
 
     def pixels(self) -> np.ndarray:
         with decoder_errors(texts.NO_IMAGE(file=self._where)):
-            return np.ascontiguousarray(pixels_of(self.decoded())[..., : self._channels])
+            return np.ascontiguousarray(self.seen()[..., : self._channels])
+
+    def seen(self) -> np.ndarray:
+        return pixels_of(self.decoded())
+
+    def show(self, part: Part, out: np.ndarray) -> None:
+        with decoder_errors(texts.NO_IMAGE(file=self._where)):
+            super().show(part, out)
 
     def cut(self, box: Box, out: np.ndarray) -> None:
         """As the interface says. A JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size,
@@ -106,10 +111,6 @@ class FilePicture(Picture):
                 part = top * down, left * across, rows * down, columns * across
                 resize_into(pixels_of(image), out, (0, 0, image.height, image.width), part)
 
-    def show(self, part: Part, out: np.ndarray) -> None:
-        with decoder_errors(texts.NO_IMAGE(file=self._where)):
-            resize_into(pixels_of(self.decoded()), out, (0, 0, self.height, self.width), part)
-
     def decoded(self):
         """Return Pillow's image, upright and of the mode of the channels."""
         if self._image.mode == self._mode:
@@ -125,7 +126,9 @@ class FilePicture(Picture):
 def _opened(data: bytes, where: str):
     """Pillow's image, whose header is read, not the pixels. Raises: DataError"""
     module = pillow()
-    _silence()
+    # No warnings of Pillow: they concern bytes, and an image is taken or refused as a whole.
+    if not any(action == "ignore" and module and module.match("PIL.x") for action, _, _, module, _ in warnings.filters):
+        warnings.filterwarnings("ignore", module=r"PIL\.")
     with decoder_errors(texts.NO_IMAGE(file=where)):
         image = module.open(BytesIO(data), formats=FORMATS)
         bits = _bits(image)
@@ -161,12 +164,6 @@ def _chunks(data: bytes, where: str) -> set[bytes]:
         types.add(bytes(view[at + 4 : at + 8]))
         at = end + 4
     return types
-
-
-def _silence() -> None:
-    """Hide Pillow's warnings: they concern bytes, and an image is taken or refused as a whole."""
-    if not any(action == "ignore" and module and module.match("PIL.x") for action, _, _, module, _ in warnings.filters):
-        warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def _orientation(image, chunks: set[bytes]) -> int:

@@ -167,8 +167,9 @@ def unlabelled(array, shape: Shape, where: str) -> ArraySplit:
         raise DataError(
             f"{where}: its values are {getattr(array, 'dtype', type(array).__name__)}: give uint8, or other numbers"
         )
-    examples = _with_axes(array, shape)
-    if examples is None or 0 in examples.shape:
+    examples = array[..., None] if _lacks_channels(array, shape) else array
+    examples = examples[None] if is_one(array, shape) else examples
+    if examples.ndim != len(shape) + 1 or 0 in examples.shape:
         raise DataError(
             f"{where} has the shape {array.shape}: the training data has [N, {', '.join(map(str, shape))}]; N from 1"
         )
@@ -182,10 +183,3 @@ def is_one(array: np.ndarray, shape: Shape) -> bool:
 
 def _lacks_channels(array: np.ndarray, shape: Shape) -> bool:
     return len(shape) == 3 and shape[-1] == 1 and array.shape[-1:] != (1,)
-
-
-def _with_axes(array: np.ndarray, shape: Shape) -> np.ndarray | None:
-    one = is_one(array, shape)
-    examples = array[..., None] if _lacks_channels(array, shape) else array
-    examples = examples[None] if one else examples
-    return examples if examples.ndim == len(shape) + 1 else None

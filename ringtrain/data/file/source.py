@@ -175,20 +175,15 @@ def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
         parts = {"train": Part(open_npy(path, files), None)}
         return OpenSource(named.text, path.stem, parts, None, f"array {path.name}")
     if path.suffix == ".npz":
-        return _open_npz(named, path, files)
+        archive = NpzFile(path, files)
+        parts, unused = _parts(path, archive.names, named.names, archive.array)
+        return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}", unused=unused)
     with open_hdf5(path) as file, hdf5_errors(path):
         if named.names is None and (is_data_set(file) or not any(x in file for x, *_ in PAIRS)):
             for problem in chain(layout_problems(file), seal_problems(file)):
                 raise DataError(f"{path}: {problem}")
             return own_source(path, file, files)
         return _open_arrays(named, path, file, files)
-
-
-def _open_npz(named: Named, path: Path, files: OpenFiles) -> OpenSource:
-    archive = NpzFile(path, files)
-
-    parts, unused = _parts(path, archive.names, named.names, archive.array)
-    return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}", unused=unused)
 
 
 def _open_arrays(named: Named, path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
@@ -261,14 +256,9 @@ def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
         for name in PARTS
         if is_own(file, name)
     }
-    return OpenSource(
-        where=str(path),
-        parts=parts,
-        classes=tuple(map(plain, file.attrs["classes"])),
-        statistics=read_statistics(file),
-        sealed="checksum" in file.attrs,
-        **{key: plain(file.attrs[key]) for key in TEXTS},
-    )
+    name, source, licence = (plain(file.attrs[key]) for key in TEXTS)
+    classes, statistics = tuple(map(plain, file.attrs["classes"])), read_statistics(file)
+    return OpenSource(str(path), name, parts, classes, source, licence, statistics, "checksum" in file.attrs)
 
 
 @contextmanager

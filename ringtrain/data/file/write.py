@@ -86,14 +86,10 @@ def _write(file, content: Content, progress: Progress) -> None:
         takers = [images, statistics] if name == "train" else [images]
         group.attrs["checksum"] = read_part(part, progress, None, takers, [labels], "writing")
         if name == "train":
-            _write_statistics(file, content, statistics.finish())
-
-
-def _write_statistics(file, content: Content, statistics) -> None:
-    for key in ("mean", "std"):
-        file.attrs[key] = getattr(statistics, key)
-    file.attrs["checksum"] = metadata_checksum(content.classes, statistics)
-    file.create_dataset("mean_image", data=statistics.mean_image)
+            written = statistics.finish()
+            file.attrs["mean"], file.attrs["std"] = written.mean, written.std
+            file.attrs["checksum"] = metadata_checksum(content.classes, written)
+            file.create_dataset("mean_image", data=written.mean_image)
 
 
 class _Writer:

@@ -12,6 +12,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
 from ringtrain.data.content import MOST_CLASSES
 from ringtrain.data.image_files.index import Tables, tables_of
@@ -86,7 +87,7 @@ class _Shard:
         """Yield the members that are files. Raises: DataError where headers tell that the shard is not whole"""
         at = -1
         try:
-            archive = tarfile.open(fileobj=self.file, mode="r:")  # noqa: SIM115 (closed below)
+            archive: Any = tarfile.open(fileobj=self.file, mode="r:")  # noqa: SIM115 (closed below)
         except Exception as error:
             raise self.not_whole(0, error) from error
         with archive:

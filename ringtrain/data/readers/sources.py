@@ -1,7 +1,6 @@
 """The reader for a user's source. A new format is one file and its name in READERS."""
 
 from pathlib import Path
-from types import ModuleType
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, no_progress
@@ -24,7 +23,10 @@ def read_source(path, size: Size | None = None, progress: Progress = no_progress
     """
     path = Path(path)
     try:
-        reader = _reader(path)
+        reader = next((reader for reader in READERS if reader.accepts(path)), None)
+        if reader is None:
+            what = "is none of these" if path.exists() else "does not exist; a source is one of"
+            raise DataError(joined([f"{path} {what}:", *(f"  - {reader.WHAT}" for reader in READERS)]))
         if size is not None and reader is not folder:
             raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
         return reader.read(path, size, progress)
@@ -32,11 +34,3 @@ def read_source(path, size: Size | None = None, progress: Progress = no_progress
         raise DataError(texts.SOURCE_UNREADABLE(path=path, error=error)) from error
     except MemoryError as error:
         raise DataError(texts.TOO_LARGE(path=path)) from error
-
-
-def _reader(path: Path) -> ModuleType:
-    for reader in READERS:
-        if reader.accepts(path):
-            return reader
-    what = "is none of these" if path.exists() else "does not exist; a source is one of"
-    raise DataError(joined([f"{path} {what}:", *(f"  - {reader.WHAT}" for reader in READERS)]))

@@ -107,7 +107,10 @@ class RunFolder:
             self.checkpoint_folder.link(self.best, path)
         else:
             store.save_checkpoint(path, checkpoint, self.checkpoint_folder)
-        self._prune(checkpoint.iteration, keep)
+        until = [each for each in self._newest_first() if _iteration(each) <= checkpoint.iteration]
+        for old in until[keep:]:
+            with contextlib.suppress(OSError):  # the new one is saved, and the next call tries again
+                self.checkpoint_folder.remove(old)
         return path
 
     def numbered(self, iteration: int) -> Path:
@@ -158,13 +161,6 @@ class RunFolder:
             return []
         return sorted((self.checkpoints / name for name in named), key=_iteration, reverse=True)
 
-    def _prune(self, iteration: int, keep: int) -> None:
-        """Remove old checkpoints; a failure is ignored, since the new one is saved and the next call tries again."""
-        until = [path for path in self._newest_first() if _iteration(path) <= iteration]
-        for path in until[keep:]:
-            with contextlib.suppress(OSError):
-                self.checkpoint_folder.remove(path)
-
 
 def create_run_folder(
     out: str | None, model_name: str, now: datetime.datetime, resume: bool, runs: Path = RUNS
@@ -181,9 +177,10 @@ def create_run_folder(
         _refuse(folder, resume)
         folder.checkpoint_folder.make()
     except (FileExistsError, NotADirectoryError) as error:
+        path = Path(out or runs) / "checkpoints"
+        file = next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), path)
         raise UsageError(
-            f"run folder {out or runs}: {_file_in_the_way(Path(out or runs) / 'checkpoints')} is a file, but must be "
-            "a folder; name another with --out"
+            f"run folder {out or runs}: {file} is a file, but must be a folder; name another with --out"
         ) from error
     except OSError as error:
         raise files.unwritable(error, Path(out or runs), 0) from error
@@ -234,11 +231,6 @@ def _refuse(folder: RunFolder, resume: bool) -> None:
             f"run folder {folder.path} already holds a run ({', '.join(names)}); continue it with --resume auto, or "
             "name another folder with --out"
         )
-
-
-def _file_in_the_way(path: Path) -> Path:
-    """Return the first of a path and its parents that exists and is no folder."""
-    return next((each for each in (path, *path.parents) if each.exists() and not each.is_dir()), path)
 
 
 def _first_good(folder: RunFolder, paths: list[Path], ranks: bool) -> FoundCheckpoint:
