@@ -10,14 +10,12 @@ RESNET_TOP = {"conv": "conv1", "norm": "bn1", "fc": "fc"}
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 DEPTH = {"resnet18": 2, "resnet50": 3}  # convolutions of a block
 VGG16 = {  # layer → place in torchvision's features or classifier
-    **dict(zip(("conv1_1", "conv1_2"), ("features.0", "features.2"), strict=True)),
-    **dict(zip(("conv2_1", "conv2_2"), ("features.5", "features.7"), strict=True)),
-    **{f"conv3_{i}": f"features.{8 + 2 * i}" for i in (1, 2, 3)},
-    **{f"conv4_{i}": f"features.{15 + 2 * i}" for i in (1, 2, 3)},
-    **{f"conv5_{i}": f"features.{22 + 2 * i}" for i in (1, 2, 3)},
-    "fc6": "classifier.0",
-    "fc7": "classifier.3",
-    "fc8": "classifier.6",
+    **{
+        f"conv{block}_{i + 1}": f"features.{first + 2 * i}"
+        for block, first, count in ((1, 0, 2), (2, 5, 2), (3, 10, 3), (4, 17, 3), (5, 24, 3))
+        for i in range(count)
+    },
+    **{f"fc{6 + i}": f"classifier.{3 * i}" for i in range(3)},
 }
 ALEXNET = {
     **{f"conv{i}": f"features.{index}" for i, index in enumerate((0, 3, 6, 8, 10), 1)},

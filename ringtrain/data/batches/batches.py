@@ -103,12 +103,7 @@ class Batches:
 
 
 def evaluation_batches(
-    split: Split,
-    batch: int,
-    rank: int | None = 0,
-    size: int = 1,
-    grain: int = 1,
-    crop: tuple[int, int] | None = None,
+    split: Split, batch: int, rank: int | None = 0, size: int = 1, grain: int = 1, crop: tuple[int, int] | None = None
 ) -> Batches:
     """Return batches with each example once, in file order: its centre ``crop`` (height, width), never mirrored; whole
     if it is None."""

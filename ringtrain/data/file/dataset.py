@@ -17,15 +17,7 @@ import numpy as np
 
 from ringtrain.data.content import BESIDE, CLASS_NUMBERS, Part, Progress, no_progress
 from ringtrain.data.decoding import hdf5_errors
-from ringtrain.data.file.contents import (
-    COMPUTED,
-    HEADER_BYTES,
-    Key,
-    byte_ranges,
-    class_names,
-    fill,
-    plan,
-)
+from ringtrain.data.file.contents import COMPUTED, HEADER_BYTES, Key, byte_ranges, class_names, fill, plan
 from ringtrain.data.file.format import STATISTICS, metadata_checksum
 from ringtrain.data.file.source import OpenSource, input_shape, open_source
 from ringtrain.data.file.statistics import PixelStatistics, statistics_for

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -13,25 +14,24 @@ from ringtrain.data.stored.base import ReshapedRows
 from ringtrain.errors import DataError
 
 
+@dataclass(eq=False)
 class StreamedSplit(Split):
-    """``part``: of files, whose inputs get a shape. ``labels`` in memory; None: in files, too; ``numbered``: the
+    """``part``: of files, whose inputs get ``shape``. ``labels`` in memory; None: in files, too; ``numbered``: the
     labelled elements of each example, int32 [N], where labels in files are class numbers below ``classes``."""
 
-    def __init__(
-        self,
-        part: Part,
-        shape: Shape,
-        checksum: str,
-        classes: int,
-        labels: np.ndarray | None,
-        numbered: np.ndarray | None,
-    ):
-        same = part.inputs.shape[1:] == shape
-        self.inputs = part.inputs if same else ReshapedRows(part.inputs, shape)
-        self.count, self.shape, self.dtype = part.count, shape, type_read(part.inputs.dtype)
-        self.labels, self.label_shape, self.label_dtype = labels, part.label_shape, part.label_dtype
-        self.targets = part.labels if labels is None else None
-        self.checksum, self.classes, self.numbered = checksum, classes, numbered
+    part: Part
+    shape: Shape
+    checksum: str
+    classes: int
+    labels: np.ndarray | None
+    numbered: np.ndarray | None
+
+    def __post_init__(self):
+        inputs = self.part.inputs
+        self.inputs = inputs if inputs.shape[1:] == self.shape else ReshapedRows(inputs, self.shape)
+        self.count, self.dtype = inputs.count, type_read(inputs.dtype)
+        self.label_shape, self.label_dtype = self.part.label_shape, self.part.label_dtype
+        self.targets = self.part.labels if self.labels is None else None
 
     @property
     def row_bytes(self) -> int:

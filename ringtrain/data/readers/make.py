@@ -70,9 +70,7 @@ def make_dataset(
             f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
         )
     content = dataclasses.replace(
-        content,
-        name=content.name if name is None else name,
-        licence=content.licence if licence is None else licence,
+        content, name=content.name if name is None else name, licence=content.licence if licence is None else licence
     )
     _check_texts(str(source), content)
     if test_fraction is not None:

@@ -154,7 +154,7 @@ for core in ("core", "_core"):  # of NumPy 1 and 2
     CALLS[f"numpy.{core}.numeric _frombuffer"] = lambda it, data, dtype, *how: dtype.array(data, *how)
 CODES = {code.code.encode("latin1"): code for code in pickletools.opcodes}
 READ = {  # as ASCII by pickletools
-    "STRING": lambda file: codecs.escape_decode(file.readline().strip()[1:-1])[0].decode("latin1"),
+    "STRING": lambda file: codecs.escape_decode(file.readline().strip()[1:-1])[0].decode("latin1")
 }
 PUSHED = (
     "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 "

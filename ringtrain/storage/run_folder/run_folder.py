@@ -116,17 +116,14 @@ class RunFolder:
     def numbered(self, iteration: int) -> Path:
         return self.checkpoints / f"iteration-{iteration:08}.h5"
 
-    def latest(self, ranks: bool = True) -> FoundCheckpoint:
-        """Return the newest good checkpoint, passing over damaged ones; the best one is the last resort. ``ranks``: as
-        of :func:`ringtrain.storage.checkpoint.store.load_checkpoint`.
+    def latest(self, ranks: bool = True, best: bool = False) -> FoundCheckpoint:
+        """Return the newest good checkpoint, passing over damaged ones; the best one is the last resort, or with
+        ``best`` the first choice. ``ranks``: as of :func:`ringtrain.storage.checkpoint.store.load_checkpoint`.
 
         Raises: CheckpointError if there is none, naming those passed over.
         """
-        return _first_good(self, [*self._newest_first(), self.best], ranks)
-
-    def best_or_latest(self, ranks: bool = True) -> FoundCheckpoint:
-        """Return the best checkpoint if it exists, else the newest. Raises: as :meth:`latest`."""
-        return _first_good(self, [self.best, *self._newest_first()], ranks)
+        newest = self._newest_first()
+        return _first_good(self, [self.best, *newest] if best else [*newest, self.best], ranks)
 
     def is_empty(self) -> bool:
         """Return whether there is no checkpoint, good or not. Raises OSError."""
@@ -204,8 +201,7 @@ def find_checkpoint(target, best: bool = False, ranks: bool = True) -> FoundChec
         raise CheckpointError(f"{path} does not exist: give a checkpoint's file or a run's folder{_beside(path)}")
     if not path.is_dir():
         return FoundCheckpoint(path, store.load_checkpoint(path, ranks=ranks))
-    folder = RunFolder(run_folder_of(path))
-    return folder.best_or_latest(ranks) if best else folder.latest(ranks)
+    return RunFolder(run_folder_of(path)).latest(ranks, best)
 
 
 def make_unused_folder(runs: Path, name: str, now: datetime.datetime) -> Path:
