@@ -76,7 +76,7 @@ ORDER = {
     "runs": "search summary conditions table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file tables plots",
     "show": "tables html figures",
-    "storage": "texts files hdf5 checkpoint run_folder",
+    "storage": "files hdf5 checkpoint run_folder",
     "torch": "tensors call_order work store shared_buckets monitored_barrier backend mixed buckets world "
     "replacements stopping __main__",
     "train": "agree options step stopping pipeline evaluate assembly checkpoints load run predict model start",

@@ -112,7 +112,6 @@ class Checksum:
         self._label_line = _line((part.count, *part.label_shape), part.label_dtype) if lined else b""
 
     def add(self, images) -> None:
-        """Add a block of inputs."""
         if images.size:
             little = np.ascontiguousarray(images, images.dtype.newbyteorder("<"))
             self._hash.update(little.reshape(-1).view(np.uint8).data)
@@ -124,7 +123,6 @@ class Checksum:
         self.add(labels)
 
     def finish(self) -> str:
-        """Return the checksum."""
         return self._hash.hexdigest()
 
 

@@ -23,9 +23,9 @@ from ringtrain.storage import files
 
 IMAGES, ARRAY, DATA_SET = "images", "array", "data set"
 ARRAY_ENDINGS = (".npy", ".npz")
-ARRAY_NAMES = ("x_test", "x", "images", "x_train")  # in an archive of several arrays, the first of these
 ADDRESS = re.compile(r" ?<_io\.BytesIO object at 0x[0-9a-f]+>")  # in Pillow's errors, and another on each rank
 LABEL_NAMES = {"x_test": "y_test", "x": "y", "images": "labels", "x_train": "y_train"}
+ARRAY_NAMES = tuple(LABEL_NAMES)  # in an archive of several arrays, the first of these
 
 
 # ── which they are ────────────────────────────────────────────────────────────────────────────────────────────
@@ -44,9 +44,9 @@ def list_inputs(named: Sequence[str]) -> tuple[list[tuple[str, list[str]]], list
             listed[-1][1].extend(paths)
         else:
             listed.append((kind, paths))
-    return listed, [
-        f"{len(others)} files or folders are no images and were left out: {plain(others[0])}, …"
-    ] if others else []
+    if not others:
+        return listed, []
+    return listed, [f"{len(others)} files or folders are no images and were left out: {plain(others[0])}, …"]
 
 
 def _look(path: str, others: list[str]) -> tuple[str, list[str]]:

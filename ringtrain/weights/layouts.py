@@ -66,7 +66,6 @@ class TorchParameter:
 
     @property
     def shape(self) -> Shape:
-        """The shape in PyTorch."""
         return tuple(self.parameter.shape[axis] for axis in self.axes)
 
     def to_torch(self, values: np.ndarray) -> np.ndarray:

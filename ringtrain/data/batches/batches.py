@@ -11,7 +11,7 @@ interpreter, so gathering runs beside the training of the previous batch.
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -25,7 +25,7 @@ __all__ = ["Batch", "Batches", "evaluation_batches"]
 DEPTH = 2
 
 
-class Batches:
+class Batches(Iterator[Batch]):
     """Iterate over the batches of ``units``, (iteration, part) each, from which a thread takes, and may wait in it. A
     part None has no examples.
 
@@ -63,9 +63,6 @@ class Batches:
             self._ready.put((None, error))
 
     # ── the caller ────────────────────────────────────────────────────────────────────────────────────────
-    def __iter__(self):
-        return self
-
     def __next__(self) -> Batch:
         if self._closing.is_set():
             raise RuntimeError("these batches were closed: make new ones")

@@ -119,7 +119,6 @@ class RowReader:
         self._split.read_labels(examples, labels)
 
     def close(self) -> None:
-        """End the threads."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -185,7 +184,6 @@ class Gather:
         return batch
 
     def close(self) -> None:
-        """End the threads that read images."""
         self._rows.close()
 
 

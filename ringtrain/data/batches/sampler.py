@@ -49,17 +49,15 @@ def shard(count: int, number: int, shards: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class EvenParts:
-    """Cut batches into ``parts`` that differ by at most one grain: see :func:`batch_part`."""
+    """Cut batches into ``parts`` that differ by at most one grain: see :func:`batch_part`, :func:`largest_part`."""
 
     parts: int = 1
     grain: int = 1
 
     def cut(self, count: int, part: int) -> tuple[int, int]:
-        """Return (start, stop) of a part of a batch of ``count`` examples."""
         return batch_part(count, part, self.parts, self.grain)
 
     def largest(self, batch: int) -> int:
-        """Return the number of examples in the largest part of a batch of up to ``batch``."""
         return largest_part(batch, self.parts, self.grain)
 
 
@@ -82,7 +80,6 @@ class ShardParts:
         return [(start - first, stop - first) for start, stop in edges]
 
     def largest(self, batch: int) -> int:
-        """Return the number of examples in the largest part of a batch of up to ``batch``."""
         return -(-(self.stop - self.start) * batch // self.count)
 
 

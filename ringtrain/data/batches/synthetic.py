@@ -16,15 +16,10 @@ def synthetic(shape, classes: int | None, count: int, seed: int, label_shape=(),
     test split: the same for a seed on every rank. With ``count`` the size of a batch, every iteration trains on the
     same batch. ``classes``: of class numbers; None: labels are values from 0 to 1.
 
-    Raises: DataError if a number is below 1, or the classes exceed a data set's maximum.
+    Raises: DataError if the classes exceed a data set's maximum, or the memory.
     """
     if classes is not None and classes > MOST_CLASSES:
         raise DataError(f"synthetic data in {classes:,} classes: at most {MOST_CLASSES:,}, as in a data set")
-    if min(*shape, *label_shape, 1 if classes is None else classes, count) < 1:
-        raise DataError(
-            f"synthetic data of {count} images of {'x'.join(map(str, shape))} in {classes} classes: each of these "
-            "numbers must be at least 1"
-        )
     try:
         images, labels = _images((count, *shape), seed, most), _labels((count, *label_shape), classes, seed)
     except (MemoryError, ValueError) as error:

@@ -209,7 +209,6 @@ def sampled_checksum(part: Part) -> str:
 
 
 def sampled_statistics(part: Part):
-    """Return the statistics of the sample."""
     running = running_statistics(part.inputs)
     for block in _sampled_blocks(part.inputs):
         running.add(block)

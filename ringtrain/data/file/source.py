@@ -70,12 +70,8 @@ class OpenSource:
     def notes(self) -> tuple[str, ...]:
         if not self.unused:
             return ()
-        return (
-            (
-                f"{self.where}: {len(self.unused)} arrays or groups beside inputs and labels were left out: "
-                f"{plain(self.unused[0])}, …; to take others, name them after a colon"
-            ),
-        )
+        what = f"{len(self.unused)} arrays or groups beside inputs and labels were left out"
+        return (f"{self.where}: {what}: {plain(self.unused[0])}, …; to take others, name them after a colon",)
 
     def verify(self) -> None:
         """Compare all arrays with the checksums that their containers hold of them. Raises: DataError"""

@@ -91,6 +91,5 @@ class Index:
         return self.spans.shape[1]
 
     def name(self, example: int) -> str:
-        """Return the name of a member or file."""
         start = self.ends[example - 1] + 1 if example else 0
         return bytes(self.names[start : self.ends[example]]).decode(errors="surrogateescape")

@@ -205,10 +205,7 @@ def check_images(path: str, progress: Progress = no_progress) -> tuple[list[str]
             progress("decoding", example + 1, split.count)
         split.close()
     notes = splits["train"].notes
-    return problems, (
-        *notes,
-        (
-            f"{unsummed} of {count} images hold no checksum (PNG alone does): one that changed and still decodes is "
-            "not seen"
-        ),
-    ) if unsummed else notes
+    if unsummed:
+        what = f"{unsummed} of {count} images hold no checksum (PNG alone does)"
+        notes += (f"{what}: one that changed and still decodes is not seen",)
+    return problems, notes

@@ -63,7 +63,6 @@ class ImageFilesSplit(PictureSplit):
         return FilePicture(self.content(example), self.where(example), self.channels)
 
     def close(self) -> None:
-        """Close its files."""
         if self.shards is not None:
             self.shards.close()
 

@@ -39,12 +39,10 @@ class CifarVariant:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all files of the variant."""
         return (*self.train, *self.test, self.names)
 
 
 def accepts(path: Path) -> bool:
-    """Return whether the folder or archive holds CIFAR."""
     return is_archive(path) or (path.is_dir() and _layout_in(path) is not None)
 
 
@@ -61,7 +59,6 @@ def _fits(layout: CifarVariant, names) -> bool:
 
 
 def read(path: Path, size, progress: Progress) -> Content:
-    """Read all of it. Raises: DataError"""
     match = _layout_in(path) if path.is_dir() else None
     if match is not None:
         folder, layout = match

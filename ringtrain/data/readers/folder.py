@@ -33,7 +33,6 @@ PARTS = {"train": ("train", "training"), "test": ("test", "testing", "val", "val
 
 
 def accepts(path: Path) -> bool:
-    """Return whether the path is a folder of folders with images."""
     if not path.is_dir():
         return False
     folders = [folder for root in parts_of(path).values() for folder in class_folders(root)]
@@ -99,11 +98,10 @@ def beside(path: Path, roots: dict[str, Path]) -> list[str]:
 def left_out(others: Sequence[str], count: int | None = None) -> list[str]:
     """Return a note on files and folders that a data set leaves out; none if it leaves out none. ``count``: of them, if
     ``others`` are only the first"""
-    return (
-        [f"{count or len(others)} files or folders are not images of a class and were left out: {plain(others[0])}, …"]
-        if others
-        else []
-    )
+    if not others:
+        return []
+    what = f"{count or len(others)} files or folders are not images of a class and were left out"
+    return [f"{what}: {plain(others[0])}, …"]
 
 
 def labelled_folders(

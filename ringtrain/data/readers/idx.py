@@ -27,7 +27,6 @@ SPLITS = {"train": ("train",), "test": ("t10k", "test")}
 
 
 def accepts(path: Path) -> bool:
-    """Return whether the path names IDX files."""
     return bool(_named(path))
 
 
@@ -47,7 +46,6 @@ def _named(path: Path) -> dict:
 
 
 def read(path: Path, size, progress: Progress) -> Content:
-    """Read all files of a set. Raises: DataError"""
     named = _named(path)
     prefixes = sorted({prefix for prefix, _, _ in named})
     if len(prefixes) > 1:

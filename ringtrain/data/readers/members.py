@@ -19,7 +19,6 @@ LARGEST_BYTES = 256 << 20  # of a member: an archive can expand to anything, and
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether the path is a tar archive."""
     try:
         return path.is_file() and tarfile.is_tarfile(path)
     except Exception:  # tarfile and its decoders raise exceptions of any type for a damaged file
@@ -27,7 +26,6 @@ def is_archive(path: Path) -> bool:
 
 
 def member_names(path: Path) -> set[str]:
-    """Return the names of the files in a folder."""
     return {entry.name for entry in path.iterdir() if entry.is_file()}
 
 

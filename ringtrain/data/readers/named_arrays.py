@@ -15,7 +15,6 @@ WHAT = (
 
 
 def accepts(path: Path) -> bool:
-    """Return whether the text names arrays of files, or a pattern of files."""
     text = str(path)
     if path.exists():
         return path.is_file() and path.suffix in (".npz", ".npy", ".h5", ".hdf5")

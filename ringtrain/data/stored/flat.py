@@ -44,7 +44,6 @@ class OpenFiles:
 
     @contextmanager
     def use(self, path: str | Path) -> Iterator[int]:
-        """Yield a file's descriptor."""
         kept = self._kept(path)
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if kept is None else kept
         try:

@@ -16,7 +16,7 @@ from h5py import h5t
 
 from ringtrain.parsing import parse_json
 from ringtrain.records import read
-from ringtrain.storage import hdf5, texts
+from ringtrain.storage import hdf5
 from ringtrain.storage.checkpoint import seal
 
 COUNTS, WORDS = ("iteration", "examples_seen", "epoch"), ("version", "fingerprint")
@@ -66,19 +66,19 @@ class CheckpointReader:
     def count(self, name: str) -> int:
         value = hdf5.attribute(self.file, name, [h5t.INTEGER])
         if not isinstance(value, np.integer) or not 0 <= value < 1 << 62:
-            raise seal.damaged(self.path, texts.VALUE_WRONG(name=name, value=value))
+            raise seal.wrong_value(self.path, name, value)
         return int(value)
 
     def best(self) -> float | None:
         value = hdf5.attribute(self.file, "best", [h5t.FLOAT])
         if not isinstance(value, np.floating) or math.isinf(value) or value < 0:
-            raise seal.damaged(self.path, texts.VALUE_WRONG(name="best", value=value))
+            raise seal.wrong_value(self.path, "best", value)
         return None if math.isnan(value) else float(value)
 
     def bytes_of(self, owner, name: str) -> bytes:
         value = hdf5.attribute(owner, name, [h5t.STRING])
         if not isinstance(value, bytes):
-            raise seal.damaged(self.path, texts.VALUE_WRONG(name=f"{name} of {owner.name}", value=value))
+            raise seal.wrong_value(self.path, f"{name} of {owner.name}", value)
         return bytes(value)
 
     def arrays(self, parent: h5py.Group, name: str) -> dict[str, np.ndarray]:

@@ -41,10 +41,14 @@ def check_seal(path: Path, file) -> None:
 
 
 def damaged(path: Path, what: str) -> CheckpointError:
-    """Return the error of a damaged checkpoint."""
     return CheckpointError(
         f"checkpoint {path} is damaged: {what}; use another one (--resume auto takes the newest good one)"
     )
+
+
+def wrong_value(path: Path, name: str, value) -> CheckpointError:
+    """Return the error of a value that no checkpoint has."""
+    return damaged(path, f"its contents are not those of a checkpoint: {name} is {value!r}")
 
 
 def _promised(path: Path, head: bytes) -> int:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ringtrain.errors import CheckpointError
-from ringtrain.storage import files, texts
+from ringtrain.storage import files
 from ringtrain.storage.checkpoint import seal
 from ringtrain.storage.checkpoint.reader import COUNTS, TEXTS, WORDS, CheckpointReader, array_digest
 from ringtrain.storage.hdf5 import CheckedFile, open_file
@@ -133,7 +133,7 @@ def load_checkpoint(
     if checkpoint.fingerprint != fingerprint(checkpoint.shapes):
         raise seal.damaged(path, "its fingerprint is not that of its weights")
     if shapes := [array.shape for array in checkpoint.ranks.values() if array.ndim != 2]:
-        raise seal.damaged(path, texts.VALUE_WRONG(name="a shape of /ranks", value=shapes[0]))
+        raise seal.wrong_value(path, "a shape of /ranks", shapes[0])
     return checkpoint
 
 

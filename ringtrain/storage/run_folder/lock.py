@@ -43,7 +43,6 @@ class Owner:
         return self.host == socket.gethostname() and self.started == _started(self.process) != ""
 
     def describe(self) -> str:
-        """Return the owner in words."""
         return f"process {self.process} on {self.host}, since {self.since}"
 
 

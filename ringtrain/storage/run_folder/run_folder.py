@@ -71,7 +71,6 @@ class RunFolder:
         return [*filter(None, [self.lock.warning]), *self._clear_obstacles()]
 
     def release(self) -> None:
-        """Release the lock."""
         if self.lock is not None:
             self.lock.release()
 
