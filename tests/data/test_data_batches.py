@@ -40,9 +40,14 @@ def same(a, b):
     return all((a[field] == b[field]).all() and a[field].dtype == b[field].dtype for field in FIELDS)
 
 
-def test_a_batch_holds_what_the_sampler_names():
-    examples, sampler = split(23), Sampler(23, 5, 1)
-    with make_batches(examples, sampler, stop=12) as batches:
+def test_a_batch_holds_what_the_sampler_names_in_memory_of_ones_own():
+    examples, sampler, arrays = split(23), Sampler(23, 5, 1), []
+
+    def allocate(shape, dtype):
+        arrays.append(np.empty(shape, dtype))
+        return arrays[-1]
+
+    with make_batches(examples, sampler, stop=12, allocate=allocate) as batches:
         for iteration, batch in enumerate(batches):
             chosen = indices(sampler, iteration)
             assert (batch.iteration, batch.epoch, batch.total) == (iteration, iteration // 5, chosen.size)
@@ -50,7 +55,8 @@ def test_a_batch_holds_what_the_sampler_names():
             assert (batch.images == examples.images[chosen]).all()
             assert (batch.labels == examples.labels[chosen]).all()
             assert not (batch.top.any() or batch.left.any() or batch.flip.any())
-    assert iteration == 11
+            assert any(np.may_share_memory(batch.images, array) for array in arrays)
+    assert iteration == 11 and len(arrays) == 3 * len(FIELDS)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
@@ -170,7 +176,7 @@ def test_an_exception_of_the_thread_reaches_the_caller_each_time():
                 next(batches)
 
 
-def test_close_ends_the_thread_and_may_be_repeated():
+def test_close_ends_the_thread_after_the_last_batch_there_is_none_and_a_sampler_fits_its_split():
     before = threading.active_count()
     batches = make_batches(split(10), Sampler(10, 2))
     next(batches)
@@ -180,9 +186,6 @@ def test_close_ends_the_thread_and_may_be_repeated():
     assert threading.active_count() == before
     with pytest.raises(RuntimeError, match="closed"):
         next(batches)
-
-
-def test_after_the_last_batch_there_is_none_and_a_sampler_of_another_split_is_a_defect():
     with make_batches(split(4), Sampler(4, 4), stop=1) as batches:
         assert len(list(batches)) == 1 and list(batches) == []
     with pytest.raises(ValueError, match="a sampler of 9 examples for a split of 10"):
@@ -212,17 +215,3 @@ def test_a_batch_lasts_until_the_next_one_and_a_peek_is_what_next_gives():
         with pytest.raises(StopIteration):
             next(batches)
         assert batches.peek() is None
-
-
-def test_batches_are_gathered_in_memory_of_ones_own():
-    arrays = []
-
-    def allocate(shape, dtype):
-        arrays.append(np.empty(shape, dtype))
-        return arrays[-1]
-
-    examples, sampler = split(23), Sampler(23, 5, 1)
-    with make_batches(examples, sampler, stop=4, allocate=allocate) as batches:
-        for batch in batches:
-            assert any(np.may_share_memory(batch.images, array) for array in arrays)
-    assert len(arrays) == 3 * len(FIELDS)

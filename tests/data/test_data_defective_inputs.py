@@ -98,16 +98,13 @@ def test_pairs_of_numbers_of_many_digits(capsys, words, value):
     assert f"for '{words.split()[-1]}': '{value[:40]}" in capsys.readouterr().err
 
 
-def test_texts_are_bounded(tmp_path):
+def test_texts_numbers_and_depth_are_bounded(tmp_path):
     (tmp_path / "t").write_bytes(b"x" * 11)
     with pytest.raises(ValueError, match=says("it has more than 10 bytes")):
         read_text(tmp_path / "t", 10)
     assert read_text(tmp_path / "t", 11) == "x" * 11
     with pytest.raises(ConfigError, match=says("/dev/zero")):
         read_run_file("/dev/zero")
-
-
-def test_json_numbers_and_depth():
     assert parse_json('{"a": [1, -2.5]}') == {"a": [1, -2.5]}
     for text in ("1" * 400, "9223372036854775808"):
         with pytest.raises(ValueError, match=says("has more than 63 bits")):
@@ -257,13 +254,10 @@ def pax(path, **headers):
     return path
 
 
-def test_an_archive_that_says_it_is_longer_than_it_is_takes_no_time(tmp_path):
+def test_an_archive_that_says_it_is_longer_than_it_is_takes_no_time_and_one_of_no_headers_is_none(tmp_path):
     """tarfile would read at its end until it has counted to an exbibyte."""
     with pytest.raises(DataError, match=says("a.tar", "own", "size")):
         read_members(pax(tmp_path / "a.tar", size=str(1 << 60)), {"b"}, no_progress)
-
-
-def test_an_archive_of_headers_that_are_none_is_none(tmp_path):
     whole = bytearray(pax(tmp_path / "a.tar", comment="x").read_bytes())
     whole[124:136] = b"\x80" + b"\x7f" * 11  # the size of the first header, as a number of 11 bytes
     whole[148:156] = b"%06o\0 " % (sum(whole[:148]) + 8 * 32 + sum(whole[156:512]))
@@ -272,7 +266,7 @@ def test_an_archive_of_headers_that_are_none_is_none(tmp_path):
         read_source(tmp_path / "a.tar")
 
 
-def test_records_that_lack_something():
+def test_records_that_lack_something_and_kinds_that_are_no_words(tmp_path):
     short = {name: value for name, value in ITERATION.items() if name != "seconds"}
     assert read_record(line(short)) is None
     assert read_record(line(ITERATION | {"seconds": None})) is None
@@ -282,9 +276,6 @@ def test_records_that_lack_something():
     for change in ({"images": [1]}, {"updates": [1, "2"]}, {"lag": {"clock": {"x": 1}}}, {"lag": {"clock": 1}}):
         assert read_record(line(RANKS | change)) is None
     assert read_record(line(RANKS)) == RANKS
-
-
-def test_kinds_of_records_are_words_and_texts_plain(tmp_path):
     assert parse_record(b'{"event": []}\n') is None
     assert parse_record(b"[" * 100_000 + b"\n") is None
     assert read_record(b'{"event": "note", "text": "\\u001b[2J"}\n')["text"] == "\\x1b[2J"

@@ -204,15 +204,12 @@ def test_linked_folders_that_lead_to_each_other_end(tmp_path):
     assert open_images(str(tmp_path / "e"), VIEW, 3).notes
 
 
-def test_members_beside_labels_are_counted(tmp_path):
+def test_members_and_arrays_beside_inputs_and_labels_are_counted(tmp_path, capfd):
     for shard in "ab":
         members = [("1.png", IMAGE), ("1.cls", b"0"), ("1.txt", b"a rose"), ("2.png", IMAGE), ("2.cls", b"1")]
         tar(tmp_path / f"{shard}.tar", [*members, ("notes.md", b"")])
     (note,) = open_images(str(tmp_path / "[ab].tar"), VIEW, 3).notes
     assert re.match(says(4, f"{tmp_path}/a.tar: member 1.txt at byte 2048"), note)
-
-
-def test_arrays_beside_inputs_and_labels_are_counted(tmp_path, capfd):
     x, y = np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_val=x, y_val=y)
     note = says(tmp_path / "a.npz", 2, "x_val")

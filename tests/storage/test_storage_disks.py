@@ -144,7 +144,7 @@ def test_a_full_disk_and_then_room_on_it(small_disk, make, equal):
     folder.release()
 
 
-def test_what_a_link_names_is_written_and_a_pipe_directly(tmp_path):
+def test_what_a_link_names_is_written_a_pipe_directly_and_a_full_device_is_named(tmp_path):
     """The link stays, as /dev/stdout has to where root writes to it."""
     target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
     link.symlink_to(target)
@@ -156,8 +156,5 @@ def test_what_a_link_names_is_written_and_a_pipe_directly(tmp_path):
     files.write(pipe, b"third")
     assert os.read(reader, 9) == b"third" and pipe.is_fifo()
     os.close(reader)
-
-
-def test_a_device_that_is_full_is_named():
     with pytest.raises(RingtrainError, match=says("--resume", "/dev/full", "no room")):
         files.write(Path("/dev/full"), b"some")

@@ -69,6 +69,10 @@ def replace_weights(make_link):
     return change
 
 
+def region(file):
+    file.attrs.create("epoch", file["weights/fc.bias"].regionref[:2], dtype=h5py.regionref_dtype)
+
+
 def one_row_of_ranks(file):
     del file["ranks/examples"]
     sealed(file["ranks"], "examples", np.int64([1, 3]))
@@ -111,10 +115,7 @@ HOSTILE = {
     "a weight less": (lambda file: file.pop("weights/fc.bias"), says("fingerprint", "weights")),
     "words for a number": (lambda file: file.attrs.create("iteration", "many"), says("contents", "those")),
     "a reference": (lambda f: f.attrs.create("epoch", f.ref, dtype=h5py.ref_dtype), says("epoch", "None")),
-    "a region": (
-        lambda f: f.attrs.create("epoch", f["weights/fc.bias"].regionref[:2], dtype=h5py.regionref_dtype),
-        says("epoch", "None"),
-    ),
+    "a region": (region, says("epoch", "None")),
     "a compound": (attribute("epoch", np.zeros((), [("a", "i8"), ("b", "f4")])), says("epoch", "None")),
     "a text of free length": (attribute("version", "0.1"), says("version of /", "'0.1'")),
     **{

@@ -29,15 +29,12 @@ class Line(nn.Sequential):
 # kind → (shape of an input, its keys in a model file, the layer of PyTorch)
 LAYERS_THERE = {
     "Conv1D": (
-        (9, 4),
-        "channels = 6, kernel = 3, pad = 1, groups = 2",
-        lambda: nn.Conv1d(4, 6, 3, padding=1, groups=2),
+        (9, 4), "channels = 6, kernel = 3, pad = 1, groups = 2", lambda: nn.Conv1d(4, 6, 3, padding=1, groups=2)
     ),
     "Conv2D": ((6, 5, 4), "channels = 6, kernel = 3, groups = 2", lambda: nn.Conv2d(4, 6, 3, groups=2)),
     "Conv3D": ((4, 5, 3, 4), "channels = 6, kernel = 2", lambda: nn.Conv3d(4, 6, 2)),
     "ConvTranspose2D": (
-        (6, 5, 4),
-        "channels = 3, kernel = 3, stride = 2, pad = 1, output_pad = 1",
+        (6, 5, 4), "channels = 3, kernel = 3, stride = 2, pad = 1, output_pad = 1",
         lambda: nn.ConvTranspose2d(4, 3, 3, 2, 1, 1),
     ),
     "Linear": ((9,), "units = 5", lambda: nn.Linear(9, 5)),
@@ -45,7 +42,7 @@ LAYERS_THERE = {
     "LayerNorm": ((5, 12), "", lambda: nn.LayerNorm(12)),
     "GroupNorm": ((6, 5, 4), "groups = 2", lambda: nn.GroupNorm(2, 4)),
     "Attention": ((5, 12), "heads = 3, causal = true", lambda: SelfAttention(12, 3, batch_first=True)),
-}
+}  # fmt: skip
 KINDS = sorted(LAYERS_THERE.keys() & LAYERS.keys())
 
 
