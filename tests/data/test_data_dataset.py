@@ -21,6 +21,7 @@ from ringtrain.data.file.dataset import NodeMemory, open_dataset
 from ringtrain.data.file.grammar import DIGITS
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.file.write import write_dataset
+from ringtrain.data.stored.base import MemoryArray
 from ringtrain.errors import DataError, nearest
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -55,7 +56,7 @@ def test_statistics_and_checksum_are_of_the_training_images(tiny):
 
 
 def test_statistics_of_many_white_images_do_not_overflow():
-    white = pixel_statistics(np.full((70_000, 1, 1, 1), 255, np.uint8))
+    white = pixel_statistics(MemoryArray(np.full((70_000, 1, 1, 1), 255, np.uint8)))
     assert white.mean.tolist() == [255.0] and white.std.tolist() == [0.0] and white.mean_image.item() == 255.0
 
 

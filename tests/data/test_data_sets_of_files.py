@@ -14,6 +14,7 @@ from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.readers.make import make_dataset
+from ringtrain.data.stored.base import MemoryArray
 from ringtrain.errors import DataError
 from tests.data.data_makers import make_batches, read_rows
 from tests.says import says
@@ -69,7 +70,7 @@ def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
     for examples in ([], [59], range(60), [3, 40, 8, 9, 10, 59, 0, 7, 30, 29, 3]):
         images, labels = read_rows(data.train, examples)
         assert (images == X[list(examples)]).all() and (labels == Y[list(examples)]).all()
-    right = pixel_statistics(X)
+    right = pixel_statistics(MemoryArray(X))
     assert (data.mean == right.mean).all() and (data.mean_image == right.mean_image).all()
     assert data.train.checksum == open_dataset(h5(tmp_path / "other.h5", x=X, y=Y)).train.checksum
     assert check_file(named) == [] and (data.train.image(5) == X[5]).all()

@@ -494,12 +494,13 @@ def checksum(images, labels):
 def write_digits(file, labels=None):
     """A data set of 40 random digits, as `data make` would write it."""
     from ringtrain.data.file.statistics import pixel_statistics
+    from ringtrain.data.stored.base import MemoryArray
 
     rng = np.random.default_rng(0)
     images = rng.integers(0, 16, (40, 8, 8, 1), np.uint8)
     labels = np.arange(40, dtype=np.int32) % 10 if labels is None else labels
     file.attrs.update({"format": "ringtrain-dataset", "version": 1, "name": "other", "source": "", "licence": ""})
-    statistics = pixel_statistics(images)
+    statistics = pixel_statistics(MemoryArray(images))
     file.attrs.update({"classes": [str(k) for k in range(10)], "mean": statistics.mean, "std": statistics.std})
     file["mean_image"] = statistics.mean_image
     part = file.create_group("train")

@@ -8,6 +8,7 @@ from ringtrain.data.file.contents import read_part
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.split import ArraySplit
+from ringtrain.data.stored.base import MemoryArray
 from ringtrain.errors import DataError
 
 
@@ -27,7 +28,8 @@ def synthetic(shape, classes: int | None, count: int, seed: int, label_shape=(),
         raise DataError(f"synthetic data of {shown} takes more memory than there is: use a smaller --batch") from error
     for array in (images, labels):
         array.flags.writeable = False
-    statistics = pixel_statistics(images.reshape(count, 1, -1, shape[-1]))  # of each place of the last axis
+    rows = MemoryArray(images.reshape(count, 1, -1, shape[-1]))  # whose statistics are of each place of the last axis
+    statistics = pixel_statistics(rows)
     sealed = memory_part(images, labels.view(np.int32))  # values are summed as whole numbers
     return DataSet(
         name="synthetic",

@@ -13,8 +13,8 @@ from ringtrain.data import texts
 from ringtrain.data.content import CLASS_NUMBERS, IGNORE, MOST_CLASSES, Checksum, Part, Progress, no_progress
 from ringtrain.data.file.format import STATISTICS, statistic_problems
 from ringtrain.data.file.source import OpenSource
-from ringtrain.data.file.statistics import running_statistics
-from ringtrain.data.stored.base import row_blocks
+from ringtrain.data.file.statistics import pixel_statistics, running_statistics
+from ringtrain.data.stored.base import ChosenRows, row_blocks
 from ringtrain.errors import DataError
 from ringtrain.splitmix import splitmix
 
@@ -134,7 +134,8 @@ def _fill_inputs(
         for problem in checksum_problems(name, part.checksum, digest):
             raise DataError(f"{source.where}: {problem}")
     if name == "train" and noted is None:
-        computed = statistics.finish() if statistics is not None else sampled_statistics(part)
+        sampled = ChosenRows(part.inputs, sample(part.count))
+        computed = statistics.finish() if statistics is not None else pixel_statistics(sampled)
         for key in STATISTICS:
             arrays[COMPUTED, key][...] = getattr(computed, key)
     elif statistics is not None and noted is not None:
@@ -190,28 +191,13 @@ def sample(count: int) -> np.ndarray:
     return np.array(sorted({splitmix(SAMPLE_KEY ^ number) % count for number in range(SAMPLED)}), np.int64)
 
 
-def _sampled_blocks(array) -> Iterator[np.ndarray]:
-    examples = sample(array.count)
-    for rows in row_blocks(examples.size, array.row_bytes):
-        block = np.empty((rows.stop - rows.start, *array.shape[1:]), array.dtype)
-        array.take(examples[rows], block)
-        yield block
-
-
 def sampled_checksum(part: Part) -> str:
     """Return a checksum of types, shapes and the sample's bytes."""
-    running = Checksum(part)
-    for block in _sampled_blocks(part.inputs):
+    running, examples = Checksum(part), sample(part.count)
+    for _, block in ChosenRows(part.inputs, examples).blocks():
         running.add(block)
-    for block in _sampled_blocks(part.labels) if part.labels is not None else ():
+    for _, block in ChosenRows(part.labels, examples).blocks() if part.labels is not None else ():
         running.add_labels(block.astype(part.label_dtype))
-    return running.finish()
-
-
-def sampled_statistics(part: Part):
-    running = running_statistics(part.inputs)
-    for block in _sampled_blocks(part.inputs):
-        running.add(block)
     return running.finish()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.stored.base import MemoryArray, StoredArray
+from ringtrain.data.stored.base import StoredArray
 from ringtrain.errors import DataError
 
 
@@ -107,9 +107,8 @@ def _all_but_last(array) -> tuple[int, ...]:
     return tuple(range(array.ndim - 1))
 
 
-def pixel_statistics(images) -> PixelStatistics:
-    """Compute the statistics of inputs in memory. Shapes: [N, ..., C], N from 1"""
-    inputs = MemoryArray(images)
+def pixel_statistics(inputs: StoredArray) -> PixelStatistics:
+    """Compute the statistics of all inputs. Shapes: [N, ..., C], N from 1"""
     running = running_statistics(inputs)
     for _, block in inputs.blocks():
         running.add(block)
