@@ -79,21 +79,15 @@ def is_own(group: h5py.Group, name: str) -> bool:
     return group.id.links.get_info(key).type == h5l.TYPE_HARD
 
 
-def foreign_storage(array: h5py.Dataset) -> str | None:
-    """Describe where the values of an array lie, if that is not in this file."""
+def storage_problem(array: h5py.Dataset) -> str | None:
+    """Describe where the values of an array lie, if that is not in this file, or a filter that the library would have
+    to load."""
     plan = array.id.get_create_plist()
     if plan.get_layout() == h5d.VIRTUAL or (plan.get_layout() != h5d.CHUNKED and plan.get_external_count()):
         return "keeps its values in another file, which ringtrain does not read; copy them into this one"
-    return None
-
-
-def filter_problem(array: h5py.Dataset) -> str | None:
-    """Describe a filter that the library would have to load."""
-    plan = array.id.get_create_plist()
-    codes = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
-    other = [code for code in codes if code not in PLAIN_FILTERS]
+    other = {plan.get_filter(k)[0] for k in range(plan.get_nfilters())} - PLAIN_FILTERS
     if other:
-        return f"was written with the filter {other[0]}, which needs code from elsewhere: write it with gzip or none"
+        return f"was written with the filter {min(other)}, which needs code from elsewhere: write it with gzip or none"
     return None
 
 

@@ -12,8 +12,6 @@ from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset, read_form
 from ringtrain.data.file.write import write_dataset
 from ringtrain.data.readers.make import make_dataset
-from ringtrain.train.start import start
-from ringtrain.transport.loopback import Loopback
 from tests.data.data_makers import read_rows
 
 COUNT = 6
@@ -77,29 +75,6 @@ def test_what_is_made_is_good_and_is_read_as_the_source_is(sets, inputs, labels,
             std = values.reshape(-1, *read).astype(np.float64).std(axis=tuple(range(len(read))))
             assert np.allclose(opened.std, std, rtol=1e-12)
     assert read_form(path, None, extents).train.shape == opened.train.shape
-
-
-NET = """
-input = {{ shape = {shape}, mean = "{mean}", std = "channel" }}
-layers = [{{ name = "flat", kind = "Flatten" }}, {{ name = "out", kind = "Linear", units = 3 }}]
-"""
-
-
-@pytest.mark.parametrize(
-    ("shape", "mean"), [((7,), "image"), ((7, 1), "channel"), ((4, 5, 1), "image"), ((2, 3, 4, 1), "channel")]
-)
-def test_what_is_made_trains_as_its_source_does(tmp_path, monkeypatch, shape, mean):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(start, "draw_curves", lambda log, picture: None)
-    (tmp_path / "net.toml").write_text(NET.format(shape=list(shape), mean=mean))
-    source, _ = make_set(tmp_path, "float32", shape[:-1] if shape[-1] == 1 else shape, "classes")
-    weights = []
-    for data in (source, tmp_path / "a.h5"):
-        run = tmp_path / data.suffix[1:]
-        flags = {"model": "net.toml", "data": str(data), "ops": "reference", "batch": 3, "iterations": 2}
-        start.start(Loopback(), None, {**flags, "out": str(run)})
-        weights.append((run / "log.jsonl").read_text().rpartition("weights_sha256")[2][:70])
-    assert weights[0] == weights[1]
 
 
 def test_a_file_of_images_without_an_axis_of_channels_is_summed_as_it_is_stored(tmp_path):

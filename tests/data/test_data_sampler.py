@@ -82,9 +82,8 @@ def test_parts_of_small_batches():
     shards = [shard(5, number, 8) for number in range(8)]
     assert shards == [(0, 0), (0, 1), (1, 1), (1, 2), (2, 3), (3, 3), (3, 4), (4, 5)]
     assert [batch_part(2, rank, 3) for rank in range(3)] == [(0, 0), (0, 1), (1, 2)]
-    division = EvenParts(3, 2)
-    assert [division.cut(11, part) for part in range(3)] == [batch_part(11, part, 3, 2) for part in range(3)]
-    assert division.largest(11) == largest_part(11, 3, 2) == 4
+    assert [EvenParts(3, 2).cut(11, part) for part in range(3)] == [batch_part(11, part, 3, 2) for part in range(3)]
+    assert EvenParts(3, 2).largest(11) == largest_part(11, 3, 2) == 4
 
 
 def test_a_position_between_no_two_batches_and_nothing_to_sample_are_refused():

@@ -198,8 +198,7 @@ def _array_problem(group, key: str) -> str | None:
 
 
 def _storage_problem(array: h5py.Dataset, axes: str) -> str | None:
-    elsewhere = hdf5.foreign_storage(array) or hdf5.filter_problem(array)
-    return elsewhere or (f"has no values; it must be [{axes}]" if array.shape is None else None)
+    return hdf5.storage_problem(array) or (f"has no values; it must be [{axes}]" if array.shape is None else None)
 
 
 def _holds(group, key: str, kind) -> bool:

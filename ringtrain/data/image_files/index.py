@@ -2,18 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 Tables = dict[str, np.ndarray]
 
 
-class Divide(Protocol):
-    """Calls ``work`` for each number below ``count``, and returns all results in order, on every rank alike. Where
-    there are ranks, they divide the calls among them."""
-
-    def __call__(self, count: int, work: Callable[[int], Tables]) -> list[Tables]: ...
+# divide(count, work) calls work(number) for each number below count, and returns all results in order, on every rank
+# alike. Where there are ranks, they divide the calls among them.
+Divide = Callable[[int, Callable[[int], Tables]], list[Tables]]
 
 
 def alone(count: int, work: Callable[[int], Tables]) -> list[Tables]:

@@ -112,7 +112,7 @@ class CheckpointReader:
             raise seal.damaged(self.path, f"{array.name} is not an array of numbers")
         if array.shape is None:  # a null dataspace
             raise seal.damaged(self.path, f"{array.name} has no shape")
-        if hdf5.foreign_storage(array) or array.chunks:
+        if hdf5.storage_problem(array) or array.chunks:
             raise seal.damaged(self.path, f"the values of {array.name} are not contiguous in this file")
         nbytes = hdf5.nbytes_of(array)
         self.spent.append(nbytes)
