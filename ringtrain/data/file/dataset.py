@@ -1,6 +1,6 @@
 """An open data set: its examples in memory, held once a node in a shared window where the node has one; or streamed.
 
-Opening checks everything that needs no values (source.py, layout.py). Then one rank a node, the owner, reads into the
+Opening checks everything that needs no values (source.py, format.py). Then one rank a node, the owner, reads into the
 window what is kept in memory, checks labels, and, for sets of up to VERIFY_BYTES, the checksums that their file notes:
 sha256 takes 0.5 s (a processor with instructions for it) to 6 s a GB, so 1.6 s at most. Only `ringtrain data check`
 verifies larger sets. The owner writes its error into the window, so every rank of the node raises the same error and
