@@ -137,12 +137,8 @@ def replace(group, key, values):
 
 def images(**how):
     """The training images made anew, by other means."""
-
-    def change(file):
-        del file["train/images"]
-        file["train"].create_dataset("images", **{"shape": (12, 4, 5, 3), "dtype": "u1", **how})
-
-    return change
+    how = {"shape": (12, 4, 5, 3), "dtype": "u1", **how}
+    return lambda file: (file["train"].pop("images"), file["train"].create_dataset("images", **how))
 
 
 def foreign_filter(file):
@@ -176,10 +172,7 @@ def virtual(file):
 
 
 def set_label(index, value):
-    def change(file):
-        file["train/labels"][index] = value
-
-    return change
+    return lambda file: file["train/labels"].__setitem__(index, value)
 
 
 EMPTY = ("images", (0, 4, 5, 3)), ("labels", 0)

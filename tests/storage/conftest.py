@@ -58,6 +58,13 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
     return all(bits(getattr(one, name)) == bits(getattr(other, name)) for name in Checkpoint.__slots__)
 
 
+def failing(number):
+    def fail(*arguments, **named):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 @pytest.fixture
 def saved(tmp_path):
     """The file of a checkpoint."""

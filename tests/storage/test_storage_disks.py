@@ -13,13 +13,7 @@ from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from tests.says import says
-
-
-def failing(number):
-    def fail(*arguments, **named):
-        raise OSError(number, os.strerror(number))
-
-    return fail
+from tests.storage.conftest import failing
 
 
 @pytest.fixture

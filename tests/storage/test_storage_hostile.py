@@ -16,11 +16,7 @@ from tests.says import says
 
 
 def attribute(name, value, **how):
-    def change(file):
-        file.attrs.pop(name)
-        file.attrs.create(name, value, **how)
-
-    return change
+    return lambda file: (file.attrs.pop(name), file.attrs.create(name, value, **how))
 
 
 def sealed(group, name, values):
@@ -29,19 +25,12 @@ def sealed(group, name, values):
 
 
 def text(name, value):
-    def change(file):
-        del file["text"][name]
-        sealed(file["text"], name, np.frombuffer(value, "u1"))
-
-    return change
+    return lambda file: (file["text"].pop(name), sealed(file["text"], name, np.frombuffer(value, "u1")))
 
 
 def array(make_it):
-    def change(file):
-        del file["weights/fc.bias"]
-        make_it(file["weights"]).attrs["sha256"] = np.bytes_(b"0" * 64)
-
-    return change
+    digest = np.bytes_(b"0" * 64)
+    return lambda file: (file["weights"].pop("fc.bias"), make_it(file["weights"]).attrs.create("sha256", digest))
 
 
 def through_a_soft_link(file):
@@ -62,11 +51,7 @@ def committed_type(group):
 
 
 def replace_weights(make_link):
-    def change(file):
-        del file["weights"]
-        file["weights"] = make_link()
-
-    return change
+    return lambda file: (file.pop("weights"), file.__setitem__("weights", make_link()))
 
 
 def region(file):

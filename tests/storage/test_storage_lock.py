@@ -12,6 +12,7 @@ import pytest
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.storage.run_folder import lock
 from tests.says import says
+from tests.storage.conftest import failing
 
 
 def never(seconds):
@@ -95,15 +96,8 @@ def test_what_is_in_its_way_is_put_aside(tmp_path, make):
     assert sorted(os.listdir(tmp_path)) == [lock.NAME, f"superseded-{lock.NAME}"]
 
 
-def refuse(number):
-    def flock(descriptor, how):
-        raise OSError(number, os.strerror(number))
-
-    return flock
-
-
 def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkeypatch):
-    monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
     with pytest.raises(UsageError, match=in_use_by(stranger)):
         lock.take_lock(tmp_path, sleep=never)
     stranger()
@@ -113,7 +107,7 @@ def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkey
 
 
 def test_a_disk_that_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(fcntl, "flock", refuse(errno.EIO))
+    monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
     with pytest.raises(RingtrainError, match=says("--resume", ".lock", "the disk failed")):
         lock.take_lock(tmp_path)
     monkeypatch.undo()
