@@ -88,9 +88,7 @@ class PredictionFile(ABC):
 
     def write(self, rows: PredictionRows) -> None:
         """Append rows. Raises: RingtrainError"""
-        classes = None
-        if self._form.kind == PROBABILITY:
-            classes = rows.values.argmax(axis=-1).astype(np.int32)
+        classes = rows.values.argmax(axis=-1).astype(np.int32) if self._form.kind == PROBABILITY else None
         if classes is not None and classes.ndim == 1:
             self._labelled += int(np.count_nonzero(rows.labels >= 0))
             self._correct += int(np.count_nonzero((classes == rows.labels) & (rows.labels >= 0)))
