@@ -53,9 +53,7 @@ def test_statistics_and_checksum_are_of_the_training_images(tiny):
     np.testing.assert_array_equal(opened.mean_image, images.mean(0).astype(np.float32))
     values = opened.train.images.tobytes() + opened.train.labels.astype("<i4").tobytes()
     assert opened.train.checksum == hashlib.sha256(b"uint8 12 4 5 3\n" + values).hexdigest()
-
-
-def test_statistics_of_many_white_images_do_not_overflow():
+    # Many white images do not overflow.
     white = pixel_statistics(MemoryArray(np.full((70_000, 1, 1, 1), 255, np.uint8)))
     assert white.mean.tolist() == [255.0] and white.std.tolist() == [0.0] and white.mean_image.item() == 255.0
 
@@ -192,6 +190,7 @@ BAD = {
     "no width": (train("images", np.zeros((12, 4, 0, 3), "u1")), says("(12, 4, 0, 3)")),
     "int64 labels": (train("labels", np.zeros(12, "i8")), "labels " + says("int64", LABELS.types)),
     "big-endian": (train("labels", np.zeros(12, ">i4")), "labels " + says(">i4", LABELS.types)),
+    "no values": (train("labels", h5py.Empty("i4")), "train/labels has no values"),
     "labels few": (train("labels", np.zeros(11, "i4")), says("train", 12, 11)),
     "zero": (lambda f: [train(key, np.zeros(shape, "i4"))(f) for key, shape in EMPTY], says("train")),
     "test shape": (lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")), says("4x4x3", "4x5x3")),

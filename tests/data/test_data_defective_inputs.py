@@ -8,7 +8,6 @@ import re
 import tarfile
 import zipfile
 
-import h5py
 import numpy as np
 import pytest
 import source_makers
@@ -34,7 +33,7 @@ from ringtrain.report.events import record
 from ringtrain.report.records import parse_record, read_record
 from ringtrain.report.sinks import truncate_log
 from ringtrain.transport.launch_environment import ALONE, Launch, read_launch
-from tests.readers import EVENTS, PYTHON, data_sets
+from tests.readers import EVENTS, PYTHON
 from tests.says import says
 
 
@@ -155,13 +154,6 @@ def test_what_models_say_is_shown_plain(tmp_path, capsys):
 
 
 # ── data sets ─────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.fixture
-def data_set(tmp_path):
-    path = tmp_path / "a.h5"
-    path.write_bytes(data_sets()[1])
-    return path
-
-
 @pytest.mark.parametrize("read", [open_dataset, read_source])
 @pytest.mark.parametrize("damage", ["first length", "free space"])
 @pytest.mark.parametrize("classes", [3, 21_000])
@@ -176,13 +168,6 @@ def test_a_heap_of_texts_with_a_wrong_length_is_no_hang(tmp_path, classes, damag
         with pytest.raises(DataError, match=rf"a\.h5 is damaged: .* byte {heap} "):
             attempt()
     assert re.search(rf"a\.h5 is damaged: .* byte {heap} ", check_file(path)[0])
-
-
-def test_an_array_without_values_is_refused(data_set):
-    with h5py.File(data_set, "r+") as file:
-        del file["train/labels"]
-        file["train/labels"] = h5py.Empty("i4")
-    assert any("train/labels has no values; it must be [N, …]" in problem for problem in check_file(data_set))
 
 
 def test_what_decoders_raise_is_told_with_the_file():

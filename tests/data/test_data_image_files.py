@@ -38,11 +38,16 @@ def test_members_with_one_stem_are_examples(tmp_path):
     assert np.allclose(data.mean_image, whole.mean(axis=0))
 
 
-def test_labels_may_be_json_and_members_lie_in_any_order(tmp_path):
+def test_labels_may_be_json_members_lie_in_any_order_and_pax_names_are_read(tmp_path):
     members = [("b.json", b'{"label": 4, "id": "x"}'), ("a.png", IMAGE), ("b.png", IMAGE), ("a.txt", b"a rose")]
     tar(tmp_path / "one.tar", [*members, ("a.json", b'{"label": 2}')])
     data = opened(tmp_path / "one.tar")
     assert (data.train.labels.tolist(), data.classes) == ([2, 4], tuple("01234"))
+    name = f"{'long' * 60}/é.png"
+    tar(tmp_path / "a.tar", [(name, IMAGE)], format=tarfile.PAX_FORMAT)
+    data = opened(tmp_path / "a.tar")
+    assert data.classes == ("long" * 60,) and name in data.train.where(0)
+    assert (data.train.image(0) == pixels(20, 20)).all()
 
 
 def test_folders_of_members_are_classes_and_a_file_beside_the_shards_names_them(tmp_path):
@@ -202,11 +207,3 @@ def test_any_changed_byte_gives_a_data_set_or_a_clear_error(tmp_path):
             assert opened(tmp_path / "bad.tar").train.count <= 2
         except DataError as error:
             assert "bad.tar" in str(error)
-
-
-def test_pax_names_are_read(tmp_path):
-    name = f"{'long' * 60}/é.png"
-    tar(tmp_path / "a.tar", [(name, IMAGE)], format=tarfile.PAX_FORMAT)
-    data = opened(tmp_path / "a.tar")
-    assert data.classes == ("long" * 60,) and name in data.train.where(0)
-    assert (data.train.image(0) == pixels(20, 20)).all()

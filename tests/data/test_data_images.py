@@ -96,16 +96,14 @@ def test_unreadable_exif_leaves_an_image_as_it_is_and_a_pillow_that_shows_no_pix
         decode_image(encoded(IMAGE), "a.png", 3)
 
 
-def test_pixels_of_a_large_image_are_copied():
+def test_pixels_of_a_large_image_are_copied_and_those_of_a_long_one_are_resized_alone():
     image = Image.new("RGB", (3000, 2000), (1, 2, 3))  # Pillow keeps it in pieces of 16 MiB
     image.putpixel((2999, 1999), (7, 8, 9))
     seen = pixels_of(image)
     assert seen.shape == (2000, 3000, 3) and seen[0, 0].tolist() == [1, 2, 3] and seen[-1, -1].tolist() == [7, 8, 9]
     shown = cut(StoredPicture(seen), (1000, 0, 1000, 3000), 10, 30)
     assert (cut(FilePicture(encoded(image), "a", 3), (1000, 0, 1000, 3000), 10, 30) == shown).all()
-
-
-def test_what_would_take_much_memory_is_resized_channel_by_channel():
+    # What would take much memory is resized channel by channel.
     long = np.repeat(np.arange(256, dtype=np.uint8), 12_000).reshape(1, -1, 1).repeat(3, axis=2)
     resized = resize(long, 1, 256)
     assert np.abs(resized[0, :, 0].astype(int) - np.arange(256)).max() <= 1 and (resized[0] == resized[0, :, :1]).all()

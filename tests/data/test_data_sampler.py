@@ -42,9 +42,6 @@ def test_order_depends_on_seed_and_epoch_alone_and_never_changes():
     assert Sampler(10, 7, 0).order(0).tolist() == [3, 1, 9, 6, 2, 4, 7, 8, 0, 5]
     assert Sampler(10, 7, 0).order(1).tolist() == [5, 9, 1, 7, 0, 4, 3, 6, 2, 8]
     assert Sampler(40_000, 7, shuffle=False).order(3, np.empty(40_000, np.int64)).tolist() == list(range(40_000))
-
-
-def test_places_are_about_evenly_distributed():
     # Where example 0 stands, over 2000 epochs: the mean of 2000 uniform draws of 0 … 99 has deviation 0.65.
     positions = [int(np.flatnonzero(Sampler(100, 7, 9).order(epoch) == 0)[0]) for epoch in range(2000)]
     assert abs(np.mean(positions) - 49.5) < 2.6

@@ -200,15 +200,11 @@ def test_a_linked_log_is_not_read(folder, victim, read):
     assert not plots.has_iterations(folder.log)
 
 
-def test_other_folders_that_are_written_follow_no_link(folder, victim):
+def test_other_folders_that_are_written_follow_no_link_and_a_linked_lock_is_renamed(folder, victim):
     before = snapshot(victim.path.parent)
     (folder.path / "compare.png").symlink_to(victim.config)
     figures.write_picture(lambda: None, folder.path / "compare.png", files.Folder(folder.path))
     assert (folder.path / "compare.png").read_bytes() == b"a picture" and snapshot(victim.path.parent) == before
-
-
-def test_a_linked_lock_is_renamed(folder, victim):
-    before = snapshot(victim.path.parent)
     (folder.path / ".lock").symlink_to(victim.path / "file")
     RunFolder(folder.path).check_idle()
     assert snapshot(victim.path.parent) == before and (folder.path / "superseded-.lock").is_symlink()

@@ -35,18 +35,15 @@ def ended(folder, error, writes=True) -> RunOutcome | None:
 
 
 def test_errors_end_with_their_words_and_codes(tmp_path):
-    assert ended(tmp_path, DivergedError("nan")) == RunOutcome("diverged", 3, 6, 10, 4, (2,), "nan")
-    assert ended(tmp_path, everywhere(Interrupted("stopped"))).outcome == "interrupted"
-    assert ended(tmp_path, KeyboardInterrupt()).exit_code == 130
-    assert ended(tmp_path, ZeroDivisionError("by 0")) == RunOutcome(
-        "failed", 1, 6, 10, 4, (2,), "ZeroDivisionError: by 0"
-    )
-
-
-def test_an_error_of_one_rank_is_written_by_that_rank_and_one_of_all_by_the_first(tmp_path):
+    # One of all ranks is written by the first, one of a single rank by that one.
     assert ended(tmp_path, everywhere(RingtrainError("of all")), writes=False) is None
     assert ended(tmp_path, RingtrainError("of one"), writes=False).text == "of one"
     assert ended(tmp_path / "gone", RingtrainError("first")) is None  # and hides no error
+    assert ended(tmp_path, DivergedError("nan")) == RunOutcome("diverged", 3, 6, 10, 4, (2,), "nan")
+    assert ended(tmp_path, everywhere(Interrupted("stopped"))).outcome == "interrupted"
+    assert ended(tmp_path, KeyboardInterrupt()).exit_code == 130
+    failed = RunOutcome("failed", 1, 6, 10, 4, (2,), "ZeroDivisionError: by 0")
+    assert ended(tmp_path, ZeroDivisionError("by 0")) == failed
 
 
 @pytest.mark.timing

@@ -72,13 +72,19 @@ def test_a_file_in_the_way(tmp_path, file, out):
         create_run_folder(str(tmp_path / out), "mlp", NOW, resume=False)
 
 
-def test_a_folder_that_may_not_be_made_or_written(forbidden_folder):
+def test_a_folder_that_may_not_be_made_or_written(forbidden_folder, make):
     with pytest.raises(UsageError, match=says("--out", "run")):
         create_run_folder(str(forbidden_folder / "run"), "mlp", NOW, resume=False)
     with as_owner(forbidden_folder):  # so that the checkpoints folder can be put into it
         (forbidden_folder / "checkpoints").mkdir()
     with pytest.raises(UsageError, match=says("--out")):
         create_run_folder(str(forbidden_folder), "mlp", NOW, resume=False)
+    run = RunFolder(forbidden_folder)
+    with as_owner(forbidden_folder):
+        run.save(make(2), keep=1, is_best=False)
+        run.checkpoints.chmod(0o555)
+    with pytest.raises(UsageError, match=says("--out", "superseded-iteration-00000002.h5")):
+        run.supersede(1)
 
 
 def test_what_killed_writers_left_is_removed(folder):
@@ -225,13 +231,3 @@ def test_a_damaged_later_one_does_not_crowd_out_new_ones_nor_does_a_later_one_re
     for iteration in (3, 4, 5):
         folder.save(make(iteration), keep=1, is_best=False)
     assert folder.latest().checkpoint.iteration == 5
-
-
-def test_putting_aside_where_nothing_may_be_written(forbidden_folder, make):
-    run = RunFolder(forbidden_folder)
-    with as_owner(forbidden_folder):
-        run.checkpoints.mkdir()
-        run.save(make(2), keep=1, is_best=False)
-        run.checkpoints.chmod(0o555)
-    with pytest.raises(UsageError, match=says("--out", "superseded-iteration-00000002.h5")):
-        run.supersede(1)

@@ -111,22 +111,16 @@ def test_bundled_models_have_torchvisions_names_and_others_their_own(name):
 
 
 # ── matching ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_new_head_is_drawn_anew_and_what_is_not_used_is_told(saved, net):
+def test_what_fits_is_taken_and_the_rest_is_told_or_refused(saved, net, tmp_path):
     path = changed(saved[0], extra=np.zeros(3, np.float32))
     match = read_weights(path, with_classes(net, 3).graph())
     new = "fc.weight (3x64, there 5x64), fc.bias (3, there 5)"
     assert match.words() == f"6 of 8 matched; new: {new}; not used: extra"
-
-
-def test_a_missing_tensor_is_new_and_another_shape_before_the_head_is_refused(saved, net):
     match = read_weights(changed(saved[0], **{"conv.bias": None}), net.graph())
     assert match.new == ("conv.bias",) and len(match.weights) == 7
     path = changed(saved[0], **{"conv.bias": np.zeros(9, np.float32)})
     with pytest.raises(UsageError, match=says("--init", "--model", "conv.bias is 4, there 9")):
         read_weights(path, net.graph())
-
-
-def test_a_file_of_which_nothing_fits_is_refused_with_the_nearest_names(saved, net, tmp_path):
     safetensors.numpy.save_file({"encoder.conv.weight": np.zeros(2), "z": np.zeros(2)}, tmp_path / "o.safetensors")
     with pytest.raises(UsageError, match=r"such as 'conv.weight' \(nearest there: encoder.conv.weight, z\)"):
         read_weights(str(tmp_path / "o.safetensors"), net.graph())
