@@ -18,7 +18,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -115,13 +115,10 @@ class PredictionFile(ABC):
 
     def discard(self) -> None:
         """Close the file, and remove it if it is not finished."""
-        try:
+        with suppress(OSError, RuntimeError, RingtrainError):  # a full disk fails, too: the first error is reported
             self._close()
-        except (OSError, RuntimeError, RingtrainError):
-            pass  # a full disk fails on closing, too: the first error is reported
-        finally:
-            if self._path is not None:
-                self._aside.unlink(missing_ok=True)
+        if self._path is not None:
+            self._aside.unlink(missing_ok=True)
 
     @abstractmethod
     def _write(self, rows: PredictionRows, classes) -> None: ...

@@ -85,17 +85,14 @@ class RowReader:
     images are as evaluations see them. Decoding and resizing release the interpreter, so threads work side by side."""
 
     def __init__(self, split: Split, transform: Transform | None, seed: int):
-        self._split, self._transform, self._seed = split, transform, seed
+        self._split: Any = split
+        self._transform, self._seed = transform if isinstance(split, PictureSplit) else None, seed
+        self.shape = split.shape  # [H, W, C] of the rows
+        if self._transform is not None:
+            self.shape = *self._transform.size(split.shape), split.shape[2]
         threads = split.threads if isinstance(split, PictureSplit) else 1
         self._parts = PARTS * threads
         self._pool = ThreadPoolExecutor(threads, "images") if threads > 1 else None
-
-    @property
-    def shape(self) -> Shape:
-        """[H, W, C] of the rows."""
-        if self._transform is None or not isinstance(self._split, PictureSplit):
-            return self._split.shape
-        return *self._transform.size(self._split.shape), self._split.shape[2]
 
     def read(self, epoch: int, examples, images, labels) -> None:
         """Read examples of an epoch. Shapes: int64 [n], images [n, ...], labels [n, ...]"""
@@ -111,7 +108,7 @@ class RowReader:
             read.result()
 
     def _read(self, epoch: int, examples, images, labels) -> None:
-        if self._transform is None or not isinstance(self._split, PictureSplit):
+        if self._transform is None:
             self._split.read(examples, images, labels)
             return
         for row, example in enumerate(examples.tolist()):

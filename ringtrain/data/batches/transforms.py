@@ -91,10 +91,7 @@ class Transform:
 
     def size(self, shape: Shape) -> tuple[int, int]:
         """Return (height, width) of the transformed images of a split of this shape."""
-        if self.crop is not None:
-            return self.crop.height, self.crop.width
-        height, width, _ = shape
-        return height, width
+        return (shape[0], shape[1]) if self.crop is None else (self.crop.height, self.crop.width)
 
     def into(self, split: PictureSplit, example: int, seed: int, epoch: int, out: np.ndarray) -> None:
         """Write an example's image in an epoch. Shapes: out [height, width, C]"""

@@ -128,17 +128,13 @@ def _attribute_problems(file) -> Iterator[str]:
         if not hdf5.is_text(value):
             yield f"the attribute {key} is {value!r}, not a text"
     classes = _attribute(file, "classes")
-    listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and (classes.size > 0 or _has_values(file))
+    labels = _holds(file, "train", h5py.Group) and _holds(file["train"], "labels", h5py.Dataset)
+    values = labels and file["train"]["labels"].dtype.kind == "f"  # which have no classes
+    listed = isinstance(classes, np.ndarray) and classes.ndim == 1 and (classes.size > 0 or values)
     if not listed or not all(hdf5.is_text(name) for name in classes):
         yield texts.CLASSES_NO_NAMES
     if "checksum" in file.attrs:
         yield from _checksum_form_problems(file, "the file")
-
-
-def _has_values(file) -> bool:
-    """Return whether labels are values, which have no classes."""
-    is_there = _holds(file, "train", h5py.Group) and _holds(file["train"], "labels", h5py.Dataset)
-    return is_there and file["train"]["labels"].dtype.kind == "f"
 
 
 def _part_problems(file, name: str, images: dict[str, h5py.Dataset]) -> Iterator[str]:
