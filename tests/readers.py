@@ -85,7 +85,8 @@ class Reader:
             assert message.strip() and len(message) <= LONGEST, message[:300]
             assert any(name in message for name in self.names or (path.name,)), message[:300]
             assert not [c for c in message if c not in "\n\t" and unicodedata.category(c) in GARBLES], message[:300]
-        assert len(os.listdir("/proc/self/fd")) == open_before
+        # Fewer where the garbage of an earlier test has been collected meanwhile.
+        assert len(os.listdir("/proc/self/fd")) <= open_before
         assert path.read_bytes() == data
         return message
 
