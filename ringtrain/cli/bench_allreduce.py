@@ -35,7 +35,7 @@ from ringtrain.monitor.guarded_transport import GuardedTransport, bare
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
 from ringtrain.show.figures import write_picture
-from ringtrain.train.agree import agree, on_root, together
+from ringtrain.transport.agree import agree, on_root, together
 from ringtrain.transport.base import Transport
 
 SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}

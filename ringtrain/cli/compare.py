@@ -23,8 +23,8 @@ from ringtrain.show.figures import check_picture, write_picture
 from ringtrain.show.tables import json_text
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
-from ringtrain.train.agree import on_root
 from ringtrain.train.start.variants import check_variants, run_variants
+from ringtrain.transport.agree import on_root
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect as begin_anew
 

@@ -11,7 +11,7 @@ from ringtrain.bench.measure.nccl import Nccl, load_from_cupy
 from ringtrain.cli.doctor import MAKER
 from ringtrain.cli.output import echo
 from ringtrain.launch.binding import bind
-from ringtrain.train.agree import together
+from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
 from ringtrain.transport.cuda_aware.decision import YES
 from ringtrain.transport.device.cuda_ipc import CudaIpc

@@ -16,9 +16,9 @@ from ringtrain.errors import UsageError
 from ringtrain.nn.metrics import MOST_CONFUSED
 from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
 from ringtrain.show.tables import Column, csv_text, json_text, make_table, plain_lines
-from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.evaluate import Score
 from ringtrain.train.load import TrainedOnData, load, score_of
+from ringtrain.transport.agree import agree, on_root, together
 from ringtrain.transport.base import Transport
 
 

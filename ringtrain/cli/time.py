@@ -29,13 +29,13 @@ from ringtrain.nn.workspace import Workspace
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.report.screen.terminal import is_live
 from ringtrain.show.tables import json_text, plain_lines, print_whole
-from ringtrain.train.agree import agree, on_root, take_turns, together
 from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data
 from ringtrain.train.assembly.device import OpenedDevice, open_device
 from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
 from ringtrain.train.run.rank_stats import peak_bytes
 from ringtrain.train.step.slow_rank import Feed
+from ringtrain.transport.agree import agree, on_root, take_turns, together
 from ringtrain.transport.base import Transport
 
 

@@ -25,7 +25,7 @@ from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.storage import files
-from ringtrain.train.agree import on_root, together
+from ringtrain.transport.agree import on_root, together
 from ringtrain.transport.base import Transport
 
 OPS = ("sum", "max", "min")  # a mean is a sum that is divided afterwards

@@ -42,7 +42,7 @@ def in_world(action) -> int:
 
 def check_command(world: "World", command: str) -> None:
     """Raise UsageError if ranks run different commands: their next collectives would differ. Collective."""
-    from ringtrain.train.agree import agree
+    from ringtrain.transport.agree import agree
 
     if not world.joined:  # the survivors whom a replacement joins are past this
         agree(world.transport, {"command": command})
@@ -164,7 +164,7 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
     """
     launch = read_launch(os.environ)
     if launch.size > 1 and not alone:
-        from ringtrain.train.agree import together_json
+        from ringtrain.transport.agree import together_json
 
         def raise_it() -> None:
             raise error

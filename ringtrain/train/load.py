@@ -23,7 +23,6 @@ from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
-from ringtrain.train.agree import agree, keep_on_root, take_turns, together
 from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.memory_check import check_room
@@ -32,6 +31,7 @@ from ringtrain.train.checkpoints.input_facts import InputFacts, facts_of
 from ringtrain.train.checkpoints.state import common_facts, from_root, parameter_shapes
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
+from ringtrain.transport.agree import agree, keep_on_root, take_turns, together
 from ringtrain.transport.base import Transport
 from ringtrain.weights.sources import weights_for_use
 

@@ -27,12 +27,12 @@ from ringtrain.nn.base import Pass
 from ringtrain.nn.graph_checks import unknown_layer
 from ringtrain.nn.losses import check_output
 from ringtrain.nn.shapes import format_shape
-from ringtrain.train.agree import agree, keep_on_root, on_root, together
 from ringtrain.train.assembly.data import check_images, read_data
 from ringtrain.train.assembly.images import threads_of
 from ringtrain.train.evaluate import EVALUATION_BATCH, crop_of
 from ringtrain.train.load import TrainedModel, TrainedOnData, split_of
 from ringtrain.train.step.input import DeviceInput
+from ringtrain.transport.agree import agree, keep_on_root, on_root, together
 from ringtrain.transport.base import Transport
 
 GRAIN_BYTES = 32 << 20  # of the outputs of a rank at a time

@@ -7,7 +7,7 @@ from small_runs import DROPOUT_NET, everywhere, run_of
 
 from ringtrain.errors import DataError, UsageError
 from ringtrain.template import Lines
-from ringtrain.train.agree import agree, keep_on_root, on_root, take_turns, together, together_json
+from ringtrain.transport.agree import agree, keep_on_root, on_root, take_turns, together, together_json
 from tests.loopback.world import LoopbackWorld
 
 

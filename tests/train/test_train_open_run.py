@@ -9,9 +9,9 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, iterate, losses,
 
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import DeviceError, DeviceFullError
-from ringtrain.train.agree import take_turns
 from ringtrain.train.assembly.device import CudaDevices, cuda_devices, open_device
 from ringtrain.train.run.memory_trial import rehearse
+from ringtrain.transport.agree import take_turns
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport

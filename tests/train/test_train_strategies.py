@@ -18,11 +18,11 @@ from strategies import DEDICATED, MASTER, NETS, OPTIONS, STRATEGIES, by_default
 
 from ringtrain.errors import CheckpointError, Interrupted
 from ringtrain.exchange import catalogue
-from ringtrain.train.agree import take_turns
 from ringtrain.train.options import read_options
 from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping.reasons import JobEnd
 from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.agree import take_turns
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport

@@ -34,7 +34,6 @@ from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.lr import LearningRate
 from ringtrain.optim.optimizers import make_optimizer
-from ringtrain.train.agree import together
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.data import check_images, windows_of
 from ringtrain.train.assembly.images import transform_of
@@ -50,6 +49,7 @@ from ringtrain.train.step.partition import BatchPartition
 from ringtrain.train.step.passes import ModelPasses, TimedReduction
 from ringtrain.train.step.slow_rank import Feed, slowed
 from ringtrain.train.step.worker import Worker
+from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
 
 ALL_TRAINED = "none"  # of --freeze

@@ -17,8 +17,8 @@ from ringtrain.launch.doctor.cgroup import free_bytes
 from ringtrain.nn import shapes
 from ringtrain.nn.losses import make_loss
 from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, ModelSpec
-from ringtrain.train.agree import agree, together
 from ringtrain.train.assembly.images import open_image_files, viewed
+from ringtrain.transport.agree import agree, together
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 

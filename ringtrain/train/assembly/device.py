@@ -12,7 +12,7 @@ from ringtrain.launch.binding import Bound, bind, binding_table
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.precision import active_dtype
-from ringtrain.train.agree import together
+from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
 
 CPU, CUDA = "cpu", "cuda"

@@ -18,7 +18,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.nn import shapes
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.parsing import whole_number
-from ringtrain.train.agree import together
+from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
 
 MOST_PIXELS = 1 << 15  # of a side

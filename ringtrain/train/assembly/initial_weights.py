@@ -13,7 +13,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initial, initialise
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
-from ringtrain.train.agree import keep_on_root
+from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.base import Transport
 from ringtrain.weights.sources import read_weights
 

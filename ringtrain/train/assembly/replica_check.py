@@ -19,7 +19,7 @@ from ringtrain.exchange.update.owned_update import OwnedArray
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
-from ringtrain.train.agree import holders, ranks_by_value
+from ringtrain.transport.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import placed
 

@@ -4,7 +4,7 @@ from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.record import TrainConfig, options_that
 from ringtrain.errors import ConfigError, everywhere
 from ringtrain.ops.base import Ops
-from ringtrain.train.agree import holders, ranks_by_value
+from ringtrain.transport.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport
 
 

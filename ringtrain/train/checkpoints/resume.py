@@ -21,12 +21,12 @@ from ringtrain.storage import files
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint, RunFolder
-from ringtrain.train.agree import keep_on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import best_by_of, length_of
 from ringtrain.train.assembly.reproducible import numerics_of
 from ringtrain.train.checkpoints.state import SUMS, common_facts, parameter_shapes
 from ringtrain.train.options import AUTO, RunOptions, checkpoint_in
+from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.base import Transport
 
 FORMER_RUN = "the run that goes on"

@@ -8,10 +8,10 @@ import numpy as np
 
 from ringtrain.config.record import TrainConfig
 from ringtrain.nn.graph import Graph
-from ringtrain.train.agree import take_turns
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.batch_norm import grain_of
 from ringtrain.train.run.memory_trial import rehearse
+from ringtrain.transport.agree import take_turns
 
 NEVER = ENDLESS = 1 << 40  # iterations between averages; of a run
 LEAST_RATE = 1e-20  # of learning: so weights stay, and their loss finite

@@ -9,11 +9,11 @@ from ringtrain.report.end_events import Ended
 from ringtrain.report.screen import words
 from ringtrain.report.screen.terminal import terminal
 from ringtrain.storage.run_folder import outcome
-from ringtrain.train.agree import on_root
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import length_of
 from ringtrain.train.checkpoints.early_stop import EARLY_STOP, is_stale
 from ringtrain.train.checkpoints.resume import Origin
+from ringtrain.transport.agree import on_root
 
 
 def report_finished(run: Assembly, origin: Origin, after_death: bool) -> bool:

@@ -17,7 +17,6 @@ from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.report.events import PredictedSpeed
 from ringtrain.report.tensorboard import check_tensorboard
-from ringtrain.train.agree import agree, on_root, together
 from ringtrain.train.assembly import reproducible
 from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data
@@ -30,6 +29,7 @@ from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end
 from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.agree import agree, on_root, together
 from ringtrain.transport.base import Transport
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
-from ringtrain.train.agree import keep_on_root
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, restart_origin
 from ringtrain.train.checkpoints.state import common_facts
@@ -22,6 +21,7 @@ from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState
 from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.fault_tolerance import KILLED_S
 from ringtrain.transport.world import World, remove_segments
 

@@ -1,7 +1,7 @@
 """Trains from flags to a finished run, on every rank.
 
 Rank 0 alone reads checkpoints, writes the run folder and prints. All ranks together find the errors of options and
-files before the first iteration (:mod:`ringtrain.train.agree`).
+files before the first iteration (:mod:`ringtrain.transport.agree`).
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,6 @@ from ringtrain.report.screen.terminal import Terminal
 from ringtrain.report.sinks import Sink, SinkGroup
 from ringtrain.report.trace import path_of, write_trace
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train.agree import on_root, take_turns, together
 from ringtrain.train.assembly.assemble import Assembly, broadcast_array
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
@@ -36,6 +35,7 @@ from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.stopping.reasons import check_stop
 from ringtrain.train.stopping.signals import StopFlag, watching
 from ringtrain.transport.activity import tell_none
+from ringtrain.transport.agree import on_root, take_turns, together
 from ringtrain.transport.base import Transport
 
 

@@ -16,13 +16,13 @@ from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.template import Lines
-from ringtrain.train.agree import together
 from ringtrain.train.assembly.data import open_data
 from ringtrain.train.options import read_options
 from ringtrain.train.start.open_run import open_run
 from ringtrain.train.start.recovery_state import RecoveryState
 from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import remove_segments
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from ringtrain.config.record import RunConfig
 from ringtrain.errors import Interrupted, everywhere
 from ringtrain.launch.slurm.job_end import Ask, ask_squeue, job_end
-from ringtrain.train.agree import on_root
 from ringtrain.train.stopping.signals import StopFlag
+from ringtrain.transport.agree import on_root
 from ringtrain.transport.base import Transport
 
 BEFORE_S = 120.0
