@@ -75,7 +75,7 @@ ORDER = {
     "plots scaling page",
     "runs": "search summary conditions table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file tables plots",
-    "show": "tables html figures",
+    "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
     "torch": "tensors call_order work store shared_buckets monitored_barrier backend mixed buckets world "
     "replacements stopping __main__",
@@ -301,7 +301,7 @@ def test_what_commands_say_goes_through_one_place():
     """There text of others is escaped. What rich prints is of cells, which are escaped one by one."""
     said = re.compile(r"\bclick\.s?echo\(|(?<![.\w])print\(")
     others = {str(path.relative_to(PACKAGE)) for path in FILES if said.search(path.read_text())}
-    assert others == {"cli/output.py", "ops/cuda/wgmma_trial.py", "torch/__main__.py", "transport/cuda_probe.py"}
+    assert others == {"show/output.py", "ops/cuda/wgmma_trial.py", "torch/__main__.py", "transport/cuda_probe.py"}
 
 
 # Lines and statements of Python that a room may have. Whoever takes over has to hold it all: a room that outgrows its
@@ -310,8 +310,8 @@ BUDGETS: dict[str, tuple[int, int]] = {
     ".": (925, 575),
     "allreduce": (900, 525),
     "api": (2_500, 1_650),
-    "bench": (3_700, 2_250),
-    "cli": (3_650, 2_175),
+    "bench": (3_850, 2_400),
+    "cli": (3_025, 1_800),
     "collectives": (4_450, 2_525),
     "config": (800, 350),
     "data": (6_375, 4_100),
@@ -324,7 +324,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "plan": (1_075, 675),
     "report": (3_900, 2_300),
     "runs": (500, 325),
-    "show": (500, 325),
+    "show": (625, 400),
     "storage": (1_400, 875),
     "torch": (1_750, 1_175),
     "train": (7_475, 5_000),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from ringtrain.bench.model.calibration import BETWEEN
+from ringtrain.bench.measure.links import BETWEEN
 from ringtrain.errors import UsageError
 from ringtrain.records import LIMITS, SOME, Count, Positive, Rules, Unfit, load, read
 from tests.readers import READERS

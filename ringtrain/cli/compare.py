@@ -8,9 +8,6 @@ from pathlib import Path
 import click
 
 from ringtrain import __version__
-from ringtrain.cli import texts
-from ringtrain.cli.output import echo
-from ringtrain.cli.results import OutputPaths, show_tables
 from ringtrain.cli.variants import folders_of, seeded, variants_of
 from ringtrain.cli.world import in_world
 from ringtrain.errors import Interrupted, RingtrainError, UsageError
@@ -20,6 +17,8 @@ from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows, 
 from ringtrain.report.comparison.plot import comparison_figure, variants_figure
 from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
 from ringtrain.show.figures import check_picture, write_picture
+from ringtrain.show.output import complain, echo, echo_notes
+from ringtrain.show.results import PICTURE, OutputPaths, show_tables
 from ringtrain.show.tables import json_text
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
@@ -160,7 +159,7 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     try:
         Folder(path.parent).write(path, _json(*_figures(_read(ran), variant_of)).encode())
     except RingtrainError as error:
-        echo(texts.FROM(text=error), err=True)
+        complain(error)
 
 
 # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,8 +188,7 @@ def _tell(
         show_tables(table.VARIANT_NAME, table.VARIANT_GROUPS, variants)
     else:
         show_tables(table.NAME, table.GROUPS, rows)
-    for note in notes:
-        echo(texts.NOTE(note=note))
+    echo_notes(notes)
     paths.write(lambda: _json(rows, variants, notes), lambda: table.csv_text(rows, variants))
     if paths.plot_path or picture:
         _draw(runs, rows, variants, paths.plot_path, picture)
@@ -213,7 +211,7 @@ def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | N
             raise
         echo(f"note: no picture: {error}")
     else:
-        echo(texts.PICTURE(path=path))
+        echo(PICTURE(path=path))
 
 
 def _json(rows: list[dict], variants: list[dict], notes: list[str]) -> str:

@@ -8,9 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from ringtrain.cli import texts
 from ringtrain.cli.hints import CommandGroup
-from ringtrain.cli.output import echo
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.check import check_file, class_rows, dataset_rows, split_rows, unsummed_arrays
 from ringtrain.data.file.contents import VERIFY_BYTES
@@ -20,6 +18,7 @@ from ringtrain.data.image_files import open as images
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.errors import DataError
 from ringtrain.parsing import whole_number
+from ringtrain.show.output import echo, echo_notes
 from ringtrain.show.tables import boxed_table, cell
 from ringtrain.template import joined
 
@@ -68,8 +67,7 @@ def make(source, out, **options):
     """
     with _progress() as progress:
         content = make_dataset(source, out, progress=progress, **options)
-    for note in content.notes:
-        echo(texts.NOTE(note=note))
+    echo_notes(content.notes)
     parts = ", ".join(f"{part.count:,} {name}" for name, part in content.parts())
     echo(f"{out}: {content.name}, {parts} examples in {len(content.classes)} classes")
 
@@ -84,8 +82,7 @@ def info(file):
             opened = images.open_images(file, View(SEEN), 3)
         else:
             opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES)
-    for note in opened.notes:
-        echo(texts.NOTE(note=note))
+    echo_notes(opened.notes)
     console = Console()
     for what, value in dataset_rows(opened):
         console.print(Text.assemble((f"{what:8} ", "bold"), cell(value)), soft_wrap=True)
@@ -111,11 +108,10 @@ def check(file):
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise DataError(joined([f"{file} has {count}:", *(f"  - {problem}" for problem in problems)]))
     echo(f"{file} is good")
-    for note in notes:
-        echo(texts.NOTE(note=note))
+    echo_notes(notes)
     for array in () if of_images else unsummed_arrays(file):
         why = "values that changed would not be seen; `ringtrain data make` writes a file that has one"
-        echo(texts.NOTE(note=f"{array} holds no checksum: {why}"))
+        echo_notes([f"{array} holds no checksum: {why}"])
 
 
 def _table(titles, rows):

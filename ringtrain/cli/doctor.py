@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ringtrain.cli.output import echo, echo_file
+from ringtrain.show.output import echo, echo_file
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport

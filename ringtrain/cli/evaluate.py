@@ -9,12 +9,12 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import explicit_flags, plugin_option
-from ringtrain.cli.output import echo, echo_file
-from ringtrain.cli.results import write_text
-from ringtrain.cli.world import in_world, tell_notes, tell_skipped
+from ringtrain.cli.world import in_world, tell_skipped
 from ringtrain.errors import UsageError
 from ringtrain.nn.metrics import MOST_CONFUSED
 from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
+from ringtrain.show.output import echo, echo_file, echo_notes
+from ringtrain.show.results import write_text
 from ringtrain.show.tables import Column, csv_text, json_text, make_table, plain_lines
 from ringtrain.train.evaluate import Score
 from ringtrain.train.load import TrainedOnData, load, score_of
@@ -52,7 +52,7 @@ def evaluate(target, split, best, raw, per_class, confusion, output, force, as_j
 
         def report() -> None:
             tell_skipped(trained.skipped)
-            tell_notes(trained.data.notes)
+            echo_notes(trained.data.notes, err=True)
             _report(trained, split, score, per_class, confusion, output, as_json)
 
         on_root(transport, report)
@@ -110,10 +110,10 @@ def _report(
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def _words(trained: TrainedOnData, split: str, score: Score) -> list[str]:
-    figures = [] if score.accuracy is None else [("accuracy", texts.PERCENT(percent=100 * score.accuracy))]
+    figures = [] if score.accuracy is None else [("accuracy", f"{100 * score.accuracy:.2f} %")]
     for name, value in score.metrics.items():
         if name in FRACTIONS and value is not None:
-            figures.append((metric_name(name), texts.PERCENT(percent=100 * value)))
+            figures.append((metric_name(name), f"{100 * value:.2f} %"))
         else:
             figures.append((metric_name(name), metric_value(name, value)))
     examples = trained.split.count

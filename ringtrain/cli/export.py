@@ -6,8 +6,8 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import echo
 from ringtrain.cli.world import tell_skipped
+from ringtrain.show.output import echo
 from ringtrain.weights import export as weights_export
 
 

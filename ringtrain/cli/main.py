@@ -11,10 +11,10 @@ import click
 from ringtrain import __version__
 from ringtrain.cli import texts
 from ringtrain.cli.hints import in_words
-from ringtrain.cli.output import echo
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, naming_paths, nearest
 from ringtrain.parsing import UNSET
+from ringtrain.show.output import echo
 from ringtrain.transport.launch_environment import read_launch
 
 COMMANDS = {
@@ -109,8 +109,8 @@ def _check_given(arguments: list[str]) -> None:
         if flag in MAY_BE_EMPTY or (index and arguments[index - 1] in MAY_BE_EMPTY):
             continue
         if flag.startswith("--") and equals and not value:
-            raise UsageError(texts.EMPTY(argument=flag, why=UNSET))
+            raise UsageError(f"{flag} is empty: {UNSET}")
         if not argument:
             before = arguments[index - 1] if index else ""
             named = before if before.startswith("-") and before != "--" else f"argument {index + 1}"
-            raise UsageError(texts.EMPTY(argument=named, why=UNSET))
+            raise UsageError(f"{named} is empty: {UNSET}")

@@ -7,12 +7,12 @@ from rich.console import Console
 
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import echo
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.errors import UsageError, plain
 from ringtrain.nn import spec
 from ringtrain.nn.describe import total
 from ringtrain.nn.head import with_classes
+from ringtrain.show.output import echo
 from ringtrain.show.tables import boxed_table
 from ringtrain.storage import files
 

@@ -2,7 +2,7 @@
 
 import click
 
-from ringtrain.cli.output import echo
+from ringtrain.show.output import echo
 from ringtrain.storage.run_folder.outcome import KILLED, read_outcome
 
 

@@ -5,10 +5,7 @@ import io
 import os
 import sys
 
-import click
-
 from ringtrain.errors import OutputClosed, OutputError
-from ringtrain.template import joined
 
 
 class Output(io.FileIO):
@@ -42,13 +39,3 @@ def prepare_streams() -> None:
     )
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")
-
-
-def echo(*lines: str, err: bool = False, nl: bool = True) -> None:
-    """Print lines for people. All that commands say goes through here, whatever text of others it holds."""
-    click.echo(joined(lines), err=err, nl=nl)
-
-
-def echo_file(text: str) -> None:
-    """Print what else goes to a file: JSON, CSV, a script. It is plain already, for its reader's sake."""
-    click.echo(text, nl=not text.endswith("\n"))

@@ -4,10 +4,7 @@ from functools import partial
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers
-from ringtrain.cli.output import echo
-from ringtrain.cli.results import OutputPaths, write_text
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError, nearest
 from ringtrain.plan.exchange_times import ExchangeTimes
@@ -16,7 +13,8 @@ from ringtrain.plan.plots import plan_figure
 from ringtrain.plan.prediction import PlanSettings, predict
 from ringtrain.plan.strategies import STRATEGIES
 from ringtrain.plan.tables import json_text, plan_lines
-from ringtrain.show.figures import write_picture
+from ringtrain.show.output import echo
+from ringtrain.show.results import OutputPaths
 
 DEFAULTS = ExchangeConfig()
 
@@ -70,14 +68,12 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     Says which strategy is the fastest, and from where on more ranks stop paying. docs/plan.md has the model, and its
     errors.
     """
-    OutputPaths(json_path, plot_path=output).check()
+    paths = OutputPaths(json_path, plot_path=output)
+    paths.check()
     layer_times, settings, rows = _planned(model, layers, fabric, **asked)
     echo(*plan_lines(layer_times, settings, rows, price))
-    if json_path:
-        write_text(json_path, json_text(layer_times, settings, rows))
-    if output:
-        write_picture(partial(plan_figure, layer_times.model, settings, rows), output)
-        echo(texts.PICTURE(path=output))
+    paths.write(lambda: json_text(layer_times, settings, rows))
+    paths.draw(partial(plan_figure, layer_times.model, settings, rows))
 
 
 def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **options):

@@ -6,9 +6,9 @@ import click
 
 from ringtrain.cli import texts
 from ringtrain.cli.options import explicit_flags, plugin_option
-from ringtrain.cli.output import echo
-from ringtrain.cli.world import in_world, tell_notes, tell_skipped
+from ringtrain.cli.world import in_world, tell_skipped
 from ringtrain.errors import UsageError
+from ringtrain.show.output import complain, echo, echo_notes
 from ringtrain.train.load import load, load_model
 from ringtrain.train.predict import of_data, of_inputs, write_predictions
 from ringtrain.transport.base import Transport
@@ -58,7 +58,7 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **options)
         predicted = write_predictions(transport, trained, sources, out, layer, force, top, named=bool(inputs))
         if transport.rank == 0:
             tell_skipped(trained.skipped)
-            tell_notes(note for source in sources for note in source.notes)
+            echo_notes((note for source in sources for note in source.notes), err=True)
             _tell(out, predicted, texts.AVERAGED if trained.averaged else "")
         return 1 if predicted.bad else 0
 
@@ -76,4 +76,4 @@ def _tell(out: Path, predicted, averaged: str) -> None:
             f"{predicted.bad:,} of {predicted.examples:,} could not be read and have an error in place of a "
             f"prediction: {predicted.first}"
         )
-        echo(texts.FROM(text=message), err=True)
+        complain(message)

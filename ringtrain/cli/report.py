@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli.output import echo
 from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import run_names
 from ringtrain.report.comparison.plot import comparison_figure
@@ -16,6 +15,7 @@ from ringtrain.report.page.document import report_page
 from ringtrain.report.page.inputs import read_reported
 from ringtrain.report.plots import curves_figure
 from ringtrain.show.figures import drawn, need_matplotlib
+from ringtrain.show.output import echo
 from ringtrain.storage import files
 
 PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli import texts
-from ringtrain.cli.output import echo, echo_file
-from ringtrain.cli.results import OutputPaths, show_tables, write_text
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 from ringtrain.report.comparison.logs import read_iterations
 from ringtrain.runs.conditions import parse_condition, sort_runs
 from ringtrain.runs.summary import list_runs
 from ringtrain.runs.table import NAME, csv_text, iterations_text, json_text, run_columns
+from ringtrain.show.output import echo, echo_file, echo_notes
+from ringtrain.show.results import OutputPaths, show_tables, write_text
 
 STANDARD_OUTPUT = "-"
 
@@ -69,8 +68,7 @@ def _tell(runs: list, notes: list[str], json_path: str | None, csv_path: str | N
     on_screen = STANDARD_OUTPUT in (json_path, csv_path)
     if not on_screen:
         show_tables(NAME, *run_columns(runs))
-    for note in notes:
-        echo(texts.NOTE(note=note), err=on_screen)
+    echo_notes(notes, err=on_screen)
     if json_path is not None:
         _write(json_path, json_text(runs, notes))
     if csv_path is not None:

@@ -15,10 +15,7 @@ import click
 
 from ringtrain import __version__
 from ringtrain.child import child_command
-from ringtrain.cli import texts
 from ringtrain.cli.options import Numbers, explicit_flags
-from ringtrain.cli.output import echo
-from ringtrain.cli.results import OutputPaths
 from ringtrain.cli.train import train
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import Interrupted, UsageError
@@ -28,7 +25,8 @@ from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.scaling.figures import beside_predictions, sample_of, scaling_rows
 from ringtrain.report.scaling.plot import scaling_figure
 from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
-from ringtrain.show.figures import write_picture
+from ringtrain.show.output import complain, echo, echo_notes
+from ringtrain.show.results import OutputPaths
 from ringtrain.show.tables import json_text, print_whole
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
@@ -100,7 +98,7 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **file
             for run in planned:
                 if run.name not in failed:
                     where = folder / f"{run.name}-round-{number}"
-                    echo(f"round {number} of {rounds}  {run.name:<14} batch {run.batch:<8} ", nl=False)
+                    echo(f"round {number} of {rounds}  {run.name:<14} batch {run.batch:<8} ", end="")
                     _take(run, number, start(run.ranks), flags, where, runs, failed)
                     Folder(folder).write("scale.json", _json(words, runs, failed, rows_of).encode())
     return _tell(words, runs, failed, paths, rows_of)
@@ -186,7 +184,7 @@ def _take(
         ended = f"{run.name} ended with status {status} and is not tried again; all it said is in {output}:"
         failed[run.name] = joined([ended, _other_ranks(sample) if sample else Lines(_last_words(output))])
         echo("no figure")
-        echo(texts.FROM(text=failed[run.name]), err=True)
+        complain(failed[run.name])
         return
     facts = {name: log.start.get(name) for name in ("version", "model", "data", "device", "hosts", "mpi", "date")}
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
@@ -231,12 +229,10 @@ def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], path
     if rows:
         echo()
         print_whole(scaling_table(rows))
-        for note in (interval_note(rows), *notes):
-            echo(texts.NOTE(note=note))
+        echo_notes([interval_note(rows), *notes])
     paths.write(lambda: _json(words, runs, failed, rows_of), lambda: csv_text(rows))
-    if paths.plot_path is not None and rows:
-        write_picture(partial(scaling_figure, rows, runs), paths.plot_path)
-        echo(texts.PICTURE(path=paths.plot_path))
+    if rows:
+        paths.draw(partial(scaling_figure, rows, runs))
     return 1 if failed else 0
 
 

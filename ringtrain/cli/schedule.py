@@ -5,7 +5,6 @@ from rich.text import Text
 
 from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import Numbers, plugin_option
-from ringtrain.cli.output import echo
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.algorithms.canonical import canonical
 from ringtrain.collectives.algorithms.pipelined import pipelined
@@ -21,6 +20,7 @@ from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import ALL_REDUCE
 from ringtrain.collectives.topology import even, requested
 from ringtrain.errors import UsageError
+from ringtrain.show.output import echo
 from ringtrain.show.tables import boxed_table, print_whole
 
 CANONICAL, SHARDS = "canonical", 8

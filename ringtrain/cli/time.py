@@ -14,8 +14,6 @@ from ringtrain.bench.layers.layers import ITERATION, Rig, keys_of, measure_layer
 from ringtrain.bench.layers.peaks import measure_peaks
 from ringtrain.bench.measure.timing import START
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.output import echo
-from ringtrain.cli.results import OutputPaths, write_text
 from ringtrain.cli.world import in_world
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.data.batches.batches import Batches
@@ -28,6 +26,8 @@ from ringtrain.nn.losses import make_loss
 from ringtrain.nn.workspace import Workspace
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.report.screen.terminal import is_live
+from ringtrain.show.output import echo
+from ringtrain.show.results import OutputPaths, write_text
 from ringtrain.show.tables import json_text, plain_lines, print_whole
 from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data

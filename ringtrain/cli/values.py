@@ -1,10 +1,13 @@
-"""Parsers of the values of measuring flags: sizes, shares, figures of a rank."""
+"""Flags of measuring commands, made from the fields of their options; parsers of sizes, shares, figures of a rank."""
 
 import re
+from dataclasses import Field, fields
+from typing import Any
 
 import click
 
 from ringtrain.bench.sweep.sizes import parse_bytes
+from ringtrain.config.option import as_flag, kind_of
 from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
 
@@ -57,3 +60,37 @@ class OfRank(click.ParamType):
             message = f"{value!r} is not a rank and its {self._what}, {bounds}: write it as {self._example}"
             self.fail(message, param, ctx)
         return rank, float(match[2])
+
+
+KINDS: dict[str, click.ParamType] = {
+    "bytes": Size(),
+    "bytes,...": Sizes(),
+    "share": Fraction(),
+    "path": click.Path(),
+    "rank:seconds": OfRank("delay in seconds", 0, 60, "1:0.01"),
+}
+
+
+def flags_of(record: type):
+    """Return a decorator of a command: a flag for each field of a record, by :func:`ringtrain.config.option.flag`."""
+
+    def decorate(command):
+        for spec in reversed(fields(record)):
+            command = _option(spec, **spec.metadata)(command)
+        return command
+
+    return decorate
+
+
+def _option(spec: Field, help: str, name, short, kind, low, choices, metavar):
+    names = [f"-{short}"] * bool(short) + [as_flag(name or spec.name), spec.name]
+    scalar = kind_of(spec)
+    if scalar is bool:
+        return click.option(*names, is_flag=True, help=help)
+    shape: Any = KINDS[kind] if kind else scalar
+    if choices:
+        shape = click.Choice(choices)
+    elif low is not None:
+        shape = click.IntRange(low) if scalar is int else click.FloatRange(low)
+    shown = spec.default is not None
+    return click.option(*names, type=shape, default=spec.default, show_default=shown, metavar=metavar, help=help)

@@ -3,16 +3,15 @@
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ringtrain.cli import texts
-from ringtrain.cli.output import echo
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages, naming_paths
 from ringtrain.plugin import blamed
-from ringtrain.template import Lines, joined
+from ringtrain.show.output import COMPLAINT, echo
+from ringtrain.template import Lines, Template, joined
 from ringtrain.transport.activity import DEADLINE_S, Activity, no_words
 from ringtrain.transport.fault_tolerance import end_job
 from ringtrain.transport.launch_environment import read_launch
@@ -21,6 +20,9 @@ from ringtrain.transport.mpi.deaths_before_init import roll_of
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
     from ringtrain.transport.world import World
+
+
+FROM_RANK = Template("ringtrain: rank {rank}: {text}")
 
 
 @dataclass(slots=True)
@@ -93,23 +95,22 @@ def _errors_printed(session: WorldSession) -> Iterator[None]:
     except RingtrainError as error:
         session.code = error.exit_code
         if not error.everywhere and world.transport.size > 1:
-            _tell_error(error, texts.FROM_RANK(rank=world.transport.rank, text=error))
+            _tell(error, world.transport.rank)
             world.transport.abort(session.code)
         elif world.transport.rank == 0:
-            _tell_error(error, texts.FROM(text=error))
+            _tell(error)
     except KeyboardInterrupt:
         session.code = 130
         world.transport.abort(session.code)
     except BaseException as error:
         plugin_error = blamed(error)
         if plugin_error is None:
-            _tell(joined([f"ringtrain: rank {world.transport.rank} failed:", Lines(traceback.format_exc())]))
+            lines = joined([f"ringtrain: rank {world.transport.rank} failed:", Lines(traceback.format_exc())])
+            echo(lines, err=True)
             world.transport.abort(1)
             raise
         session.code, several = plugin_error.exit_code, world.transport.size > 1
-        _tell(
-            texts.FROM_RANK(rank=world.transport.rank, text=plugin_error) if several else texts.FROM(text=plugin_error)
-        )
+        _tell(plugin_error, world.transport.rank if several else None)
         if several:
             world.transport.abort(session.code)
 
@@ -122,7 +123,7 @@ def _barrier(transport: "Transport") -> bool:
     except RankLostError:
         return True
     except RingtrainError as error:
-        _tell(texts.FROM_RANK(rank=transport.rank, text=error))
+        _tell(error, transport.rank)
         transport.abort(error.exit_code)
     return False
 
@@ -135,7 +136,7 @@ class Ender:
         self.world: World | None = None
 
     def end(self, error: RingtrainError) -> None:
-        os.write(2, f"{texts.FROM_RANK(rank=self.rank, text=error)}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{FROM_RANK(rank=self.rank, text=error)}\n".encode(errors="backslashreplace"))
         self._activity.before_end(error)
         if self.world is None and isinstance(error, RankLostError):
             end_job()  # if this rank ended alone, the others would wait for it
@@ -174,28 +175,17 @@ def end_with(error: RingtrainError, alone: bool = False) -> int:
         except RingtrainError:
             pass  # the world cannot be joined, and the error says so
     if alone or launch.rank == 0:
-        rank = launch.rank
-        _tell_error(error, texts.FROM_RANK(rank=rank, text=error) if rank else texts.FROM(text=error))
+        _tell(error, launch.rank or None)
     return error.exit_code
 
 
 def tell_skipped(skipped) -> None:
     """Print a note for each checkpoint that was passed over for an older one."""
     for text in skipped:
-        _tell(f"ringtrain: passed over: {text}")
+        echo(f"ringtrain: passed over: {text}", err=True)
 
 
-def tell_notes(notes: Iterable[str]) -> None:
-    """Print notes, on standard error: results may be on standard output."""
-    for note in notes:
-        _tell(texts.NOTE(note=note))
-
-
-def _tell_error(error: RingtrainError, message: str) -> None:
+def _tell(error: RingtrainError, rank: int | None = None) -> None:
+    """Print an error. ``rank``: the one that has it, among several; None: all have it"""
     if not isinstance(error, OutputClosed):
-        _tell(message)
-
-
-def _tell(message: str) -> None:
-    echo(message, err=True)
-    sys.stderr.flush()
+        echo(COMPLAINT(text=error) if rank is None else FROM_RANK(rank=rank, text=error), err=True)

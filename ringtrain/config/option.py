@@ -40,6 +40,16 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def flag(help, default=None, *, name=None, short=None, kind=None, low=None, choices=None, metavar=None):
+    """Return a field of the options of a command, with the properties of its flag: help text and accepted values.
+
+    name: of the flag, in place of the field's
+    kind: the form of its text, if the annotation does not say it (``KINDS`` of :mod:`ringtrain.cli.values`)
+    """
+    metadata = {name: value for name, value in locals().items() if name != "default"}
+    return field(default=default, metadata=metadata)
+
+
 def as_flag(name: str) -> str:
     """Return the flag of an option."""
     return f"--{name.replace('_', '-')}"

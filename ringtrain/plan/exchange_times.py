@@ -11,8 +11,8 @@ from typing import Annotated
 
 import numpy as np
 
+from ringtrain.bench.measure.links import BETWEEN
 from ringtrain.bench.measure.rows import OK
-from ringtrain.bench.model.calibration import BETWEEN
 from ringtrain.bench.model.fit import FittedModel
 from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
 from ringtrain.bench.sweep.files import LARGEST_BYTES, SWEEP, SweepRow

@@ -47,6 +47,20 @@ def write(path: Path, content) -> None:
         Folder(path.parent).write(path, view)
 
 
+def check_writable(path) -> None:
+    """Check, before hours of work, that a file can be written. Raises UsageError."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {folder}")
+    existed = Path(path).exists()
+    try:
+        open(path, "a").close()
+        if not existed:  # the work makes it
+            Path(path).unlink()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
 def open_regular(path, flags: int, dir_fd: int | None = None) -> int:
     """Open a regular file and return its descriptor; a pipe would wait for ever, and a device never ends. An ``opener``
     of :func:`open`. Raises OSError."""

@@ -46,7 +46,7 @@ from page import command_line, commit
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.tuning_file import find_tuning
-from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, tables
 from ringtrain.bench.sweep.plots import sweep_figure
@@ -57,6 +57,7 @@ from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.show.figures import check_picture, write_picture
+from ringtrain.storage.files import check_writable
 
 TORCH = "torch==2.13.0"
 DEFAULT = ",".join((NATIVE, AUTO, PREPARED, COMMUNICATOR))
@@ -79,7 +80,7 @@ def measure_here(transport, asked: Sweep, path: Path) -> None:
         table = find_tuning(transport, None).table  # the Communicator's, too
         asked = replace(asked, baselines=baselines, memories={**asked.memories, **MEMORIES}, tuning=table)
         with transport.activity.during("a sweep"):
-            result = sweep(transport, asked, watcher(transport.rank), HostBuffers(transport, memories))
+            result = sweep(transport, asked, watcher(transport.rank), Buffers(transport, memories))
         if transport.rank == 0:
             files.write_json(path, result.header | versions, result.rows)
 
@@ -243,7 +244,7 @@ def pictures_of(options) -> dict[int, Path]:
     for each in (options.out, folder):
         each.mkdir(parents=True, exist_ok=True)
     for picture in pictures.values():
-        files.check_writable(picture)
+        check_writable(picture)
         check_picture(picture)
     return pictures
 

@@ -45,7 +45,7 @@ def by_preparing(communicator):
 
 
 def memory_of(communicator):
-    """Return an allocation of bytes for :class:`ringtrain.bench.measure.buffers.HostBuffers`."""
+    """Return an allocation of bytes for :class:`ringtrain.bench.measure.buffers.Buffers`."""
     return lambda nbytes: communicator.empty(-(-nbytes // 8), "float64").view(np.uint8)[:nbytes]
 
 

@@ -1,13 +1,10 @@
 import pytest
 
-from ringtrain.bench.measure import round_trips
-from ringtrain.bench.model import calibration
+from ringtrain.bench.measure import links
 
 
 @pytest.fixture
 def short_streams(monkeypatch):
     """Threads of one process have no link whose speed would have to be found out."""
-    monkeypatch.setattr(round_trips, "STREAM_S", 0.002)
-    monkeypatch.setattr(round_trips, "ALONE_PIECES", 2)
-    monkeypatch.setattr(calibration, "BESIDE_S", 0.002)
-    monkeypatch.setattr(calibration, "ADDITIONS", 1)
+    for name, value in {"STREAM_S": 0.002, "ALONE_PIECES": 2, "BESIDE_S": 0.002, "ADDITIONS": 1}.items():
+        monkeypatch.setattr(links, name, value)

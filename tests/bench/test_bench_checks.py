@@ -5,7 +5,7 @@ import pytest
 
 from ringtrain.allreduce.dtypes import OPS, TYPES
 from ringtrain.bench.measure import checks
-from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
 from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial, prepare
 from ringtrain.errors import RingtrainError
@@ -83,13 +83,13 @@ def test_partial_sums_of_exact_inputs_are_exact_in_bfloat16_too():
 
 
 def job_of(transport, count=500, name="float32", op="sum"):
-    return MeasuredAllReduce(HostBuffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
+    return MeasuredAllReduce(Buffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
 
 
 def test_judge_finds_a_ring_right_and_its_bits_the_same():
     def body(transport):
         job = job_of(transport)
-        return judge(job, prepare(job, "ring", 0, 1 << 18), prepare(job, "ring", 1, 64), seed=3)
+        return judge(prepare(job, "ring", 0, 1 << 18), prepare(job, "ring", 1, 64), seed=3)
 
     verdict, *others = LoopbackWorld(3).run(body)
     assert all(other == verdict for other in others)
@@ -107,7 +107,7 @@ def broken(job, spoiled):
             spoil(job.target, element)
         runs.append(None)
 
-    return PreparedTrial("broken", "messages", run, 0)
+    return PreparedTrial(job, "broken", "messages", run, 0)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_judge_says_what_is_not_the_same(spoiled, wrong, on_ranks, over_repeats,
     def body(transport):
         job = job_of(transport)
         trial = broken(job, lambda run: spoiled(transport.rank, run))
-        return judge(job, trial, trial, seed=0)
+        return judge(trial, trial, seed=0)
 
     verdict = LoopbackWorld(2).run(body)[0]
     assert verdict.wrong == wrong
@@ -134,8 +134,8 @@ def test_judge_says_what_is_not_the_same(spoiled, wrong, on_ranks, over_repeats,
 def test_the_self_test_passes_for_a_right_one_and_stops_where_the_check_is_blind(monkeypatch):
     def body(transport):
         job = job_of(transport)
-        assert self_test(job, prepare(job, "star", 0, 1 << 18), seed=11)
-        assert not self_test(job, broken(job, lambda run: [3]), seed=11)
+        assert self_test(prepare(job, "star", 0, 1 << 18), seed=11)
+        assert not self_test(broken(job, lambda run: [3]), seed=11)
 
     LoopbackWorld(2).run(body)
     monkeypatch.setattr(checks, "_wrong", lambda *_: 0)

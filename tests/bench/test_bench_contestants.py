@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from tests.loopback.world import LoopbackWorld
@@ -34,7 +34,7 @@ def swept(contestants, **asked):
             by = {"communicator": contestants.by_communicator, "prepared": contestants.by_preparing}
             baselines = {name: make(communicator) for name, make in by.items()}
             how = {"memories": contestants.MEMORIES, "baselines": baselines, "protocol": Protocol(repeats=3, warm_up=1)}
-            buffers = HostBuffers(transport, {"prepared": contestants.memory_of(communicator)})
+            buffers = Buffers(transport, {"prepared": contestants.memory_of(communicator)})
             return sweep(transport, Sweep(SIZES, tuple(by), **how, **asked), buffers=buffers).rows
 
     return LoopbackWorld(2).run(body)[0]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
-from ringtrain.bench.measure import rows
+from ringtrain.bench.measure import links, rows
 from ringtrain.bench.measure.buffers import DeviceBuffers
+from ringtrain.bench.measure.links import Copies
 from ringtrain.bench.measure.nccl import Nccl
 from ringtrain.bench.measure.timing import Protocol
-from ringtrain.bench.model import copies
-from ringtrain.bench.model.copies import Copies, mapped_bound_s
+from ringtrain.bench.model.bounds import mapped_bound_s
 from ringtrain.bench.sweep import files, plots, tables
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.collectives.stream import STREAMS
@@ -36,10 +36,8 @@ SIZES = (4, 100, 20_000)
 @pytest.fixture(autouse=True)
 def small_copies(monkeypatch):
     small = {"RATE_BYTES": (1 << 12,), "STREAM_BYTES": (1 << 18,), "REPEATS": 2, "ALPHA_ROUNDS": 2}
-    for name, value in small.items():
-        monkeypatch.setattr(f"ringtrain.bench.model.calibration.{name}", value)
-    monkeypatch.setattr(copies, "COPY_BYTES", 1 << 16)
-    monkeypatch.setattr(copies, "REPEATS", 2)
+    for name, value in (small | {"COPY_BYTES": 1 << 16, "COPY_REPEATS": 2}).items():
+        monkeypatch.setattr(links, name, value)
 
 
 def buffers_of(inner, ways=(STAGED,), runtime=None, make_ops=FakeGpuOps):

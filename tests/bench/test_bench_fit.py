@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
+from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.model.fit import (
     FittedModel,
     Regime,

@@ -6,12 +6,10 @@ import socket
 import pytest
 
 from ringtrain.bench.header import ranges, relevant, why_cores_are_shared
+from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.measure.memory import available_bytes, check_memory
 from ringtrain.bench.model.bounds import bound_s
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass, neighbours, pair_of, sharing
-from ringtrain.bench.sweep.pairs import sick, worst_pairs
 from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, parse_bytes, scrub_bytes, swept, whole_elements
-from ringtrain.collectives.topology import Topology
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 from ringtrain.nn import spec
@@ -65,43 +63,6 @@ def test_the_bound_is_the_largest_of_what_cannot_be_less():
         (pair, 1e-12, 1, 2, 2, 10**9, 0.5),  # 2 GB/s, which one pair was seen to reach
     ):
         assert bound_s(Calibration(links, gamma, streams), ranks, nodes, nbytes) == pytest.approx(seconds)
-
-
-def test_streams_that_share_a_node_are_counted():
-    nodes = {1: ((0, 1, 2),), 2: ((0, 1), (2, 3), (4,)), 3: ((0, 1, 2, 3), (4, 5, 6)), 4: ((0,), (1,))}
-    assert [sharing(Topology(own)) for own in nodes.values()] == [1, 2, 3, 1]
-
-
-def test_layouts_name_pairs_and_neighbours():
-    topology = Topology(((0, 1, 4), (2, 3)))
-    assert (pair_of(topology, INSIDE), pair_of(topology, BETWEEN)) == ((0, 1), (0, 2))
-    assert [neighbours(topology, INSIDE, rank) for rank in (0, 1, 4)] == [(1, 4), (4, 0), (0, 1)]
-    assert [neighbours(topology, BETWEEN, rank) for rank in (0, 2, 4)] == [(2, 2), (0, 0), (None, None)]
-    assert pair_of(Topology(((0,), (1,))), INSIDE) is None and pair_of(Topology(((0, 1),)), BETWEEN) is None
-
-
-def test_the_worst_pair_and_the_sick_rank():
-    rates = {(0, 1): 9, (0, 2): 2, (0, 3): 8, (1, 2): 1, (1, 3): 7, (2, 3): 3}
-    rows = [{"first": a, "second": b, "latency_s": a + b, "bytes_per_s": rate} for (a, b), rate in rates.items()]
-    found = worst_pairs(rows)
-    assert (found["latency"]["first"], found["latency"]["second"]) == (2, 3)
-    assert (found["bandwidth"]["first"], found["bandwidth"]["second"]) == (1, 2)
-    assert sick(rows, ["a"] * 4) == [says("rank 2", "4.0"), says("rank 3", "2.0")]
-    assert sick(rows[:1], ["a", "a"]) == []  # of two, who would it be?
-
-
-def test_a_sick_host_is_named_by_its_links_to_others():
-    hosts = ["a", "a", "b", "b", "c"]
-    pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
-    rows = [{"first": i, "second": j, "latency_s": 1.0, "bytes_per_s": 90.0} for i, j in pairs]
-    assert sick(rows, hosts) == []
-    for row in rows:
-        touched = hosts[row["first"]], hosts[row["second"]]
-        if touched == ("b", "b"):
-            row["bytes_per_s"] = 9000.0  # inside it all is well
-        elif "b" in touched:
-            row["bytes_per_s"] = 30.0
-    assert sick(rows, hosts) == [says("b", "3.0")]
 
 
 def test_ranks_that_share_cores_are_counted_by_host():

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ringtrain.bench.measure import timing
-from ringtrain.bench.measure.buffers import HostBuffers
+from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import files, gates, tables
-from ringtrain.cli.tune import TuneOptions, tune
-from ringtrain.cli.tune import _asked as tuned
+from ringtrain.bench.tune import TuneOptions, sweep_of
+from ringtrain.cli.tune import tune
 from ringtrain.errors import UsageError
 from tests.bench.sweeps import swept as any_sweep
 from tests.loopback.world import LoopbackWorld, ThreadTransport
@@ -59,7 +59,7 @@ def test_auto_chooses_by_what_the_mpi_does_where_gradients_lie(mpi_takes):
     """What it would do in other memory is not for auto to have."""
     mpi_takes(shared=3.0, ordinary=2.0)
     flags = tune.make_context("tune", ["--algorithm", "mpi,ring"]).params
-    asked = LoopbackWorld(2).run(lambda transport: tuned(transport, TuneOptions(**flags)))[0]
+    asked = LoopbackWorld(2).run(lambda transport: sweep_of(transport, TuneOptions(**flags)))[0]
     assert asked.protocol.fresh
     (row,) = swept(algorithms=("mpi",), memories=asked.memories).rows
     assert (row["memory"], row["median_s"], row["reason"]) == ("shared", 3.0, None)
@@ -81,10 +81,10 @@ def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatc
 @pytest.mark.parametrize("size", [1, 3])
 def test_ranks_that_share_no_memory_have_ordinary_memory_alone(size):
     """A node of several ranks is enough to share."""
-    assert LoopbackWorld(size, size).run(lambda t: HostBuffers(t).memories) == [("ordinary",)] * size
+    assert LoopbackWorld(size, size).run(lambda t: Buffers(t).memories) == [("ordinary",)] * size
     (row,) = swept(size, size, algorithms=("mpi",)).rows
     assert (row["memory"], row["reason"]) == ("ordinary", None)
-    assert set(LoopbackWorld(3, 2).run(lambda t: HostBuffers(t).memories)) == {("shared", "ordinary")}
+    assert set(LoopbackWorld(3, 2).run(lambda t: Buffers(t).memories)) == {("shared", "ordinary")}
 
 
 def test_a_contestant_may_bring_memory_of_its_own():
@@ -98,7 +98,7 @@ def test_a_contestant_may_bring_memory_of_its_own():
 
     spans = []
     asked = {"algorithms": ("mpi", "rival"), "baselines": {"rival": prepare}, "memories": {"rival": ("brought",)}}
-    rows = swept(buffers=lambda transport: HostBuffers(transport, {"brought": brought}), **asked).rows
+    rows = swept(buffers=lambda transport: Buffers(transport, {"brought": brought}), **asked).rows
     assert [(row["memory"], row["wrong"]) for row in rows] == [("shared", 0), ("brought", 0)]
 
 
@@ -141,7 +141,7 @@ def test_warm_buffers_are_as_the_last_call_left_them():
 def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
     events = []
 
-    class Noted(HostBuffers):
+    class Noted(Buffers):
         def clear(self, span):
             events.append("written")
             super().clear(span)

@@ -21,6 +21,7 @@ from ringtrain.collectives.algorithms.ring import ring
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.show.figures import check_picture, write_picture
+from ringtrain.storage.files import check_writable
 from tests.bench.sweeps import QUICK, by, swept
 from tests.loopback.world import ThreadHandle, ThreadTransport
 from tests.says import says
@@ -240,10 +241,10 @@ def test_files_are_written_whole_or_not_through_links_and_into_what_is_no_file(t
 
 
 def test_a_path_is_tried_and_left_as_it_was(tmp_path):
-    files.check_writable(tmp_path / "new.json")
+    check_writable(tmp_path / "new.json")
     assert not list(tmp_path.iterdir())
     (tmp_path / "old.json").write_text("kept")
-    files.check_writable(tmp_path / "old.json")
+    check_writable(tmp_path / "old.json")
     assert (tmp_path / "old.json").read_text() == "kept"
 
 
@@ -260,9 +261,9 @@ def test_files_hold_what_was_measured(result, tmp_path):
 
 def test_paths_that_cannot_be_written_are_told_at_once(tmp_path):
     with pytest.raises(UsageError, match=says("written", "folder")):
-        files.check_writable(tmp_path / "none" / "a.json")
+        check_writable(tmp_path / "none" / "a.json")
     with pytest.raises(UsageError, match=says("Is a directory")):
-        files.check_writable(tmp_path)
+        check_writable(tmp_path)
     with pytest.raises(UsageError, match=r"none\.json .*No such file or directory"):
         files.read_json(tmp_path / "none.json")
 

@@ -9,9 +9,9 @@ import pytest
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.bench.measure.checks import KINDS, count_wrong, make_pattern, spoil
+from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.measure.rows import COLUMNS, label
 from ringtrain.bench.model.bounds import bound_s
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.sweep import files, gates, tables
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.collectives.stream import STREAMS

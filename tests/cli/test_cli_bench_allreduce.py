@@ -6,11 +6,11 @@ import re
 import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
+from ringtrain.bench.sweep.devices import BenchDevices
 from ringtrain.bench.sweep.files import write_json
-from ringtrain.cli.devices import BenchDevices
-from ringtrain.cli.progress import PROGRESS_EVERY_S, ProgressLine
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import RingtrainError
+from ringtrain.show.output import PROGRESS_EVERY_S, ProgressLine
 from ringtrain.transport.cuda_aware.decision import CudaDecision
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
@@ -47,8 +47,8 @@ def test_buffers_of_a_device(ringtrain, tmp_path, monkeypatch):
         lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: FakeGpuOps(runtime, dtype), lambda t, i: choice
     )
     monkeypatch.setattr("ringtrain.cli.bench_allreduce.real_cuda", lambda transport: made)
-    monkeypatch.setattr("ringtrain.cli.devices.load_from_cupy", no_nccl)
-    monkeypatch.setattr("ringtrain.bench.model.copies.COPY_BYTES", 1 << 16)
+    monkeypatch.setattr("ringtrain.bench.sweep.run.load_from_cupy", no_nccl)
+    monkeypatch.setattr("ringtrain.bench.measure.links.COPY_BYTES", 1 << 16)
     path = tmp_path / "out.json"
     code, out, err = ringtrain(*TINY, "--device", "cuda", "--json", path)
     assert code == 0, err
@@ -130,7 +130,7 @@ def test_files_that_cannot_be_written_now_may_be_later(ringtrain, tmp_path, monk
             raise RingtrainError(f"{path} could not be written: No space left on device")
         write_json(path, header, rows)
 
-    monkeypatch.setattr("ringtrain.cli.bench_allreduce.write_json", full)
+    monkeypatch.setattr("ringtrain.bench.sweep.run.write_json", full)
     code, _, err = ringtrain(*TINY, "--json", tmp_path / "a.json")
     assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
     output = (

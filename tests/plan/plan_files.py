@@ -2,7 +2,7 @@
 
 import json
 
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, LinkClass
+from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.collectives.topology import topology_from_nodes
 from ringtrain.nn import spec

@@ -7,9 +7,8 @@ Messages of device memory may go in several *ways*: handed to the MPI by their a
 memory. Algorithms over messages are measured in each way that can run; the others once, over the first.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +23,7 @@ from ringtrain.transport.base import Transport
 
 if TYPE_CHECKING:  # a host loads no code of devices
     from ringtrain.ops.base import Ops
-    from ringtrain.ops.cuda.runtime import Runtime, Stream
+    from ringtrain.ops.cuda.runtime import Runtime
 
 NO_WAY = ""  # of algorithms without messages, or with one way only
 CPU, CUDA = "cpu", "cuda"
@@ -34,122 +33,57 @@ DEVICE_TYPES = ("float32", "float64")  # that a device adds
 NO_OTHERS: Mapping = {}
 
 
-class Buffers(ABC):
-    """Memory for buffers.
+class Buffers:
+    """Memory for buffers: in host memory, shared by the ranks of a node if possible. Collective to make.
 
     device:    their device, as in ``--device``
     transport: transport of the first way: the ranks and their collectives
     memories:  the kinds of memory; training uses the first one
-    """
-
-    device: str
-    transport: Transport
-    memories: Sequence[str]
-
-    @abstractmethod
-    def ways_of(self, algorithm: str) -> tuple[str, ...]:
-        """Return the names of the ways in which the algorithm is measured."""
-
-    @abstractmethod
-    def by(self, way: str) -> Transport: ...
-
-    @abstractmethod
-    def over(self, carrier: str, way: str) -> str:
-        """Return the carrier of an all-reduce as rows name it. ``carrier``: its reduction's name for it."""
-
-    @abstractmethod
-    def allocate(self, nbytes: int, memory: str | None = None) -> Array:
-        """Return bytes, of the first kind of memory by default. Collective over the node."""
-
-    @abstractmethod
-    def typed(self, span, nbytes: int, numbers: NumberType):
-        """Return the first bytes of a span as numbers."""
-
-    @abstractmethod
-    def check_room(self, nbytes: int) -> None:
-        """Raise UsageError if the memory has fewer than ``nbytes``. Collective."""
-
-    @abstractmethod
-    def describe(self) -> dict:
-        """Return the header's entry: ``device``, None on a host. Collective."""
-
-    @abstractmethod
-    def host_of(self, span) -> np.ndarray:
-        """Return an array to fill for :meth:`load`: the memory itself on a host."""
-
-    @abstractmethod
-    def load(self, host: np.ndarray, span) -> None:
-        """Copy a host array into the span. It is there on return."""
-
-    @abstractmethod
-    def read(self, span) -> np.ndarray: ...
-
-    @abstractmethod
-    def clear(self, span) -> None: ...
-
-    @abstractmethod
-    def copy(self, source, target) -> None:
-        """Copy an input before an all-reduce."""
-
-    @abstractmethod
-    def lacking(self, numbers: NumberType, op: str) -> str | None:
-        """Return the reason why no algorithm here reduces such numbers; None if one does."""
-
-    @abstractmethod
-    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, "Host | Ops"]:
-        """Return (combine, device) for :func:`ringtrain.allreduce.catalogue.make_allreduce`."""
-
-    @abstractmethod
-    def check_native(self, numbers: NumberType, op: str) -> None:
-        """Raise UsageError if the MPI cannot reduce such numbers. Collective."""
-
-
-class HostBuffers(Buffers):
-    """Buffers in host memory, shared by the ranks of a node if possible. Collective to make.
-
-    others: allocations of further kinds of memory by their names, each a function of the number of bytes
+    others:    allocations of further kinds of memory by their names, each a function of the number of bytes
     """
 
     device = CPU
+    memories: Sequence[str]
 
     def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], Array]] = NO_OTHERS):
         self.transport = transport
-        kinds = {SHARED: self._shared, ORDINARY: self._ordinary} if _shares(transport) else {ORDINARY: self._ordinary}
-        self._allocations = {**kinds, **others}
+        shared = {SHARED: partial(transport.allocate, dtype=np.uint8)} if _shares(transport) else {}
+        self._allocations = {**shared, ORDINARY: partial(transport.scratch, dtype=np.uint8), **others}
         self.memories = tuple(self._allocations)
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
+        """Return the names of the ways in which the algorithm is measured."""
         return (NO_WAY,)
 
     def by(self, way: str) -> Transport:
         return self.transport
 
     def over(self, carrier: str, way: str) -> str:
+        """Return the carrier of an all-reduce as rows name it. ``carrier``: its reduction's name for it."""
         return carrier
 
     def allocate(self, nbytes: int, memory: str | None = None) -> Array:
+        """Return bytes, of the first kind of memory by default. Collective over the node."""
         return self._allocations[memory or self.memories[0]](nbytes)
 
-    def _shared(self, nbytes: int) -> Array:
-        return self.transport.allocate(nbytes, np.uint8)
-
-    def _ordinary(self, nbytes: int) -> Array:
-        return self.transport.scratch(nbytes, np.uint8)
-
     def typed(self, span, nbytes: int, numbers: NumberType):
+        """Return the first bytes of a span as numbers."""
         return span[:nbytes].view(numbers.storage)
 
     def check_room(self, nbytes: int) -> None:
+        """Raise UsageError if the memory has fewer than ``nbytes``. Collective."""
         check_memory(self.transport, nbytes)
 
     def describe(self) -> dict:
+        """Return the header's entry: ``device``, None on a host. Collective."""
         return {"device": None}
 
     def host_of(self, span) -> np.ndarray:
+        """Return an array to fill for :meth:`load`: the memory itself on a host."""
         return span
 
     def load(self, host: np.ndarray, span) -> None:
-        """Do nothing: it is the same memory."""
+        """Copy the array of :meth:`host_of` into the span. It is there on return."""
 
     def read(self, span) -> np.ndarray:
         return span
@@ -158,15 +92,19 @@ class HostBuffers(Buffers):
         span[...] = 0
 
     def copy(self, source, target) -> None:
+        """Copy an input before an all-reduce."""
         np.copyto(target, source)
 
     def lacking(self, numbers: NumberType, op: str) -> str | None:
+        """Return the reason why no algorithm here reduces such numbers; None if one does."""
         return "integers have no mean: use sum" if op == MEAN and numbers.integral else None
 
-    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, Host]:
+    def combining(self, numbers: NumberType, op: str) -> tuple[Callable, "Host | Ops"]:
+        """Return (combine, device) for :func:`ringtrain.allreduce.catalogue.make_allreduce`."""
         return numbers.combine(op), HOST
 
     def check_native(self, numbers: NumberType, op: str) -> None:
+        """Raise UsageError if the MPI cannot reduce such numbers. Collective."""
         check_native(self.transport, numbers, op)
 
 
@@ -176,7 +114,6 @@ def _shares(transport: Transport) -> bool:
     return any(transport.gather_json(shares))
 
 
-@dataclass(slots=True)
 class DeviceBuffers(Buffers):
     """Buffers in the memory of this rank's device.
 
@@ -186,17 +123,13 @@ class DeviceBuffers(Buffers):
     stream:  for its own copies
     """
 
-    runtime: "Runtime"
-    ops_of: "Callable[[str], Ops]"
-    ways: Mapping[str, Transport]
-    stream: "Stream" = field(init=False)
-    transport: Transport = field(init=False)
-    device: str = CUDA
-    memories: Sequence[str] = (OF_DEVICE,)
-    _ops: "dict[str, Ops]" = field(default_factory=dict)
+    device = CUDA
+    memories = (OF_DEVICE,)
 
-    def __post_init__(self):
-        self.stream, self.transport = self.runtime.stream(), next(iter(self.ways.values()))
+    def __init__(self, runtime: "Runtime", ops_of: "Callable[[str], Ops]", ways: Mapping[str, Transport]):
+        self.runtime, self.ways, self.stream = runtime, ways, runtime.stream()
+        self.transport = next(iter(ways.values()))
+        self._ops_of = cache(ops_of)  # each has a stream of its own, and all work on one buffer has one order
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
         alone = algorithm in (NATIVE, AUTO, NCCL, MAPPED)
@@ -255,10 +188,4 @@ class DeviceBuffers(Buffers):
         """Accept all: any MPI adds the types that a device adds."""
 
     def ops(self, dtype) -> "Ops":
-        """Return the operations for a type, made once: each has a stream of its own, and all work on one buffer has one
-        order.
-        """
-        name = np.dtype(dtype).name
-        if name not in self._ops:
-            self._ops[name] = self.ops_of(name)
-        return self._ops[name]
+        return self._ops_of(np.dtype(dtype).name)

@@ -13,13 +13,13 @@ period. Integer types are exact in both kinds, and so are max and min.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 
 from ringtrain.allreduce.dtypes import MEAN, TYPES, UFUNCS, NumberType
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial
+from ringtrain.bench.measure.trials import PreparedTrial
 from ringtrain.errors import RingtrainError
 
 PERIOD = 65521  # elements; prime
@@ -31,7 +31,7 @@ KINDS = ("exact", "random")
 class Pattern:
     """One period of every rank's input and of the result, made once for all sizes and read-only.
 
-    own:      this rank's input, as stored
+    input:    this rank's, as stored
     expected: of the result, in a type that holds it
     allowed:  largest error of each element
     """
@@ -63,9 +63,7 @@ def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, 
     carried = numbers if wire == NONE else TYPES[wire]
     inputs = [_input(kind, numbers, each, size, seed, min(numbers.whole, carried.whole)) for each in range(size)]
     wide = [_widened(numbers, stored) for stored in inputs]
-    expected = wide[0]
-    for other in wide[1:]:
-        expected = UFUNCS[op](expected, other)
+    expected = reduce(UFUNCS[op], wide)
     if op == MEAN:
         expected = expected / size
     if kind == "exact":  # the division of a mean rounds once, and so does this
@@ -131,39 +129,30 @@ def _wrong(numbers: NumberType, part, expected, allowed) -> int:
     return int(np.count_nonzero(~(error <= allowed)))
 
 
-def judge(job: MeasuredAllReduce, trial: PreparedTrial, otherwise: PreparedTrial | None, seed: int) -> Verdict:
+def judge(trial: PreparedTrial, otherwise: PreparedTrial | None, seed: int) -> Verdict:
     """Run the trial on both kinds of input, once more, and with other segments. Collective; the same everywhere."""
-    exact, random = (pattern_of(job, kind, seed, trial.wire) for kind in KINDS)
-    wrong = _run_on(job, trial, exact) + _run_on(job, trial, random)
-    first = result_digest(job.buffers.read(job.target))
-    wrong += _run_on(job, trial, random)
-    again = result_digest(job.buffers.read(job.target))
-    other = None
-    if otherwise is not None:
-        wrong += _run_on(job, otherwise, random)
-        other = result_digest(job.buffers.read(job.target))
-    return verdict_of(job.transport.gather_json([wrong, first, again, other]))
-
-
-def verdict_of(answers: list) -> Verdict:
-    """Return the verdict for each rank's [wrong, digest of the first run, of a repetition, of other segments or
-    None].
-    """
-    _, first, _, other = answers[0]
+    exact, random = (_pattern(trial, kind, seed) for kind in KINDS)
+    wrong, digests = _run_on(trial, exact), []
+    for each in (trial, trial, otherwise):
+        wrong += 0 if each is None else _run_on(each, random)
+        digests.append(None if each is None else result_digest(trial.job.buffers.read(trial.job.target)))
+    ranks = trial.job.transport.gather_json([wrong, *digests])
     return Verdict(
-        wrong=sum(answer[0] for answer in answers),
-        same_on_ranks=all(answer[1] == first for answer in answers),
-        same_over_repeats=all(answer[2] == answer[1] for answer in answers),
-        same_over_segments=None if other is None else all(answer[3] == answer[1] for answer in answers),
+        wrong=sum(rank_wrong for rank_wrong, *_ in ranks),
+        same_on_ranks=len({first for _, first, _, _ in ranks}) == 1,
+        same_over_repeats=all(first == again for _, first, again, _ in ranks),
+        same_over_segments=None if otherwise is None else all(first == other for _, first, _, other in ranks),
     )
 
 
-def pattern_of(job: MeasuredAllReduce, kind: str, seed: int, wire: str = NONE) -> Pattern:
-    """Return the pattern of a job."""
-    return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed, wire)
+def _pattern(trial: PreparedTrial, kind: str, seed: int) -> Pattern:
+    job = trial.job
+    return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed, trial.wire)
 
 
-def _run_on(job: MeasuredAllReduce, trial: PreparedTrial, pattern: Pattern) -> int:
+def _run_on(trial: PreparedTrial, pattern: Pattern) -> int:
+    """Return the number of wrong elements after a run."""
+    job = trial.job
     host = job.buffers.host_of(job.contribution)
     fill(host, pattern)
     job.buffers.load(host, job.contribution)
@@ -176,14 +165,15 @@ def result_digest(span) -> str:
     return hashlib.sha256(span.view(np.uint8)).hexdigest()
 
 
-def self_test(job: MeasuredAllReduce, trial: PreparedTrial, seed: int) -> bool:
+def self_test(trial: PreparedTrial, seed: int) -> bool:
     """Check the checks: spoil one byte of a right result on the last rank, which both kinds of check must count as one
     wrong element. Returns whether it was tried: a wrong result needs no spoiling. Collective. Raises RingtrainError if
     a check does not notice.
     """
+    job = trial.job
     for kind in KINDS:
-        pattern = pattern_of(job, kind, seed, trial.wire)
-        if any(job.transport.gather_json(_run_on(job, trial, pattern))):
+        pattern = _pattern(trial, kind, seed)
+        if any(job.transport.gather_json(_run_on(trial, pattern))):
             return False
         if job.transport.rank == job.transport.size - 1:
             host = job.buffers.read(job.target)

@@ -2,50 +2,22 @@
 
 import base64
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 from ringtrain.bench.measure.buffers import DEVICE_TYPES, DeviceBuffers
 from ringtrain.bench.measure.trials import MeasuredAllReduce, Refusal
 from ringtrain.transport.waiting import peers
 
 
-class NcclCommunicator(Protocol):
-    """CuPy's communicator of NCCL."""
-
-    def allReduce(self, source: int, target: int, count: int, kind: int, op: int, stream: int) -> None: ...
-
-    def destroy(self) -> None: ...
-
-
-class NcclModule(Protocol):
-    """CuPy's module of NCCL."""
-
-    NCCL_FLOAT32: int
-    NCCL_FLOAT64: int
-    NCCL_SUM: int
-
-    def get_unique_id(self) -> bytes: ...
-
-    def NcclCommunicator(self, size: int, name: bytes, rank: int) -> NcclCommunicator: ...
-
-
-class NcclStream(Protocol):
-    """CuPy's stream."""
-
-    ptr: int
-
-    def synchronize(self) -> None: ...
-
-
 class Nccl:
     """Prepares jobs (:data:`ringtrain.bench.measure.trials.Baseline`), with one communicator for all of them.
 
-    load: raises ImportError if NCCL is missing
+    load: returns CuPy's module of NCCL and a stream; raises ImportError if NCCL is missing
     """
 
-    def __init__(self, buffers: DeviceBuffers, load: Callable[[], tuple[NcclModule, NcclStream]]):
+    def __init__(self, buffers: DeviceBuffers, load: Callable[[], tuple[Any, Any]]):
         self._buffers, self._load = buffers, load
-        self._connected: tuple[NcclModule, NcclStream, NcclCommunicator] | None = None
+        self._connected: tuple[Any, Any, Any] | None = None  # the module, the stream, a communicator
         self._refusal = ""
 
     def __call__(self, job: MeasuredAllReduce) -> Callable[[], None]:
@@ -65,7 +37,7 @@ class Nccl:
 
         return run
 
-    def _connect(self) -> tuple[NcclModule, NcclStream, NcclCommunicator]:
+    def _connect(self) -> tuple[Any, Any, Any]:
         """Connect. Collective. Raises Refusal, on all ranks alike, and remembers why."""
         transport = self._buffers.transport
         loaded, lacking = None, ""

@@ -11,11 +11,11 @@ almost nothing between cores, and look up to three times as fast as it is in tra
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ringtrain.bench.measure.trials import ContenderTrial, MeasuredAllReduce
+from ringtrain.bench.measure.trials import PreparedTrial
 from ringtrain.transport.base import Transport
 
 START = "barrier"
@@ -48,12 +48,12 @@ class Protocol:
     beside: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Samples:
     """Samples by iteration: seconds of every rank, in rank order. ``late``: with a delayed rank."""
 
-    plain: list[list[float]] = field(default_factory=list)
-    late: list[list[float]] = field(default_factory=list)
+    plain: list[list[float]]
+    late: Sequence[list[float]] = ()
 
     @property
     def slowest(self) -> list[float]:
@@ -61,28 +61,38 @@ class Samples:
 
 
 def measure_trials(
-    transport: Transport, entries: Sequence[ContenderTrial], protocol: Protocol, progress: Callable[[int, int], None]
+    transport: Transport, trials: Sequence[PreparedTrial], protocol: Protocol, progress: Callable[[int, int], None]
 ) -> list[Samples]:
-    """Return the samples of each entry; collective, the same on all ranks. ``progress(repetition, of)`` is called
+    """Return the samples of each trial; collective, the same on all ranks. ``progress(repetition, of)`` is called
     before each repetition.
     """
-    for job, _ in entries:
-        _write(job)
+
+    def seconds(trial: PreparedTrial, delay_s: float = 0.0) -> float:
+        if protocol.fresh:
+            _write(trial)
+        _empty_caches(scrub)
+        return timed(transport, trial.run, delay_s)
+
+    for trial in trials:
+        _write(trial)
     scrub = np.ones(protocol.cold_bytes, np.uint8) if protocol.cold_bytes else None
-    order, samples = random.Random(protocol.seed), [Samples() for _ in entries]
-    began = time.perf_counter()
+    delays_s = [] if protocol.late_rank is None else [protocol.late_s * (transport.rank == protocol.late_rank)]
+    order, began = random.Random(protocol.seed), time.perf_counter()
+    samples: list[list[list[float]]] = [[] for _ in trials]  # of this rank, with and without its delay
     for repetition in range(-protocol.warm_up, protocol.repeats):
         if _spent(transport, protocol, repetition, began):
             break
         progress(max(repetition, 0), protocol.repeats)
-        for turn in order.sample(range(len(entries)), len(entries)):
-            _sample(transport, entries[turn], protocol, scrub, samples[turn] if repetition >= 0 else Samples())
-    return _gathered(transport, samples)
+        for turn in order.sample(range(len(trials)), len(trials)):
+            each = [seconds(trials[turn]), *(seconds(trials[turn], delay_s) for delay_s in delays_s)]
+            samples[turn] += [each] if repetition >= 0 else []
+    by_trial = zip(*transport.gather_json(samples), strict=True)  # of every rank
+    return [Samples(*np.transpose(ranks).tolist()) for ranks in by_trial]  # [rank, iteration, kind] turned round
 
 
-def _write(job: MeasuredAllReduce) -> None:
+def _write(trial: PreparedTrial) -> None:
     """Write zeros: they stay zeros however often they are added in place, so that no type overflows."""
-    job.buffers.clear(job.contribution)
+    trial.job.buffers.clear(trial.job.contribution)
 
 
 def _spent(transport: Transport, protocol: Protocol, repetition: int, began: float) -> bool:
@@ -90,20 +100,6 @@ def _spent(transport: Transport, protocol: Protocol, repetition: int, began: flo
     if protocol.budget_s is None or repetition < LEAST_REPEATS:
         return False
     return transport.gather_json(time.perf_counter() - began > protocol.budget_s)[0]
-
-
-def _sample(transport: Transport, entry: ContenderTrial, protocol: Protocol, scrub, samples: Samples) -> None:
-    def after_writing(run: Callable[[], None], delay_s: float = 0.0) -> list[float]:
-        if protocol.fresh:
-            _write(entry.job)
-        _empty_caches(scrub)
-        return [timed(transport, run, delay_s)]
-
-    trial = entry.trial
-    samples.plain.append(after_writing(trial.run))
-    if protocol.late_rank is not None:
-        delay_s = protocol.late_s if transport.rank == protocol.late_rank else 0.0
-        samples.late.append(after_writing(trial.run, delay_s))
 
 
 def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0) -> float:
@@ -120,12 +116,3 @@ def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0
 def _empty_caches(scrub) -> None:
     if scrub is not None:
         np.add(scrub, 1, out=scrub)
-
-
-def _gathered(transport: Transport, samples: Sequence[Samples]) -> list[Samples]:
-    ranks = transport.gather_json([[s.plain, s.late] for s in samples])
-    return [Samples(*map(_joined, zip(*by_rank, strict=True))) for by_rank in zip(*ranks, strict=True)]
-
-
-def _joined(ranks: Sequence) -> list[list[float]]:
-    return [[value for (value,) in iteration] for iteration in zip(*ranks, strict=True)]

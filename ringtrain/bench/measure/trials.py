@@ -6,7 +6,7 @@ silently.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
 
 from ringtrain.allreduce import catalogue
 from ringtrain.allreduce.catalogue import AUTO, NATIVE, auto_name
@@ -14,15 +14,14 @@ from ringtrain.allreduce.dtypes import MEAN, NumberType, reduction_of
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.arrays import Array
-from ringtrain.bench.measure.buffers import NO_WAY, Buffers
-from ringtrain.collectives.execution.reduction import Reduction, WireFormat
+from ringtrain.bench.measure.buffers import NO_OTHERS, NO_WAY, Buffers
+from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.shared_memory import MAPPED
-from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.errors import RingtrainError
 from ringtrain.monitor.guard import Guard
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0
-NO_BASELINES: dict = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class MeasuredAllReduce:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTrial:
-    """A contender, ready to run a job.
+    """A contender, ready to run a job. Those of one contender may have jobs in several kinds of memory.
 
     algorithm:  name in its row: "ring", or "auto:ring" if auto chose it
     transport:  its carrier, as its reduction names it; an external baseline's own name
@@ -72,6 +71,7 @@ class PreparedTrial:
     way:        name of the way of device memory's messages, if there are several
     """
 
+    job: MeasuredAllReduce
     algorithm: str
     transport: str
     run: Callable[[], None]
@@ -92,13 +92,6 @@ def trial_name(algorithm: str, wire: str, way: str = NO_WAY) -> str:
     return f"{algorithm} ({', '.join(words)})" if words else algorithm
 
 
-class ContenderTrial(NamedTuple):
-    """A trial with its job: contenders may have jobs in other kinds of memory."""
-
-    job: MeasuredAllReduce
-    trial: PreparedTrial
-
-
 class Refusal(RingtrainError):
     """An algorithm cannot do this job here. The message is the reason."""
 
@@ -111,7 +104,7 @@ def prepare(
     algorithm: str,
     tag: int,
     segment_bytes: int,
-    baselines: Mapping[str, Baseline] = NO_BASELINES,
+    baselines: Mapping[str, Baseline] = NO_OTHERS,
     tuning: Table | None = None,
     wire: WireFormat | None = None,
     way: str = NO_WAY,
@@ -128,32 +121,26 @@ def prepare(
     lacking = job.buffers.lacking(job.numbers, job.op)
     if lacking is not None:
         raise Refusal(lacking)
+    op = reduction_of(job.op)
     if algorithm == AUTO:
-        what = (job.target, job.nbytes, job.numbers.name, reduction_of(job.op))
+        what = (job.target, job.nbytes, job.numbers.name, op)
         choice = catalogue.agree_on_algorithm(job.transport, *what, tuning, wire is not None)
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
-    if algorithm == NATIVE:
-        return PreparedTrial(NATIVE, job.buffers.over(NATIVE, way), _finished(job, _native(job)))
-    if algorithm in baselines:
-        return PreparedTrial(algorithm, algorithm, _finished(job, baselines[algorithm](job)))
-    reduction = _reduction(job, algorithm, tag, segment_bytes, wire, way)
-    run = _finished(job, _reduced(job, reduction))
-    carried, over = NONE if wire is None else wire.name, job.buffers.over(reduction.transport, way)
-    return PreparedTrial(algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
-
-
-def _reduction(
-    job: MeasuredAllReduce, algorithm: str, tag: int, segment_bytes: int, wire: WireFormat | None, way: str
-) -> Reduction:
-    combine, device = job.buffers.combining(job.numbers, job.op)
     try:
+        if algorithm == NATIVE:
+            job.buffers.check_native(job.numbers, op)
+            native = partial(job.transport.native_allreduce, job.target, op, job.source)
+            return PreparedTrial(job, NATIVE, job.buffers.over(NATIVE, way), _finished(job, native))
+        if algorithm in baselines:
+            return PreparedTrial(job, algorithm, algorithm, _finished(job, baselines[algorithm](job)))
+        combine, device = job.buffers.combining(job.numbers, job.op)
         reduction = catalogue.make_allreduce(
             job.buffers.by(way),
             job.target,
             algorithm,
             combine,
-            op=reduction_of(job.op),
+            op=op,
             tag=tag,
             segment_bytes=segment_bytes,
             device=device,
@@ -165,7 +152,16 @@ def _reduction(
         raise Refusal(str(error)) from error
     if wire is not None and reduction.transport == MAPPED:
         raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
-    return reduction
+
+    def reduce() -> None:
+        if job.source is not None:
+            job.buffers.copy(job.source, job.target)
+        reduction.start()
+        reduction.wait(DEADLINE_S)
+
+    carried, over = NONE if wire is None else wire.name, job.buffers.over(reduction.transport, way)
+    run = _finished(job, reduce)
+    return PreparedTrial(job, algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
 
 
 def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baselines: Mapping[str, Baseline]) -> None:
@@ -173,25 +169,6 @@ def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baseli
         raise Refusal(f"a wire of {wire.name} carries float32, but this is {job.numbers.name}")
     if algorithm == NATIVE or algorithm in baselines:
         raise Refusal(f"{algorithm} sends a buffer as it is: a wire of {wire.name} is for schedules")
-
-
-def _native(job: MeasuredAllReduce) -> Callable[[], None]:
-    op = reduction_of(job.op)
-    try:
-        job.buffers.check_native(job.numbers, op)
-    except UsageError as error:
-        raise Refusal(str(error)) from error
-    return lambda: job.transport.native_allreduce(job.target, op, job.source)
-
-
-def _reduced(job: MeasuredAllReduce, handle: Handle) -> Callable[[], None]:
-    def run() -> None:
-        if job.source is not None:
-            job.buffers.copy(job.source, job.target)
-        handle.start()
-        handle.wait(DEADLINE_S)
-
-    return run
 
 
 def _finished(job: MeasuredAllReduce, reduce: Callable[[], None]) -> Callable[[], None]:

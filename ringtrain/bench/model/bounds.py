@@ -4,9 +4,10 @@ import math
 from dataclasses import asdict
 
 from ringtrain.bench.measure.buffers import NO_WAY, Buffers, DeviceBuffers
+from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration, Copies, calibrate, measure_copies
 from ringtrain.bench.measure.trials import PreparedTrial
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration, calibrate
-from ringtrain.bench.model.copies import mapped_bound_s, measure_copies
+
+MAPPED_BY_DEVICES = ("ipc", "nccl")
 
 
 def bound_s(calibration: Calibration, ranks: int, nodes: int, nbytes: int, wire: float = 1.0) -> float:
@@ -28,7 +29,16 @@ def bound_s(calibration: Calibration, ranks: int, nodes: int, nbytes: int, wire:
     return max(times)
 
 
-MAPPED_BY_DEVICES = ("ipc", "nccl")
+def mapped_bound_s(copies: Copies, ranks: int, nbytes: int) -> float:
+    """Return a lower bound for an all-reduce in memory that devices map, by the bytes that its kernels move.
+
+    Each rank's memory is read once and written once: the owner of each of its p slices of n/p bytes does both. A copy
+    of n bytes does the same. 2(p-1)/p · n pass the rank's link in either direction.
+    """
+    times = [nbytes / copies.own_bytes_per_s]
+    if copies.peer_bytes_per_s is not None:
+        times.append(2 * (ranks - 1) / ranks * nbytes / copies.peer_bytes_per_s)
+    return max(times) if ranks > 1 else 0.0
 
 
 class Bounds:

@@ -23,8 +23,8 @@ from typing import Annotated
 import numpy as np
 
 from ringtrain.allreduce.dtypes import TYPES
+from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration
 from ringtrain.bench.measure.rows import REFUSED
-from ringtrain.bench.model.calibration import BETWEEN, INSIDE, Calibration
 from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
 from ringtrain.collectives.catalogue import check_name, make_schedule
 from ringtrain.collectives.inspect.cost import MOST_RANKS, Fabric

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from ringtrain.bench.measure.buffers import CPU, NO_WAY
 from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
-from ringtrain.errors import UsageError
 from ringtrain.records import Rules, load, read, unfit
 from ringtrain.show.tables import csv_text, json_text
 from ringtrain.storage import files
@@ -70,17 +69,3 @@ class SweepFile:
 def read_json(path) -> dict:
     """Return the content of a file of :func:`write_json`. Raises UsageError for anything else."""
     return vars(load(SweepFile, path, SWEEP, largest=LARGEST_BYTES))
-
-
-def check_writable(path) -> None:
-    """Check the path before hours of measuring. Raises UsageError."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no folder {folder}")
-    existed = Path(path).exists()
-    try:
-        open(path, "a").close()
-        if not existed:  # it is the sweep's to make
-            Path(path).unlink()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,7 +1,7 @@
 """The whole benchmark: calibrate, prove that the checks can fail, then measure size after size, and fit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, product
 
@@ -12,12 +12,12 @@ from ringtrain.allreduce.wire_formats import NONE, host_wire
 from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
 from ringtrain.bench.measure.beside import busy_processes
-from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers, HostBuffers
+from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers
+from ringtrain.bench.measure.links import measure_pairs
 from ringtrain.bench.measure.timing import START, Protocol, Samples, measure_trials
-from ringtrain.bench.measure.trials import Baseline, ContenderTrial, MeasuredAllReduce, PreparedTrial, Refusal, prepare
+from ringtrain.bench.measure.trials import Baseline, MeasuredAllReduce, PreparedTrial, Refusal, prepare
 from ringtrain.bench.model.bounds import Bounds
 from ringtrain.bench.model.fit import fit_sweep
-from ringtrain.bench.sweep.pairs import measure_pairs
 from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
 from ringtrain.collectives.shared_memory import topology_of
@@ -101,14 +101,15 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     """Run a sweep. Collective; the same on all ranks. ``buffers``: memory of the buffers; host memory by default.
     Raises UsageError if the buffers exceed the memory, and RingtrainError if a check does not notice a flipped byte.
     """
-    watcher, buffers = _limited(watcher or Watcher(), transport.activity), buffers or HostBuffers(transport)
+    watcher, buffers = _limited(watcher or Watcher(), transport.activity), buffers or Buffers(transport)
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
     buffers.check_room(_room(asked) * len(asked.all_memories(buffers)) * (2 if asked.out_of_place else 1))
     result = Result(make_header(transport, START) | buffers.describe())
     tag = 2 * len(asked.contenders(buffers))  # after the tags of the trials
     watcher.progress("calibrating links", 0, 1)
     bounds = Bounds(buffers, tag)
-    result.header |= {"protocol": _protocol(asked), **bounds.as_dict(), "self_test": []}
+    more = {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
+    result.header |= {"protocol": asdict(asked.protocol) | more, **bounds.as_dict(), "self_test": []}
     mapping = partial(watcher.progress, "mapping pairs")
     result.header |= {"pairs": measure_pairs(buffers, tag, mapping) if asked.pairs else None}
     result.header |= {"fits": [], "finished": False}
@@ -158,25 +159,19 @@ def _measure_all(bench: "_Bench", passes: int, watcher: Watcher, result: Result)
         ready.free()
 
 
-def _protocol(asked: Sweep) -> dict:
-    protocol = asked.protocol
-    entries = {name: getattr(protocol, name) for name in protocol.__slots__}
-    return entries | {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
-
-
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A job, with an entry for each kind of memory of each contender that can run it, and a row for each that cannot.
-    Verdicts follow the entries, one for each.
+    """A job, with a trial for each kind of memory of each contender that can run it, and a row for each that cannot.
+    Verdicts follow the trials, one for each.
     """
 
     job: MeasuredAllReduce
-    entries: dict[Contender, list[ContenderTrial]]
+    trials: dict[Contender, list[PreparedTrial]]
     refusals: dict[Contender, dict]
     verdicts: list[checks.Verdict | None]
 
     def free(self) -> None:
-        for _, trial in chain.from_iterable(self.entries.values()):
+        for trial in chain.from_iterable(self.trials.values()):
             trial.free()
 
 
@@ -218,77 +213,60 @@ class _Bench:
 
     def prepare(self, jobs: dict[str, MeasuredAllReduce]) -> _Ready:
         """Return all contenders ready to run the job, and judged."""
-        asked, entries, refusals = self._asked, {}, {}
+        asked, trials, refusals = self._asked, {}, {}
         for tag, each in enumerate(self._contenders):
             algorithm, wire, way = each
             measured = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
-            ready = partial(
-                prepare,
-                algorithm=algorithm,
-                tag=tag,
-                segment_bytes=self._segment_bytes,
-                baselines=asked.baselines,
-                tuning=asked.tuning,
-                wire=self._wires[wire],
-                way=way,
-            )
+            how = (algorithm, tag, self._segment_bytes, asked.baselines, asked.tuning, self._wires[wire], way)
             try:
-                entries[each] = [ContenderTrial(job, ready(job)) for job in measured]
+                trials[each] = [prepare(job, *how) for job in measured]
             except Refusal as reason:
                 refusals[each] = rows.refused(rows.identity(measured[0], algorithm, None, wire, way), str(reason))
-        verdicts = [self._judge(*entry, tag) for tag, measured in enumerate(entries.values()) for entry in measured]
-        return _Ready(next(iter(jobs.values())), entries, refusals, verdicts)
+        verdicts = [self._judge(trial, tag) for tag, several in enumerate(trials.values()) for trial in several]
+        return _Ready(next(iter(jobs.values())), trials, refusals, verdicts)
 
     def measure(self, ready: _Ready) -> list[dict]:
         """Return the rows of all contenders on one job, in the order asked for."""
-        entries = list(chain.from_iterable(ready.entries.values()))
-        what = f"{ready.job.nbytes:,} bytes of {ready.job.numbers.name}"
-        progress = partial(self._watcher.progress, what)
-        samples = measure_trials(self._transport, entries, self._asked.protocol, progress)
-        sent = zip(*self._transport.gather_json([trial.bytes_sent for _, trial in entries]), strict=True)
-        results = zip(entries, samples, ready.verdicts, map(_busiest, sent), strict=True)
-        measured = iter([self._row(*each) for each in results])
-        by_contender = {each: rows.fastest([next(measured) for _ in trials]) for each, trials in ready.entries.items()}
-        base = next((row for row in by_contender.values() if row["algorithm"] == NATIVE), None)
-        by_contender = {
-            each: rows.with_speedup(row, base, self._asked.protocol.seed) for each, row in by_contender.items()
-        }
-        return [ready.refusals[each] if each in ready.refusals else by_contender[each] for each in self._contenders]
+        trials = list(chain.from_iterable(ready.trials.values()))
+        progress = partial(self._watcher.progress, f"{ready.job.nbytes:,} bytes of {ready.job.numbers.name}")
+        samples = measure_trials(self._transport, trials, self._asked.protocol, progress)
+        sent = zip(*self._transport.gather_json([trial.bytes_sent for trial in trials]), strict=True)
+        measured = map(self._row, trials, samples, ready.verdicts, map(_busiest, sent))
+        fastest = {each: rows.fastest([next(measured) for _ in several]) for each, several in ready.trials.items()}
+        base = next((row for row in fastest.values() if row["algorithm"] == NATIVE), None)
+        seed = self._asked.protocol.seed
+        final = ready.refusals | {each: rows.with_speedup(row, base, seed) for each, row in fastest.items()}
+        return [final[each] for each in self._contenders]
 
-    def _judge(self, job: MeasuredAllReduce, trial: PreparedTrial, tag: int) -> checks.Verdict | None:
+    def _judge(self, trial: PreparedTrial, tag: int) -> checks.Verdict | None:
         if not self._asked.checked:
             return None
+        job, seed = trial.job, self._asked.protocol.seed
         self._watcher.progress(f"checking {trial.name} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
         proved = [trial.name, job.numbers.name, job.op]
-        if proved not in self.tested and checks.self_test(job, trial, self._asked.protocol.seed):
+        if proved not in self.tested and checks.self_test(trial, seed):
             self.tested.append(proved)
-        otherwise = self._otherwise(job, trial, tag)
-        verdict = checks.judge(job, trial, otherwise, self._asked.protocol.seed)
-        if otherwise is not None:
-            otherwise.free()
-        return verdict
-
-    def _otherwise(self, job: MeasuredAllReduce, trial: PreparedTrial, tag: int) -> PreparedTrial | None:
-        """Return the same trial with other segments; None without segments."""
-        if trial.bytes_sent is None:
-            return None
+        if trial.bytes_sent is None:  # there are no segments
+            return checks.judge(trial, None, seed)
         runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
         other = self._other_segment(job)
-        return prepare(job, runs, len(self._contenders) + tag, other, wire=wire, way=trial.way)
+        otherwise = prepare(job, runs, len(self._contenders) + tag, other, wire=wire, way=trial.way)
+        verdict = checks.judge(trial, otherwise, seed)
+        otherwise.free()
+        return verdict
 
     def _other_segment(self, job: MeasuredAllReduce) -> int:
         """Return another segment size: about three segments a rank, if that is another size."""
         other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
         return other if other < self._segment_bytes else self._segment_bytes // 2
 
-    def _row(self, entry: ContenderTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
-        (job, trial), protocol = entry, self._asked.protocol
+    def _row(self, trial: PreparedTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
+        job = trial.job
         named = rows.identity(job, trial.algorithm, trial.transport, trial.wire, trial.way)
         fraction = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
         bound = self._bounds.bound_s(trial, job.nbytes, fraction)
         row = rows.measured(named, samples, sent, bound, self._crowded, trial.why)
-        row = rows.with_late(row, samples, protocol)
-        return rows.with_verdict(row, verdict)
+        return rows.with_verdict(rows.with_late(row, samples, self._asked.protocol), verdict)
 
 
 def _busiest(sent: Sequence[int | None]) -> int | None:

@@ -6,8 +6,8 @@ from functools import partial
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench.header import before_a_call
+from ringtrain.bench.measure.links import sick, worst_pairs
 from ringtrain.bench.measure.rows import REFUSED
-from ringtrain.bench.sweep.pairs import sick, worst_pairs
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 from ringtrain.show.tables import Column, fixed_line, text_lines
 

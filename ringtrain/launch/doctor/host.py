@@ -10,8 +10,8 @@ from importlib.util import find_spec
 import numpy as np
 
 import ringtrain
-from ringtrain.bench.measure.buffers import HostBuffers
-from ringtrain.bench.sweep.pairs import measure_pairs, sick
+from ringtrain.bench.measure.buffers import Buffers
+from ringtrain.bench.measure.links import measure_pairs, sick
 from ringtrain.humanize import format_rate, format_seconds, plural
 from ringtrain.launch.doctor.doctor import FAIL, DoctorContext, Line, line
 
@@ -113,7 +113,7 @@ def links(context: DoctorContext) -> list[Line]:
     alike = len({host for host, _ in every}) < transport.nodes
     names = [f"node {node} of {host}" if alike else host for host, node in every]
     pairs = in_circle([nodes.index(node) for node in dict.fromkeys(nodes)])
-    rows = measure_pairs(HostBuffers(transport), 0, pairs=pairs)
+    rows = measure_pairs(Buffers(transport), 0, pairs=pairs)
     latency = format_seconds(statistics.median(row["latency_s"] for row in rows))
     rate = format_rate(statistics.median(row["bytes_per_s"] for row in rows))
     text = f"{latency}, {rate} ({plural(len(rows), 'pair')})"

@@ -24,6 +24,7 @@ from ringtrain.report.screen import words
 from ringtrain.report.screen.base import Screen
 from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.sinks import Sink
+from ringtrain.show.results import is_live
 
 
 class Terminal(Sink):
@@ -123,18 +124,3 @@ def terminal(stream: TextIO) -> Terminal:
     from ringtrain.report.screen.live import LiveScreen  # rich: only where it is shown
 
     return Terminal(LiveScreen(stream))
-
-
-def is_live(stream: TextIO, environment) -> bool:
-    """Return whether the stream can show a progress display: a terminal with a width, not a dumb one, in UTF-8.
-
-    The width decides under Open MPI, which puts every rank's output on a terminal of its own making: that one
-    has the size of the user's, or none if the output of mpirun goes to a file or a pipe.
-    """
-    is_utf8 = (stream.encoding or "").lower().replace("-", "") == "utf8"
-    if environment.get("TERM", "dumb") in ("", "dumb") or not is_utf8:
-        return False
-    try:
-        return stream.isatty() and os.get_terminal_size(stream.fileno()).columns > 0
-    except (OSError, ValueError):
-        return False

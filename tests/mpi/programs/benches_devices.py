@@ -2,18 +2,20 @@
 
 import json
 import sys
+from dataclasses import replace
 
+from ringtrain.bench.measure import links
+from ringtrain.bench.measure.nccl import Nccl
 from ringtrain.bench.measure.timing import Protocol
-from ringtrain.bench.model import calibration, copies
+from ringtrain.bench.sweep.devices import BenchDevices, device_buffers
 from ringtrain.bench.sweep.sweep import Sweep, sweep
-from ringtrain.cli.devices import BenchDevices, with_device
 from ringtrain.transport.cuda_aware.decision import YES, CudaDecision, Evidence
 from ringtrain.transport.world import connect
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 
-copies.COPY_BYTES = 1 << 16
-calibration.RATE_BYTES, calibration.REPEATS, calibration.ALPHA_ROUNDS = (1 << 12,), 2, 2
+links.COPY_BYTES = 1 << 16
+links.RATE_BYTES, links.REPEATS, links.ALPHA_ROUNDS = (1 << 12,), 2, 2
 
 
 def no_nccl():
@@ -26,14 +28,16 @@ if __name__ == "__main__":
     cuda = BenchDevices(
         lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: FakeGpuOps(runtime, dtype), lambda t, i: choice
     )
+    buffers, note = device_buffers(world, cuda)
+    nccl = Nccl(buffers, no_nccl)
     asked = Sweep((64, 70_000), ("mpi", "mapped", "ring", "nccl"), protocol=Protocol(repeats=3, warm_up=1))
-    transport, asked, buffers, close = with_device(world, asked, cuda, no_nccl)
-    found = sweep(transport, asked, buffers=buffers)
-    close()
+    found = sweep(buffers.transport, replace(asked, baselines={"nccl": nccl}), buffers=buffers)
+    nccl.close()
     rank, runtime = world.rank, buffers.runtime
     world.close()
     assert not runtime._opened
     if rank == 0:
+        print(f"# {note}")
         print(
             json.dumps([[row[k] for k in ("algorithm", "way", "transport", "status", "wrong")] for row in found.rows])
         )

@@ -1,0 +1,43 @@
+"""Text that commands print: results on standard output; notes, progress and complaints on standard error."""
+
+import sys
+import time
+from collections.abc import Iterable
+
+from ringtrain.template import Template, joined
+
+NOTE = Template("note: {note}")
+COMPLAINT = Template("ringtrain: {text}")
+PROGRESS_EVERY_S = 5.0
+
+
+def echo(*lines: str, err: bool = False, end: str = "\n") -> None:
+    """Print lines for people. All that commands say goes through here, whatever text of others it holds."""
+    print(joined(lines), file=sys.stderr if err else sys.stdout, end=end, flush=True)
+
+
+def echo_file(text: str) -> None:
+    """Print what else goes to a file: JSON, CSV, a script. It is plain already, for its reader's sake."""
+    print(text, end="" if text.endswith("\n") else "\n", flush=True)
+
+
+def echo_notes(notes: Iterable[str], err: bool = False) -> None:
+    for note in notes:
+        echo(NOTE(note=note), err=err)
+
+
+def complain(text) -> None:
+    """Print an error or a warning."""
+    echo(COMPLAINT(text=text), err=True)
+
+
+class ProgressLine:
+    """Print a line on standard error every few seconds: under mpirun there is no terminal to redraw a line."""
+
+    def __init__(self, clock=time.monotonic):
+        self._clock, self._shown_at = clock, clock()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._clock() - self._shown_at > PROGRESS_EVERY_S:
+            self._shown_at = self._clock()
+            echo(f"# {what}: {done} of {total} done", err=True)
