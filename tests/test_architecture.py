@@ -322,7 +322,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "ops": (7_775, 4_800),
     "optim": (400, 200),
     "plan": (1_075, 675),
-    "report": (3_900, 2_300),
+    "report": (3_950, 2_350),
     "runs": (500, 325),
     "show": (625, 400),
     "storage": (1_400, 875),

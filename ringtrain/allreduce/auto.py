@@ -115,20 +115,12 @@ def estimate(
     if place < len(points) and points[place][0] == nbytes:
         return points[place][1], MEASURED
     if 0 < place < len(points):
-        return _between(points[place - 1], points[place], nbytes), INTERPOLATED
-    return _beyond(points[min(place, len(points) - 1)], models, nbytes)
-
-
-def _between(low: tuple[int, float], high: tuple[int, float], nbytes: int) -> float:
-    fraction = math.log(nbytes / low[0]) / math.log(high[0] / low[0])
-    return low[1] * (high[1] / low[1]) ** fraction
-
-
-def _beyond(last: tuple[int, float], models: Sequence[TimeModel] | None, nbytes: int) -> tuple[float, str] | None:
-    """Return the models' time, scaled to meet the last row, so that the choice does not jump there."""
-    if not models or not predict_s(models, last[0]):
+        (low, low_s), (high, high_s) = points[place - 1], points[place]
+        return low_s * (high_s / low_s) ** (math.log(nbytes / low) / math.log(high / low)), INTERPOLATED
+    last, last_s = points[min(place, len(points) - 1)]
+    if not models or not predict_s(models, last):
         return None
-    return last[1] * predict_s(models, nbytes) / predict_s(models, last[0]), MODELLED
+    return last_s * predict_s(models, nbytes) / predict_s(models, last), MODELLED  # where they meet it does not jump
 
 
 def _fastest(times: dict[str, tuple[float, str]], group: str, ranks: int) -> AlgorithmChoice:

@@ -24,7 +24,6 @@ class TuningSource:
 
 
 def tuning_source(path: str | None, environ: Mapping[str, str]) -> TuningSource:
-    """Return the tuning file to read."""
     if path is not None:
         return TuningSource(Path(path), "--tuning")
     if environ.get(VARIABLE):

@@ -16,7 +16,6 @@ WIRES = (NONE, *TYPES)
 
 
 def check_wire(name: str) -> None:
-    """Raise UsageError for an unknown wire format."""
     if name not in WIRES:
         raise UsageError(f"unknown wire {name!r}: {nearest(name, WIRES)}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product
 
-from ringtrain.allreduce.auto import AlgorithmChoice, Candidates, select_algorithm
+from ringtrain.allreduce.auto import Candidates, select_algorithm
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, find_candidates, parse_algorithms, static_candidates
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.machine import RankLayout, inspect_machine, machine_digest
@@ -37,8 +37,6 @@ LOOKS = 4  # of them are made even where both ends take the same
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """The options of the command."""
-
     begin: int = flag("Smallest buffer.", "1K", short="b", kind="bytes")
     end: int = flag("Largest buffer.", "64M", short="e", kind="bytes")
     factor: float = flag("Factor between sizes.", 4, short="f")
@@ -221,7 +219,9 @@ def choice_lines(
     lines = [f"{dtype} {op}, {candidates.layout.words()}:"]
     for line, choice in zip(text_lines(cells, "rll"), choices.values(), strict=True):
         lines.append(f"  {line}")
-        lines += [f"    {_all_times(choice)}"] if whole and choice.times_s else []
+        if whole and choice.times_s:
+            by_time = sorted((time, name) for name, time in choice.times_s.items())
+            lines.append("    " + ", ".join(f"{name} {format_seconds(time)}" for time, name in by_time))
 
     @cache
     def name_at(nbytes: int) -> str:
@@ -229,11 +229,6 @@ def choice_lines(
 
     ends = pairwise(choices)
     return lines + [f"  {change}" for low, high in ends for change in _changes(name_at, low, high, HALVINGS)]
-
-
-def _all_times(choice: AlgorithmChoice) -> str:
-    by_time = sorted((time, name) for name, time in choice.times_s.items())
-    return ", ".join(f"{name} {format_seconds(time)}" for time, name in by_time)
 
 
 def _changes(name_at: Callable[[int], str], low: int, high: int, halvings: int) -> Iterator[str]:

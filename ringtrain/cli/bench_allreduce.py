@@ -5,13 +5,14 @@ import os
 import click
 
 from ringtrain import plugin
-from ringtrain.bench.sweep.devices import BenchDevices
-from ringtrain.bench.sweep.run import BenchOptions, run
+from ringtrain.bench.sweep.run import BenchDevices, BenchOptions, run
 from ringtrain.cli.doctor import MAKER
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.values import flags_of
 from ringtrain.cli.world import in_world
 from ringtrain.launch.binding import bind
+from ringtrain.ops.cuda import CudaOps
+from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
 from ringtrain.transport.agree import agree
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import choose_way
@@ -35,9 +36,6 @@ def bench_allreduce(**flags):
 
 
 def real_cuda(transport: Transport) -> BenchDevices:
-    from ringtrain.ops.cuda import CudaOps
-    from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
-
     def index() -> int:
         return bind(os.environ, visible_devices(), transport.local_rank)
 

@@ -2,24 +2,19 @@
 
 import datetime
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
 
-from ringtrain import __version__
 from ringtrain.cli.variants import folders_of, seeded, variants_of
 from ringtrain.cli.world import in_world
 from ringtrain.errors import Interrupted, RingtrainError, UsageError
-from ringtrain.report.comparison import table
+from ringtrain.report.comparison.compared import compared
 from ringtrain.report.comparison.logs import RunLog, read_run, run_names
-from ringtrain.report.comparison.over_seeds import variant_notes, variant_rows, variants_by_seed
-from ringtrain.report.comparison.plot import comparison_figure, variants_figure
-from ringtrain.report.comparison.rows import FailedVariant, notes_of, rows_of
-from ringtrain.show.figures import check_picture, write_picture
-from ringtrain.show.output import complain, echo, echo_notes
-from ringtrain.show.results import PICTURE, OutputPaths, show_tables
-from ringtrain.show.tables import json_text
+from ringtrain.report.comparison.over_seeds import variants_by_seed
+from ringtrain.report.comparison.rows import FailedVariant
+from ringtrain.show.output import complain, echo
+from ringtrain.show.results import OutputPaths
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 from ringtrain.train.start.variants import check_variants, run_variants
@@ -96,7 +91,7 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
     variant_of = variants_by_seed(runs) if over_seeds else None
     if variant_of and len(set(variant_of.values())) == len(set(resolved)):
         raise UsageError("--over-seeds: no two of these runs differ by seed alone")
-    _tell(runs, variant_of, paths, None)
+    compared(runs, variant_of).show(paths)
 
 
 # ── variants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,8 +120,8 @@ def _compare_variants(
 
     ran = run_variants(transport, connect, asked, begun, ended)
     not_run = ", ".join(variant.name for variant in asked[len(ran) :])
-    picture, more = Path(parent) / "compare.png", [f"not run: {not_run}"] if not_run else []
-    on_root(transport, lambda: _tell(_read(ran), variant_of, paths, picture, more))
+    more = [f"not run: {not_run}"] if not_run else []
+    on_root(transport, lambda: compared(_read(ran), variant_of, more).show(paths, Path(parent) / "compare.png"))
     if not_run:
         return Interrupted.exit_code
     return 1 if any(each.problem for each in ran) else 0
@@ -157,62 +152,6 @@ def _keep(ran: list, variant_of: dict[str, str] | None, path: Path) -> None:
     if ran[-1].problem is not None:
         echo(f"ringtrain: variant {ran[-1].variant.name!r}: {ran[-1].problem}", err=True)
     try:
-        Folder(path.parent).write(path, _json(*_figures(_read(ran), variant_of)).encode())
+        Folder(path.parent).write(path, compared(_read(ran), variant_of).json_text().encode())
     except RingtrainError as error:
         complain(error)
-
-
-# ── output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _figures(runs: list, variant_of: dict[str, str] | None) -> tuple[list[dict], list[dict], list[str]]:
-    """Return (rows of the runs, rows of the variants over seeds, if any, notes)."""
-    rows = rows_of(runs, variant_of)
-    variants = variant_rows(rows) if variant_of else []
-    return rows, variants, [*notes_of(runs, rows), *variant_notes(variants)]
-
-
-def _tell(
-    runs: list,
-    variant_of: dict[str, str] | None,
-    paths: OutputPaths,
-    picture: Path | None,
-    more: list[str] | None = None,
-) -> None:
-    """Show and write the comparison.
-
-    variant_of: name of a run → name of its variant, of a comparison over seeds
-    picture: its path if --plot is not given; None: no picture
-    """
-    rows, variants, notes = _figures(runs, variant_of)
-    notes += more or []
-    if variants:
-        show_tables(table.VARIANT_NAME, table.VARIANT_GROUPS, variants)
-    else:
-        show_tables(table.NAME, table.GROUPS, rows)
-    echo_notes(notes)
-    paths.write(lambda: _json(rows, variants, notes), lambda: table.csv_text(rows, variants))
-    if paths.plot_path or picture:
-        _draw(runs, rows, variants, paths.plot_path, picture)
-
-
-def _draw(runs: list, rows: list[dict], variants: list[dict], asked_for: str | None, usual: Path | None) -> None:
-    whole = [(run, row) for run, row in zip(runs, rows, strict=True) if isinstance(run, RunLog)]
-    path = asked_for or usual
-    folder = None if asked_for or usual is None else Folder(usual.parent)
-    try:
-        check_picture(path)
-        logs = [run for run, _ in whole]
-        if variants:
-            make = partial(variants_figure, logs, variants, {row["name"]: row["variant"] for row in rows})
-        else:
-            make = partial(comparison_figure, logs, [row for _, row in whole])
-        write_picture(make, path, folder)
-    except RingtrainError as error:
-        if asked_for:
-            raise
-        echo(f"note: no picture: {error}")
-    else:
-        echo(PICTURE(path=path))
-
-
-def _json(rows: list[dict], variants: list[dict], notes: list[str]) -> str:
-    return json_text({"ringtrain": __version__, "rows": rows, "variants": variants, "notes": notes})

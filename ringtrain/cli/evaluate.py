@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.options import explicit_flags, plugin_option
-from ringtrain.cli.world import in_world, tell_skipped
+from ringtrain.cli.world import AVERAGED, in_world, tell_skipped
 from ringtrain.errors import UsageError
 from ringtrain.nn.metrics import MOST_CONFUSED
 from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
@@ -122,31 +121,27 @@ def _words(trained: TrainedOnData, split: str, score: Score) -> list[str]:
         f"{score.examples:,} labelled elements of {examples:,} examples" if dense else f"{score.examples:,} examples"
     )
     others = "".join(f", {name} {value}" for name, value in figures)
-    averaged = texts.AVERAGED if trained.averaged else ""
+    averaged = AVERAGED if trained.averaged else ""
     return [
         f"{trained.path} (model {trained.model.name}, iteration {trained.iteration:,})",
         f"{split} loss {score.loss:.4f}{others} of {count}{averaged}",
     ]
 
 
-def _lines(columns: list[Column], rows: list) -> list[str]:
-    return ["", *plain_lines(make_table(columns, rows))]
-
-
 def _class_lines(classes: list[dict]) -> list[str]:
-    return _lines([Column(name, name, "", _cell, left=name == "class", none="-") for name in classes[0]], classes)
+    def text(value) -> str:
+        if isinstance(value, float):
+            return f"{100 * value:.2f}%"
+        return f"{value:,}" if isinstance(value, int) else str(value)
 
-
-def _cell(value) -> str:
-    if isinstance(value, float):
-        return f"{100 * value:.2f}%"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    columns = [Column(name, name, "", text, left=name == "class", none="-") for name in classes[0]]
+    return ["", *plain_lines(make_table(columns, classes))]
 
 
 def _matrix_lines(matrix: list[list[int]], names: list[str]) -> list[str]:
-    counts = [Column(number, name, "", "{:,}") for number, name in enumerate(names, start=1)]
+    columns = [Column(number, name, "", "{:,}") for number, name in enumerate(names, start=1)]
     rows = [[name, *counts] for name, counts in zip(names, matrix, strict=True)]
-    return _lines([Column(0, "label \\ predicted", left=True), *counts], rows)
+    return ["", *plain_lines(make_table([Column(0, "label \\ predicted", left=True), *columns], rows))]
 
 
 # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -169,16 +164,12 @@ def _by_class(score: Score, trained: TrainedOnData) -> list[dict]:
     if counts is None:
         return []
     columns = {name: getattr(counts, name) for name in ("precision", "recall", "f1", "iou")}
+    names = trained.data.classes
     return [
         {"class": name, "labelled": int(counts.labelled[k]), "predicted": int(counts.predicted[k])}
         | {key: None if math.isnan(values[k]) else float(values[k]) for key, values in columns.items()}
-        for k, name in enumerate(_names(trained, len(counts.hits)))
+        for k, name in enumerate(names if len(names) == len(counts.hits) else map(str, range(len(counts.hits))))
     ]
-
-
-def _names(trained: TrainedOnData, count: int) -> list[str]:
-    names = list(trained.data.classes)
-    return names if len(names) == count else [str(number) for number in range(count)]
 
 
 def _csv(facts: dict) -> str:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.options import plugin_option
-from ringtrain.cli.world import tell_skipped
+from ringtrain.cli.world import AVERAGED, tell_skipped
 from ringtrain.show.output import echo
 from ringtrain.weights import export as weights_export
 
@@ -23,6 +22,6 @@ def export(target, out, best, raw, force):
     torchvision's names where the model is one of its; or to an ONNX graph, whose input is values as in the data."""
     done = weights_export.export(target, out, best, force, raw)
     tell_skipped(done.skipped)
-    averaged = texts.AVERAGED if done.averaged else ""
+    averaged = AVERAGED if done.averaged else ""
     source = f"{done.path} (model {done.model}, iteration {done.iteration:,}){averaged}"
     echo(f"{out}: {done.tensors} tensors of {source}")

@@ -9,8 +9,7 @@ import os
 import click
 
 from ringtrain import __version__
-from ringtrain.cli import texts
-from ringtrain.cli.hints import in_words
+from ringtrain.cli.hints import UNKNOWN_COMMAND, in_words
 from ringtrain.cli.world import end_with
 from ringtrain.errors import RingtrainError, UsageError, naming_packages, naming_paths, nearest
 from ringtrain.parsing import UNSET
@@ -51,7 +50,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx, name):
         if name not in COMMANDS:
-            raise click.UsageError(texts.UNKNOWN_COMMAND(name=name, hint=nearest(name, COMMANDS)), ctx)
+            raise click.UsageError(UNKNOWN_COMMAND(name=name, hint=nearest(name, COMMANDS)), ctx)
         return getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
 
     def format_commands(self, ctx, formatter):
@@ -75,7 +74,9 @@ def run(arguments: list[str]) -> int:
     if "OMP_NUM_THREADS" not in os.environ:
         # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    once = _is_shown_once(arguments)
+    shows_text = {"--help", "-h", "--version"} & set(arguments)
+    # All ranks would print the same.
+    once = not arguments or bool(shows_text) or arguments == ["data"] or arguments[0] in SHOWN_ONCE
     if once and read_launch(os.environ).rank > 0:
         return 0
     alone = once or arguments[0] in BY_ITSELF
@@ -94,12 +95,6 @@ def run(arguments: list[str]) -> int:
         return 130
     except RingtrainError as error:
         return end_with(error, alone)
-
-
-def _is_shown_once(arguments: list[str]) -> bool:
-    """Return whether rank 0 alone runs the command, since all ranks would print the same."""
-    shows_text = {"--help", "-h", "--version"} & set(arguments)
-    return not arguments or bool(shows_text) or arguments == ["data"] or arguments[0] in SHOWN_ONCE
 
 
 def _check_given(arguments: list[str]) -> None:

@@ -57,13 +57,14 @@ class Iterations(click.ParamType):
             self.fail(f"{value!r} is neither a number of iterations like 400 nor of epochs like 5ep", param, ctx)
 
 
-class ManyIterations(click.ParamType):
-    """Several numbers of iterations or epochs, separated by commas."""
+class Listed(click.ParamType):
+    """Several values of a kind, separated by commas."""
 
-    name = "integer|epochs,..."
+    def __init__(self, kind: click.ParamType):
+        self.name, self._kind = f"{kind.name},...", kind
 
     def convert(self, value, param, ctx):
-        return [Iterations().convert(part, param, ctx) for part in value.split(",")]
+        return [self._kind.convert(part, param, ctx) for part in value.split(",")]
 
 
 class StrategyOption(click.Option):
@@ -123,7 +124,7 @@ def _option(spec):
     elif spec.metadata["choices"]:
         kind = click.Choice(spec.metadata["choices"])
     elif spec.metadata["epochs"]:
-        kind = ManyIterations() if default == () else Iterations()
+        kind = Listed(Iterations()) if default == () else Iterations()
     names = [flag] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
     shown = {"metavar": f"[{'|'.join(spec.metadata['choices'])}]"} if kind is click.STRING else {}
     bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}

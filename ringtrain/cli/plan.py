@@ -62,7 +62,7 @@ class Names(click.ParamType):
 @click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million images cost.")
 @click.option("--json", "json_path", type=click.Path(), help="Write every row.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: PNG, SVG or PDF.")
-def plan(model, layers, fabric, price, json_path, output, **asked):
+def plan(model, layers, fabric, ranks, per_node, sync, algorithm, batch, price, json_path, output, **options):
     """Predict the iteration of MODEL on any number of ranks, from what was measured on a few.
 
     Says which strategy is the fastest, and from where on more ranks stop paying. docs/plan.md has the model, and its
@@ -70,13 +70,6 @@ def plan(model, layers, fabric, price, json_path, output, **asked):
     """
     paths = OutputPaths(json_path, plot_path=output)
     paths.check()
-    layer_times, settings, rows = _planned(model, layers, fabric, **asked)
-    echo(*plan_lines(layer_times, settings, rows, price))
-    paths.write(lambda: json_text(layer_times, settings, rows))
-    paths.draw(partial(plan_figure, layer_times.model, settings, rows))
-
-
-def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **options):
     layer_times, exchanges = LayerTimes(layers), ExchangeTimes(fabric)
     if model != layer_times.model:
         raise UsageError(
@@ -90,6 +83,8 @@ def _planned(model, layers, fabric, ranks, per_node, sync, algorithm, batch, **o
     counts = ranks or [1 << k for k in range((64 * per_node).bit_length())]
     if min(counts) < 1:
         raise UsageError(f"-n {min(counts)}: ranks are counted from 1")
-    settings = PlanSettings(batch=batch or layer_times.batch, per_node=per_node, **options)
+    settings = PlanSettings(batch=batch or layer_times.first.batch, per_node=per_node, **options)
     rows = predict(layer_times, exchanges, sorted(set(counts)), sync or list(STRATEGIES), algorithm or [], settings)
-    return layer_times, settings, rows
+    echo(*plan_lines(layer_times, settings, rows, price))
+    paths.write(lambda: json_text(layer_times, settings, rows))
+    paths.draw(partial(plan_figure, layer_times.model, settings, rows))

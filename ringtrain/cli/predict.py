@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli import texts
 from ringtrain.cli.options import explicit_flags, plugin_option
-from ringtrain.cli.world import in_world, tell_skipped
+from ringtrain.cli.world import AVERAGED, in_world, tell_skipped
 from ringtrain.errors import UsageError
 from ringtrain.show.output import complain, echo, echo_notes
 from ringtrain.train.load import load, load_model
@@ -59,7 +58,7 @@ def predict(target, inputs, out, top, split, layer, best, raw, force, **options)
         if transport.rank == 0:
             tell_skipped(trained.skipped)
             echo_notes((note for source in sources for note in source.notes), err=True)
-            _tell(out, predicted, texts.AVERAGED if trained.averaged else "")
+            _tell(out, predicted, AVERAGED if trained.averaged else "")
         return 1 if predicted.bad else 0
 
     return in_world(action)

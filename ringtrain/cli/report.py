@@ -42,7 +42,10 @@ def report(runs, out, metrics, force):
     timeline if the run was traced, confusion matrix, configuration, environment. Of several runs: their curves in one
     picture, and what differs.
     """
-    _check(out, force)
+    if out.suffix not in (PAGE, *PICTURES):
+        raise UsageError(f"--out {out}: a report is one of {', '.join((PAGE, *PICTURES))}")
+    if os.path.lexists(out) and not force:
+        raise UsageError(f"{out} exists: give another --out, or --force")
     need_matplotlib()
     if metrics is not None and len(runs) > 1:
         raise UsageError(
@@ -55,19 +58,9 @@ def report(runs, out, metrics, force):
         date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
         data = report_page(reported, date).encode(errors="backslashreplace")
     else:
-        data = _curves(reported, out.suffix)
+        logs = [run.log for run in reported]
+        one = len(logs) == 1
+        make = partial(curves_figure, logs[0]) if one else partial(comparison_figure, logs, rows_of(logs))
+        data = drawn(make, out.suffix.lstrip("."))
     files.write(out, data)
     echo(f"{out}: {', '.join(names)}, {len(data) / 1e6:.2f} MB")
-
-
-def _check(out: Path, force: bool) -> None:
-    if out.suffix not in (PAGE, *PICTURES):
-        raise UsageError(f"--out {out}: a report is one of {', '.join((PAGE, *PICTURES))}")
-    if os.path.lexists(out) and not force:
-        raise UsageError(f"{out} exists: give another --out, or --force")
-
-
-def _curves(runs: list, ending: str) -> bytes:
-    logs = [run.log for run in runs]
-    make = partial(curves_figure, logs[0]) if len(logs) == 1 else partial(comparison_figure, logs, rows_of(logs))
-    return drawn(make, ending.lstrip("."))

@@ -61,18 +61,14 @@ def _list(
         notes.append(f"there is no run in {folder}")
     elif len(chosen) < len(listed):
         notes.append(f"{len(chosen)} of {plural(len(listed), 'run')} in {folder}")
-    _tell(chosen, notes, json_path, csv_path)
-
-
-def _tell(runs: list, notes: list[str], json_path: str | None, csv_path: str | None) -> None:
-    on_screen = STANDARD_OUTPUT in (json_path, csv_path)
-    if not on_screen:
-        show_tables(NAME, *run_columns(runs))
-    echo_notes(notes, err=on_screen)
+    to_output = STANDARD_OUTPUT in (json_path, csv_path)
+    if not to_output:
+        show_tables(NAME, *run_columns(chosen))
+    echo_notes(notes, err=to_output)
     if json_path is not None:
-        _write(json_path, json_text(runs, notes))
+        _write(json_path, json_text(chosen, notes))
     if csv_path is not None:
-        _write(csv_path, csv_text(runs))
+        _write(csv_path, csv_text(chosen))
 
 
 def _write_log(folder: Path, path: str, others: bool) -> None:

@@ -83,10 +83,17 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **file
     the runs: medians over iterations, without start and evaluations. docs/scale.md explains the table.
     """
     scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
-    counts, flags = _checked_counts(counts), _checked_words(words)
+    if min(counts) < 1 or len(set(counts)) < 2:
+        raise UsageError(f"-n {','.join(map(str, counts))}: scaling wants two numbers of ranks or more, as -n 1,2,4")
+    if not words or words[0] != "train":
+        raise UsageError(
+            "scale measures `train` with options after --: ringtrain scale -n 1,2 -- train; got "
+            f"{repr(words[0]) if words else 'nothing'}"
+        )
+    flags = list(words[1:])
     config = _config_of(flags)
     plans = [read_plan(path) for path in plan_paths]
-    planned, rows_of = _planned(counts, scalings, config.run.batch), partial(_rows, plans, config)
+    planned, rows_of = _planned(sorted(set(counts)), scalings, config.run.batch), partial(_rows, plans, config)
     start = find_launcher(launcher, os.environ)
     paths = OutputPaths(**files)
     paths.check()
@@ -105,21 +112,6 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **file
 
 
 # ── before the first run ──────────────────────────────────────────────────────────────────────────────────────────────
-def _checked_counts(counts: list[int]) -> list[int]:
-    if min(counts) < 1 or len(set(counts)) < 2:
-        raise UsageError(f"-n {','.join(map(str, counts))}: scaling wants two numbers of ranks or more, as -n 1,2,4")
-    return sorted(set(counts))
-
-
-def _checked_words(words: tuple[str, ...]) -> list[str]:
-    if not words or words[0] != "train":
-        raise UsageError(
-            "scale measures `train` with options after --: ringtrain scale -n 1,2 -- train; got "
-            f"{repr(words[0]) if words else 'nothing'}"
-        )
-    return list(words[1:])
-
-
 def _config_of(flags: list[str]) -> TrainConfig:
     """Return the configuration of the training, after the checks that need neither data nor ranks."""
     params = dict(train.make_context("ringtrain train", list(flags)).params)
@@ -178,11 +170,16 @@ def _take(
     arguments = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
     command = [*launcher, *child_command("ringtrain", *arguments)]
     status = run_to_file(command, output)
-    log = _log(folder, run.name)
+    try:
+        log = read_run(folder, run.name)
+    except UsageError:
+        log = None
     sample = sample_of(log) if log and status == 0 else None
-    if sample is None or sample["ranks"] != run.ranks:
+    if log is None or sample is None or sample["ranks"] != run.ranks:
         ended = f"{run.name} ended with status {status} and is not tried again; all it said is in {output}:"
-        failed[run.name] = joined([ended, _other_ranks(sample) if sample else Lines(_last_words(output))])
+        other = "the launcher starts another number, or an MPI of another kind"
+        why = f"its log is of ranks: {sample['ranks']}; {other}" if sample else Lines(_last_words(output))
+        failed[run.name] = joined([ended, why])
         echo("no figure")
         complain(failed[run.name])
         return
@@ -190,17 +187,6 @@ def _take(
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
     runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
     echo(f"{sample['images_per_s']:,.0f} images/s")
-
-
-def _other_ranks(sample: dict) -> str:
-    return f"its log is of ranks: {sample['ranks']}; the launcher starts another number, or an MPI of another kind"
-
-
-def _log(folder: Path, name: str):
-    try:
-        return read_run(folder, name)
-    except UsageError:
-        return None
 
 
 def _last_words(output: Path) -> str:

@@ -101,7 +101,14 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
     schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, "a proof", "prove it for fewer")
     in_tree = SHARDS if name == CANONICAL and shards is None else shards
-    proof = verify_schedule(schedule, rounds=rounded) if in_tree is None else _proved(schedule, rounded, in_tree)
+    if in_tree is None:
+        proof = verify_schedule(schedule, rounds=rounded)
+    elif rounded:
+        raise UsageError(f"--shards {in_tree} adds gradients without rounding: leave --rounded out")
+    else:
+        if name == CANONICAL:  # in shared memory it is another program
+            addition_order.prove_node_program(canonical_program(schedule.size, in_tree), in_tree)
+        proof = addition_order.prove(schedule, in_tree)
     over = ", over messages that are rounded" if rounded else ""
     echo(f"{schedule!r} is proved: {schedule.goal}{over}")
     if in_tree is not None:
@@ -154,14 +161,8 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
         predicted = schedule_cost(schedule, topology, nbytes, fabric, travels)
         share = travels * least_s(schedule, topology, nbytes, fabric) / predicted.seconds if predicted.seconds else 1.0
-        rows.append(
-            (
-                f"{nbytes:,}",
-                f"{1e6 * predicted.seconds:,.1f}",
-                f"{max(predicted.interface):,.0f}",
-                f"{100 * share:.1f} %",
-            )
-        )
+        figures = (f"{nbytes:,}", f"{1e6 * predicted.seconds:,.1f}", f"{max(predicted.interface):,.0f}")
+        rows.append((*figures, f"{100 * share:.1f} %"))
     echo(f"{schedule!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
     _print_table(("bytes", "microseconds", "bytes an interface sends", "of bound"), rows)
 
@@ -203,14 +204,6 @@ def _canonical(topology, goal: str, rounded: bool, shards: int):
         what = "--rounded" if rounded else f"--goal {goal}"
         raise UsageError(f"{CANONICAL!r} adds whole gradients, all of them: leave {what} out")
     return canonical(topology.size, shards)
-
-
-def _proved(schedule, rounded: bool, shards: int):
-    if rounded:
-        raise UsageError(f"--shards {shards} adds gradients without rounding: leave --rounded out")
-    if schedule.name == CANONICAL:  # in shared memory it is another plan
-        addition_order.prove_node_program(canonical_program(schedule.size, shards), shards)
-    return addition_order.prove(schedule, shards)
 
 
 def _limit(topology, most: int, what: str, instead: str) -> None:

@@ -10,6 +10,7 @@ import click
 from ringtrain.cli.bench_allreduce import bench_allreduce
 from ringtrain.cli.options import Sectioned, explicit_flags
 from ringtrain.cli.train import train
+from ringtrain.cli.values import flags_of
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.file.dataset import SplitShape, read_form
 from ringtrain.data.file.grammar import is_here
@@ -39,27 +40,8 @@ MANY = 1 << 40  # examples of a data set that is missing here: two steps in epoc
 
 
 @click.command(cls=Sectioned, sections=SECTIONS)
-@click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes.")
-@click.option("--gpus", type=click.IntRange(1), help="GPUs of a node, with a rank for each.")
-@click.option(
-    "--ranks-per-node", type=click.IntRange(1), help="Ranks of a node. [one for each GPU, or sbatch's default]"
-)
-@click.option("--cpus-per-task", type=click.IntRange(1), help="Cores of a rank, and its threads. [the site's]")
-@click.option("--mem", "memory", metavar="SIZE", help="Memory of a node, as 64G. [the site's]")
-@click.option("-t", "--time", default="1:00:00", show_default=True, help="Limit of a start: minutes, 4:00:00, 1-12.")
-@click.option("-p", "--partition", help="Partition. [the site's]")
-@click.option("-A", "--account", help="Account that is charged. [yours]")
-@click.option("--qos", help="Quality of service. [the site's]")
-@click.option("-J", "--name", help="Name of the job and of its run folder. [ringtrain]")
-@click.option("--sbatch", multiple=True, metavar="OPTION", help="One more option of sbatch: --sbatch=--constraint=a100")
-@click.option("--module", "modules", multiple=True, metavar="NAME", help="A module to load; may be given again.")
-@click.option("--venv", metavar="DIR", help="Virtual environment with ringtrain in it. [ringtrain on PATH]")
-@click.option("--container", metavar="IMAGE.sif", help="Apptainer image with ringtrain in it.")
-@click.option(
-    "--launcher",
-    type=click.Choice(["auto", "mpirun", "srun"]),
-    help="Program that starts the ranks. [mpirun if it exists]",
-)
+@flags_of(BatchJob)
+@flags_of(SiteOptions)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the script to this file. [to the terminal]"
 )

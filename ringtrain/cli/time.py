@@ -10,8 +10,7 @@ import click
 from ringtrain import plugin
 from ringtrain.bench.header import make_header
 from ringtrain.bench.layers.layer_rows import layer_rows, layer_table, summary_lines, totals
-from ringtrain.bench.layers.layers import ITERATION, Rig, keys_of, measure_layers
-from ringtrain.bench.layers.peaks import measure_peaks
+from ringtrain.bench.layers.layers import ITERATION, Rig, keys_of, measure_layers, measure_peaks
 from ringtrain.bench.measure.timing import START
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.world import in_world
@@ -25,13 +24,12 @@ from ringtrain.nn import spec
 from ringtrain.nn.losses import make_loss
 from ringtrain.nn.workspace import Workspace
 from ringtrain.optim.optimizers import make_optimizer
-from ringtrain.report.screen.terminal import is_live
 from ringtrain.show.output import echo
-from ringtrain.show.results import OutputPaths, write_text
+from ringtrain.show.results import OutputPaths, is_live
 from ringtrain.show.tables import json_text, plain_lines, print_whole
 from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data
-from ringtrain.train.assembly.device import OpenedDevice, open_device
+from ringtrain.train.assembly.device import open_device
 from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
 from ringtrain.train.run.rank_stats import peak_bytes
 from ringtrain.train.step.slow_rank import Feed
@@ -69,8 +67,11 @@ def time(model, batch, iterations, warm_up, json_path, **flags):
 def _time(transport: Transport, name: str, options: dict, iterations: int, warm_up: int, json_path: str | None) -> None:
     config, model = together(transport, lambda: _asked(transport.size, name, options))
     agree(transport, {"model file": model.text, **plugin.facts(), **options})
-    on_root(transport, OutputPaths(json_path).check)
-    header = _header(transport, config, iterations, warm_up)
+    paths = OutputPaths(json_path)
+    on_root(transport, paths.check)
+    values, names = config.values(), ("model", "batch", "dtype", "precision", "ops", "optimizer")
+    header = make_header(transport, START) | {name: values[name] for name in names}
+    header |= {"iterations": iterations, "warm_up": warm_up}
     graph = model.graph()
     device = open_device(config, bare(transport))
     ops = device.ops
@@ -78,7 +79,11 @@ def _time(transport: Transport, name: str, options: dict, iterations: int, warm_
     if transport.rank == 0:
         echo(*_header_lines(header))
     alone = without_exchange(config, graph, transport.size, warm_up + iterations)
-    with closing(_training(device, alone, model)) as training:
+    data = read_data(alone, model, device.transport)
+    training = together(
+        device.transport, lambda: assemble(alone, model, data, device.transport, ops, stop=lambda: False)
+    )
+    with closing(training):
         whole = iteration_times(training)[warm_up:]
         header["peak_bytes"] = max(transport.gather_json(peak_bytes()))
         training.worker.passes.forget()  # the layers have memory of their own
@@ -93,8 +98,13 @@ def _time(transport: Transport, name: str, options: dict, iterations: int, warm_
     rows = layer_rows(graph, samples, config.run.batch, config.device.dtype, peaks, rig.ways)
     total = totals(rows, samples, config.run.batch, transport.size)
     if transport.rank == 0:
-        _show(rows, total, header)
-    on_root(transport, lambda: _write(json_path, header, rows, total))
+        if is_live(sys.stdout, os.environ):
+            print_whole(layer_table(rows, total, framed=True))
+        else:
+            echo(*plain_lines(layer_table(rows, total)))
+        echo(*summary_lines(total, header))
+    content = {"header": header, "rows": rows, "totals": total}
+    on_root(transport, lambda: paths.write(lambda: json_text(content)))
 
 
 def _asked(ranks: int, name: str, options: dict):
@@ -105,14 +115,6 @@ def _asked(ranks: int, name: str, options: dict):
     if config.run.batch < ranks:
         raise UsageError(f"--batch {config.run.batch} is smaller than the number of ranks, {ranks}; use a larger one")
     return config, model
-
-
-def _training(device: OpenedDevice, config, model) -> Assembly:
-    """Return the parts of a training. Raises RingtrainError."""
-    data = read_data(config, model, device.transport)
-    return together(
-        device.transport, lambda: assemble(config, model, data, device.transport, device.ops, stop=lambda: False)
-    )
 
 
 def _rig(config, graph, training: Assembly, batches: Batches):
@@ -134,13 +136,6 @@ def _inputs(feed: Feed, batches: Batches, space: Workspace):
         feed.arrive(batch)
 
 
-def _header(transport: Transport, config, iterations: int, warm_up: int) -> dict:
-    names = ("model", "batch", "dtype", "precision", "ops", "optimizer")
-    values = config.values()
-    settings = {name: values[name] for name in names}
-    return make_header(transport, START) | settings | {"iterations": iterations, "warm_up": warm_up}
-
-
 def _header_lines(header: dict) -> list[str]:
     images, ranks = plural(header["batch"], "image"), plural(header["ranks"], "rank")
     timed, first = plural(header["iterations"], "iteration"), header["warm_up"] + 1
@@ -150,17 +145,3 @@ def _header_lines(header: dict) -> list[str]:
         f"ringtrain {header['ringtrain']} time {header['model']}: {images} on {ranks}, {where}",
         f"medians of {timed} after {first}; cores by rank: {' | '.join(header['binding'])}{crowd}",
     ]
-
-
-# ── showing ───────────────────────────────────────────────────────────────────────────────────────────────────────
-def _show(rows: list[dict], total: dict, header: dict) -> None:
-    if is_live(sys.stdout, os.environ):
-        print_whole(layer_table(rows, total, framed=True))
-    else:
-        echo(*plain_lines(layer_table(rows, total)))
-    echo(*summary_lines(total, header))
-
-
-def _write(path: str | None, header: dict, rows: list[dict], total: dict) -> None:
-    if path is not None:
-        write_text(path, json_text({"header": header, "rows": rows, "totals": total}))

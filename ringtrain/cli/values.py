@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ringtrain.bench.sweep.sizes import parse_bytes
+from ringtrain.cli.options import Listed
 from ringtrain.config.option import as_flag, kind_of
 from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
@@ -22,15 +23,6 @@ class Size(click.ParamType):
             return value if isinstance(value, int) else parse_bytes(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
-
-
-class Sizes(click.ParamType):
-    """Bytes, separated by commas: 64K,1M."""
-
-    name = "bytes,..."
-
-    def convert(self, value, param, ctx):
-        return [Size().convert(part, param, ctx) for part in value.split(",")]
 
 
 class Fraction(click.ParamType):
@@ -64,7 +56,7 @@ class OfRank(click.ParamType):
 
 KINDS: dict[str, click.ParamType] = {
     "bytes": Size(),
-    "bytes,...": Sizes(),
+    "bytes,...": Listed(Size()),
     "share": Fraction(),
     "path": click.Path(),
     "rank:seconds": OfRank("delay in seconds", 0, 60, "1:0.01"),
@@ -75,7 +67,7 @@ def flags_of(record: type):
     """Return a decorator of a command: a flag for each field of a record, by :func:`ringtrain.config.option.flag`."""
 
     def decorate(command):
-        for spec in reversed(fields(record)):
+        for spec in reversed([spec for spec in fields(record) if spec.metadata]):
             command = _option(spec, **spec.metadata)(command)
         return command
 
@@ -85,6 +77,8 @@ def flags_of(record: type):
 def _option(spec: Field, help: str, name, short, kind, low, choices, metavar):
     names = [f"-{short}"] * bool(short) + [as_flag(name or spec.name), spec.name]
     scalar = kind_of(spec)
+    if spec.default == ():
+        return click.option(*names, multiple=True, metavar=metavar, help=help)
     if scalar is bool:
         return click.option(*names, is_flag=True, help=help)
     shape: Any = KINDS[kind] if kind else scalar

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ringtrain.transport.world import World
 
 
+AVERAGED = ", weights averaged (--ema)"  # beside what these weights give
 FROM_RANK = Template("ringtrain: rank {rank}: {text}")
 
 

@@ -46,9 +46,6 @@ class ExchangeTime:
     def seconds(self) -> float:
         return self.busy_s + self.between_s
 
-    def scaled(self, factor: float) -> "ExchangeTime":
-        return replace(self, busy_s=factor * self.busy_s, between_s=factor * self.between_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Fits:
@@ -138,7 +135,8 @@ class ExchangeTimes:
         if topology != self.measured_on:
             return predicted
         whole = self._split(model, work_on(algorithm, topology), nbytes).seconds
-        return predicted.scaled(_between(self._points[algorithm], nbytes) / whole if whole else 0.0)
+        factor = _between(self._points[algorithm], nbytes) / whole if whole else 0.0
+        return replace(predicted, busy_s=factor * predicted.busy_s, between_s=factor * predicted.between_s)
 
     def _split(self, model: FittedModel, work: AlgorithmWork, nbytes: float) -> ExchangeTime:
         """Return the time of this work on the machine of the model."""

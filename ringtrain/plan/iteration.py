@@ -62,35 +62,24 @@ class Leg:
 
 
 def exposed_s(
-    backward: BackwardTimes, exchanges: Sequence[ExchangeTime], overlaps: bool, streams: bool = False
-) -> float:
-    """Return the seconds by which exchanges of the buckets lengthen an iteration. overlaps: whether they begin during
-    backward; streams: whether they need no look of the core, as on a device"""
-    begins = backward.ready if overlaps else [backward.end] * len(exchanges)
-    return _exposed_s(backward, [[Leg(*pair)] for pair in zip(begins, exchanges, strict=True)], streams)
-
-
-def there_and_back_s(
     backward: BackwardTimes,
     sums: Sequence[ExchangeTime],
-    weights: Sequence[ExchangeTime],
-    directions: tuple[str, str],
     overlaps: bool,
     streams: bool = False,
+    weights: Sequence[ExchangeTime] = (),
+    directions: tuple[str, str] = ("", ""),
 ) -> float:
-    """As :func:`exposed_s`, of the buckets' sums to their owners, and of the weights that these send back.
-    directions: those that sums and weights take"""
+    """Return the seconds by which exchanges of the buckets lengthen an iteration.
+
+    overlaps:   whether they begin during backward
+    streams:    whether they need no look of the core, as on a device
+    weights:    of sums at owners: the exchanges that send their weights back, after backward
+    directions: those that sums and weights take
+    """
     begins = backward.ready if overlaps else [backward.end] * len(sums)
-    sum_direction, weight_direction = directions
-    buckets = [
-        [Leg(begin, reduced, sum_direction), Leg(backward.end, returned, weight_direction)]
-        for begin, reduced, returned in zip(begins, sums, weights, strict=True)
-    ]
-    return _exposed_s(backward, buckets, streams)
-
-
-def _exposed_s(backward: BackwardTimes, buckets: Sequence[Sequence[Leg]], streams: bool) -> float:
-    """``buckets``: the legs of each, one after another"""
+    buckets = [[Leg(*pair, directions[0])] for pair in zip(begins, sums, strict=True)]
+    for legs, exchange in zip(buckets, weights, strict=False):
+        legs.append(Leg(backward.end, exchange, directions[1]))
     if streams:
         ended, _ = _ended_s([[_all_between(leg) for leg in legs] for legs in buckets], backward.end, ())
         return max(ended - backward.end, 0.0)

@@ -19,6 +19,7 @@ from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Span
 from ringtrain.records import SOME, Rules, load
 
+FILE = "file of `ringtrain time MODEL --json`"
 UPDATE = "update"  # the row of the optimizer's update
 
 
@@ -105,12 +106,13 @@ class LayerTimes:
     """
 
     def __init__(self, paths: Sequence[str]):
-        self.files = [read_layers(path) for path in paths]
-        self.model = self.files[0].model
+        self.files = [load(LayerFile, path, FILE, {"low": 0}) for path in paths]
+        self.first = self.files[0]
+        self.model = self.first.model
         for path, file in zip(paths, self.files, strict=True):
             if file.model != self.model:
                 raise UsageError(f"{path} is of model {file.model}, not of {self.model}: give files of one model")
-        self.names = [row.layer for row in self.files[0].rows if row.kind]
+        self.names = [row.layer for row in self.first.rows if row.kind]
         self.notes: dict[str, None] = {}
 
     @cached_property
@@ -120,27 +122,12 @@ class LayerTimes:
 
     @property
     def itemsize(self) -> int:
-        return 8 if self.files[0].dtype == "float64" else 4
-
-    @property
-    def streams(self) -> bool:
-        """Whether a device computes, beside which exchanges need no core."""
-        return self.files[0].records
-
-    @property
-    def batch(self) -> int:
-        """The batch of all ranks in the first file."""
-        return self.files[0].batch
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of weights, gradients and the optimizer's state."""
-        return self.files[0].held_bytes
+        return 8 if self.first.dtype == "float64" else 4
 
     @property
     def state_arrays(self) -> int:
         """The arrays of the optimizer's state, each as long as the weights."""
-        return round(self.state_bytes / (self.spans[-1].stop * self.itemsize)) - 2
+        return round(self.first.held_bytes / (self.spans[-1].stop * self.itemsize)) - 2
 
     def other_bytes(self, images: float) -> float:
         """Return the bytes of a rank beside its weights, gradients and state, at this batch of a rank."""
@@ -156,7 +143,7 @@ class LayerTimes:
             return tuple(factor * sum(weight * file.times(name)[phase] for weight, file in line) for phase in range(2))
 
         layers = tuple(LayerTime(name, *at(name)) for name in self.names)
-        beside = [row.layer for row in self.files[0].rows if not row.kind and row.layer != UPDATE]
+        beside = [row.layer for row in self.first.rows if not row.kind and row.layer != UPDATE]
         update = files[0].times(UPDATE)[1] * factor  # of the weights: the same at every batch
         return RankTimes(layers, update, sum(at(name)[1] for name in beside))
 
@@ -166,18 +153,15 @@ class LayerTimes:
         files = [file for file in self.files if file.ranks == nearest]
         if nearest == ranks:
             return files, 1.0
-        self._note(
-            f"layers of {plural(ranks, 'rank')} a node are taken as measured with {nearest} a node, for want of a file"
-        )
-        if self.streams:  # each rank computes on a device of its own
+        taken = f"layers of {plural(ranks, 'rank')} a node are taken as measured with {nearest} a node"
+        self.notes[f"{taken}, for want of a file"] = None
+        if self.first.records:  # each rank computes on a device of its own
             return files, 1.0
         cores = files[0].cores
         factor = max(1.0, ranks / cores) / max(1.0, nearest / cores)
         if factor > 1:
-            self._note(
-                f"{plural(ranks, 'rank')} a node share {plural(cores, 'core')}: layers take {factor:.1f} times as "
-                "long as measured"
-            )
+            shared = f"{plural(ranks, 'rank')} a node share {plural(cores, 'core')}"
+            self.notes[f"{shared}: layers take {factor:.1f} times as long as measured"] = None
         return files, factor
 
     def _line(self, files: list[LayerFile], images: float) -> list[tuple[float, LayerFile]]:
@@ -186,7 +170,7 @@ class LayerTimes:
         if images in sizes:
             return [(1.0, files[sizes.index(images)])]
         if len(set(sizes)) == 1:
-            self._note(f"layers at other batches of a rank than {sizes[0]:g} are taken in proportion")
+            self.notes[f"layers at other batches of a rank than {sizes[0]:g} are taken in proportion"] = None
             return [(images / sizes[0], files[0])]
         above = min(max(bisect_left(sizes, images), 1), len(sizes) - 1)
         low, high = files[above - 1], files[above]
@@ -194,11 +178,3 @@ class LayerTimes:
             return [(images / low.images, low)]
         share = (images - low.images) / (high.images - low.images)
         return [(1 - share, low), (share, high)]
-
-    def _note(self, text: str) -> None:
-        self.notes[text] = None
-
-
-def read_layers(path: str) -> LayerFile:
-    """Read a file of ``ringtrain time --json``. Raises UsageError."""
-    return load(LayerFile, path, "file of `ringtrain time MODEL --json`", {"low": 0})

@@ -64,37 +64,37 @@ def predict(
     """Return a row for each number of ranks, strategy, and algorithm with which it works; without ``algorithms`` for
     the fastest alone. A strategy with which none of ``algorithms`` works has no row. Raises UsageError if that leaves
     none, or where none works on some number of ranks."""
-    alone = _rows(layers, exchanges, 1, strategies[:1], [], settings)[0].images_per_s
+    alone = _rows(layers, exchanges, 1, strategies[0], [], settings)[0].images_per_s
     able = [name for name in strategies if not algorithms or algorithms_of(name, algorithms)]
     rows = []
     for ranks in counts:
         for strategy in able or strategies:
-            predicted = _rows(layers, exchanges, ranks, [strategy], algorithms, settings, alone)
+            predicted = _rows(layers, exchanges, ranks, strategy, algorithms, settings, alone)
             rows += predicted if algorithms else [min(predicted, key=lambda row: row.step_s)]
     return rows
 
 
-def _rows(layers, exchanges, ranks, strategies, algorithms, settings, alone=None) -> list[PlanRow]:
+def _rows(layers, exchanges, ranks, strategy, algorithms, settings, alone=None) -> list[PlanRow]:
     """Return the rows of one number of ranks. ``alone``: images/s of a rank by itself; None: these are its rows"""
-    topology, rows = placed(ranks, settings.per_node), []
+    topology = placed(ranks, settings.per_node)
     batch = settings.batch * ranks if settings.weak else settings.batch
     times = layers.of_rank(batch / ranks, max(topology.counts))
     buckets = make_buckets(layers.spans, layers.itemsize, settings.bucket_bytes)
-    for strategy in strategies:
-        for name in _algorithms(strategy, exchanges, topology, algorithms):
-            rank = PlannedRank(
-                times=times,
-                buckets=buckets,
-                topology=topology,
-                exchanges=exchanges,
-                algorithm=name,
-                state_arrays=layers.state_arrays,
-                average_every=settings.average_every,
-                overlaps=settings.overlap != "none",
-                streams=layers.streams,
-            )
-            rows.append(_row(layers, rank, strategy, batch, alone))
-    return rows
+    planned = [
+        PlannedRank(
+            times=times,
+            buckets=buckets,
+            topology=topology,
+            exchanges=exchanges,
+            algorithm=name,
+            state_arrays=layers.state_arrays,
+            average_every=settings.average_every,
+            overlaps=settings.overlap != "none",
+            streams=layers.first.records,
+        )
+        for name in _algorithms(strategy, exchanges, topology, algorithms)
+    ]
+    return [_row(layers, rank, strategy, batch, alone) for rank in planned]
 
 
 def _algorithms(strategy: str, exchanges: ExchangeTimes, topology: Topology, asked: Sequence[str]) -> Sequence[str]:
@@ -126,13 +126,12 @@ def _row(layers: LayerTimes, rank: PlannedRank, strategy: str, batch: int, alone
         exposed_s=share.exposed_s,
         images_per_s=rate,
         efficiency=rate / ranks / (alone or rate),
-        memory_bytes=round(share.state_share * layers.state_bytes + layers.other_bytes(batch / ranks)),
+        memory_bytes=round(share.state_share * layers.first.held_bytes + layers.other_bytes(batch / ranks)),
         node_hours_per_million=1e6 / rate / 3600 * nodes,
     )
 
 
 def winner(rows: Sequence[PlanRow], ranks: int) -> PlanRow:
-    """Return the fastest of this number of ranks."""
     return min((row for row in rows if row.ranks == ranks), key=lambda row: row.step_s)
 
 

@@ -8,7 +8,7 @@ from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTE
 from ringtrain.collectives.topology import Topology
 from ringtrain.nn.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes
-from ringtrain.plan.iteration import MOST_ROUNDS, BackwardTimes, backward_of, exposed_s, there_and_back_s
+from ringtrain.plan.iteration import MOST_ROUNDS, backward_of, exposed_s
 from ringtrain.plan.layer_times import RankTimes
 
 AVERAGE_MOVES = 6  # arrays that are read or written for one that is averaged
@@ -45,15 +45,10 @@ class PlannedRank:
     streams: bool
 
     def times_of(self, goal: str = ALL_REDUCE) -> list[ExchangeTime]:
-        """Return the time of each bucket's exchange."""
         return [self.exchanges.time(self.algorithm, self.topology, bucket.nbytes, goal) for bucket in self.buckets]
 
-    @property
-    def backward(self) -> BackwardTimes:
-        return backward_of(self.times, self.buckets)
-
     def exposed_s(self, overlaps: bool) -> float:
-        return exposed_s(self.backward, self.times_of(), overlaps, self.streams)
+        return exposed_s(backward_of(self.times, self.buckets), self.times_of(), overlaps, self.streams)
 
     def there_and_back_s(self, inward: str, outward: str, most_rounds: int = MOST_ROUNDS) -> float:
         """Seconds by which sums at owners and the weights that these send back lengthen an iteration, each in a
@@ -62,7 +57,8 @@ class PlannedRank:
             [replace(each, rounds=min(each.rounds, most_rounds)) for each in self.times_of(goal)]
             for goal in (REDUCE_SCATTER, ALL_GATHER)
         )
-        return there_and_back_s(self.backward, sums, weights, (inward, outward), self.overlaps, self.streams)
+        backward = backward_of(self.times, self.buckets)
+        return exposed_s(backward, sums, self.overlaps, self.streams, weights, (inward, outward))
 
     def share(self, update_s: float, exposed: float, state_share: float = 1.0) -> IterationShare:
         return IterationShare(self.times.compute_s, update_s, exposed, state_share)

@@ -31,6 +31,9 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
     )
     last = last_that_pays(rows)
     best = {count: winner(rows, count) for count in sorted({row.ranks for row in rows})}
+    winners = [(count, row.strategy, row.algorithm) for count, row in best.items() if count > 1]
+    before = [(0, "", ""), *winners]
+    changes = [each for each, last_one in zip(winners, before, strict=False) if each[1:] != last_one[1:]]
     stars = {id(row) for row in best.values() if row.ranks > 1}
     shown = [asdict(row) | {"strategy": row.strategy + " *" * (id(row) in stars)} for row in rows]
     title, scale = ("node h", 1) if price is None else ("price", price)
@@ -39,21 +42,10 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
         head,
         *plain_lines(make_table((*COLUMNS, cost), shown)),
         *(f"# {note}" for note in layers.notes),
-        *_winners(best),
+        *(f"from {ranks:,} ranks on the fastest is {strategy} ({name})" for ranks, strategy, name in changes),
         f"up to {max(best):,} ranks each further rank adds at least half the images/s of one rank alone"
         if last is None
         else f"beyond {last:,} ranks a further rank adds less than half the images/s of one rank alone",
-    ]
-
-
-def _winners(best: dict[int, PlanRow]) -> list[str]:
-    """Say which strategy is the fastest, and from where on another one is."""
-    winners = [(count, row.strategy, row.algorithm) for count, row in best.items() if count > 1]
-    changes = [
-        each for before, each in zip([None, *winners], winners, strict=False) if not before or before[1:] != each[1:]
-    ]
-    return [
-        f"from {ranks:,} ranks on the fastest is {strategy} ({algorithm})" for ranks, strategy, algorithm in changes
     ]
 
 

@@ -26,7 +26,7 @@ from page import FIGURES, circumstances, command_line, numbers, table, torch_ver
 from pytorch import ready_torch
 from side import Processes, Side, interleaved, ratio
 
-from ringtrain.bench.measure.beside import busy_processes
+from ringtrain.bench.measure.timing import busy_processes
 from ringtrain.humanize import format_bytes
 
 RINGTRAIN, GLOO = "ringtrain", "gloo"

@@ -14,8 +14,7 @@ from page import table
 
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench.header import before_a_call
-from ringtrain.bench.measure.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates
-from ringtrain.bench.measure.statistics import summarise
+from ringtrain.bench.measure.rows import KEY, NOISY_CV, REFUSED, WRONG, asked_name, label, rates, summarise
 from ringtrain.humanize import format_bytes, plural
 
 DOUBT = "†"

@@ -62,21 +62,18 @@ def ring_messages(ranks):
 
 
 # ── choosing ──────────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_fastest_at_a_measured_size():
+def test_the_fastest_at_a_measured_size_and_between_sizes_on_a_line_of_logarithms():
     small, large = taken(KIB), taken(MIB)
     assert (small.algorithm, small.basis, small.why) == ("mpi", "measured", says("measured", "10 µs", "ring", "40 µs"))
     assert (large.algorithm, large.why) == ("ring", "measured 1 ms; star 2 ms")
     assert large.times_s == {"ring": 1e-3, "mpi": 4e-3, "star": 2e-3}
-
-
-def test_between_sizes_on_a_line_of_logarithms():
     choice = taken(32 * KIB)
     assert choice.basis == "interpolated"
     assert choice.times_s == pytest.approx({"mpi": 200e-6, "ring": 200e-6, "star": 400e-6})
     assert taken(16 * KIB).algorithm == "mpi" and taken(40 * KIB).algorithm == "ring"
 
 
-def test_beyond_the_sizes_the_model_goes_on_from_the_last_row():
+def test_beyond_the_sizes_the_model_goes_on_and_does_not_win_against_what_was_measured():
     points, far = [(KIB, 10e-6), (MIB, 4e-3)], [model("mpi", 0.0, 1e-9)]
     assert estimate(points, far, 8 * MIB) == (pytest.approx(32e-3), "modelled")
     assert estimate(points, [model("mpi", 1.0, 0.0)], 1) == (pytest.approx(10e-6), "modelled")
@@ -86,18 +83,21 @@ def test_beyond_the_sizes_the_model_goes_on_from_the_last_row():
     choice = taken(64 * MIB, flat)
     assert (choice.algorithm, choice.basis) == ("mpi", "modelled")  # 4 ms stay 4 ms, 1 ms becomes 64 ms
     assert choice.why == says("modelled", "4 ms", "ring", "64 ms")
-
-
-def test_a_model_does_not_win_against_what_was_measured():
     known = table(rows("ring", {KIB: 1e-3, MIB: 1e-2}), rows("star", {KIB: 1e-6}), models=[model("star", 1e-6, 0.0)])
     assert taken(MIB, known).times_s == {"ring": 1e-2}
 
 
-def test_of_equals_the_usual_one():
+def test_of_equals_the_usual_one_and_other_types_go_by_the_nearest_measured():
     near = table(rows("star", {MIB: 1.0}), rows("ring", {MIB: 1 + NEAR}))
     assert taken(MIB, near).algorithm == "ring"
     assert taken(MIB, near).why == says("measured", "1.03 s") + says("3%", "star", "1 s")
     assert taken(MIB, table(rows("star", {MIB: 1.0}), rows("ring", {MIB: 1.031}))).algorithm == "star"
+    known = table(rows("mpi", {MIB: 1.0}, op="max"), rows("ring", {MIB: 1.0}), rows("star", {MIB: 0.5}, op="max"))
+    assert taken(MIB, known).algorithm == "ring" and taken(MIB, known, op="max").algorithm == "star"
+    other = taken(MIB, known, dtype="float64")
+    assert (other.algorithm, other.why) == ("ring", says("measured", "float32 sum", "1 s"))
+    as_for = says("measured", "float32 max", "500 ms", "mpi", "1 s")
+    assert taken(MIB, known, op="min").why == as_for + ring_messages(2)
 
 
 def test_one_wrong_row_bars_a_candidate_at_every_size_and_what_does_not_run_here_is_none():
@@ -109,15 +109,6 @@ def test_one_wrong_row_bars_a_candidate_at_every_size_and_what_does_not_run_here
     assert taken(MIB, unfit).algorithm == "ring"
     one = select_algorithm(MIB, "float32", "sum", Candidates(RankLayout("1x1", 1, 1), ("ring",), {}), MEASURED)
     assert (one.algorithm, one.why) == ("ring", says("nothing", "exchange"))
-
-
-def test_other_types_and_operations_go_by_the_nearest_measured():
-    known = table(rows("mpi", {MIB: 1.0}, op="max"), rows("ring", {MIB: 1.0}), rows("star", {MIB: 0.5}, op="max"))
-    assert taken(MIB, known).algorithm == "ring" and taken(MIB, known, op="max").algorithm == "star"
-    other = taken(MIB, known, dtype="float64")
-    assert (other.algorithm, other.why) == ("ring", says("measured", "float32 sum", "1 s"))
-    as_for = says("measured", "float32 max", "500 ms", "mpi", "1 s")
-    assert taken(MIB, known, op="min").why == as_for + ring_messages(2)
 
 
 def test_without_a_tuning_file_a_stated_order():
@@ -168,7 +159,7 @@ def test_the_reason_says_what_the_ring_costs():
 
 
 # ── all ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
-def test_rank_0_decides_for_all():
+def test_rank_0_decides_for_all_and_the_reduction_says_so():
     """The others hold nothing, or something else: they follow."""
     other = table(rows("star", {MIB: 1e-9}))
 
@@ -178,8 +169,6 @@ def test_rank_0_decides_for_all():
     choices = LoopbackWorld(3).run(body)
     assert [choice.algorithm for choice in choices] == ["ring"] * 3 and choices[0] == choices[2]
 
-
-def test_a_chosen_reduction_says_so_and_sums():
     def body(t):
         buffer = np.full(MIB // 4, t.rank + 1.0, "f4")
         run = make_allreduce(t, buffer, "auto", np.add, tuning=MEASURED)
@@ -226,7 +215,7 @@ def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **mor
     return LoopbackWorld(size, nodes).run(lambda t: find_candidates(t, allocate(t), "float32", **more))[0]
 
 
-def test_nodes_decide_what_is_considered():
+def test_nodes_memory_and_wires_decide_what_is_considered():
     flat, deep, alone = considered(4), considered(4, 2), considered(1)
     nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), says("there", "node"))
     assert flat.refused == nodeless and "mapped" in flat.candidates
@@ -236,9 +225,6 @@ def test_nodes_decide_what_is_considered():
     for eligible in (flat, deep, alone):
         assert static_candidates(eligible.layout, "float32") == eligible
         assert {*eligible.candidates, *eligible.refused} == set(ALGORITHMS)
-
-
-def test_memory_and_wires_decide_what_is_considered():
     private = considered(4, allocate=lambda t: np.zeros(1, "f4"))
     assert says("buffer", "share").matches(private.refused["mapped"])
     assert "routed" in considered(4, 2, allocate=lambda t: np.zeros(1, "f4")).refused
@@ -263,14 +249,11 @@ def test_a_devices_memory_has_an_order_of_its_own_and_no_table():
 
 
 # ── the machine ───────────────────────────────────────────────────────────────────────────────────────────────
-def test_layouts():
+def test_the_machine_and_its_layout(tmp_path):
     names = [rank_layout(nodes).name for nodes in ([0], [0, 0], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1, 1])]
     assert names == ["1x1", "1x2", "2x2", "2x2 scattered", "3+2"]
     assert rank_layout([0, 0, 1, 1]).words() == "4 ranks on 2 nodes"
     assert (format_bytes(1536), format_bytes(3 << 30), format_seconds(0.00123)) == ("1.5 KiB", "3 GiB", "1.23 ms")
-
-
-def test_a_look_is_the_same_on_all_ranks():
     looks = LoopbackWorld(4, nodes=2).run(inspect_machine)
     assert all(look == looks[0] for look in looks)
     machine, layout = looks[0]
@@ -278,9 +261,6 @@ def test_a_look_is_the_same_on_all_ranks():
     assert layout == RankLayout("2x2", 4, 2)
     assert len(machine_digest(machine)) == 8 and machine_digest(machine) != machine_digest(machine | {"cores": "0"})
     assert differences(machine, machine) == []
-
-
-def test_the_processor_is_named_by_the_kernel(tmp_path):
     (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n")
     assert cpu_model(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
     assert cpu_model(tmp_path / "none") != ""
@@ -290,7 +270,13 @@ def test_the_processor_is_named_by_the_kernel(tmp_path):
 MACHINE = {"cpu": "A", "cores": "2", "library": "Some MPI 1", "transport": "loopback"}
 
 
-def test_a_file_reads_back_and_keeps_other_layouts(tmp_path):
+def test_where_the_file_is_looked_for_and_it_keeps_other_layouts(tmp_path):
+    home = {"HOME": "/home/me"}
+    assert str(tuning_source(None, home).path) == "/home/me/.config/ringtrain/tuning.json"
+    assert tuning_source(None, home).asked_by == ""
+    assert str(tuning_source(None, home | {"XDG_CONFIG_HOME": "/x"}).path) == "/x/ringtrain/tuning.json"
+    assert tuning_source(None, home | {VARIABLE: "v.json"}).asked_by == VARIABLE
+    assert str(tuning_source("f.json", home | {VARIABLE: "v.json"}).path) == "f.json"
     four = table(rows("ring", {KIB: 1.0}), layout=RankLayout("1x4", 4, 1))
     tuning = Tuning(MACHINE).with_table(MEASURED).with_table(four)
     (tmp_path / "t.json").write_text(tuning.text())
@@ -301,15 +287,6 @@ def test_a_file_reads_back_and_keeps_other_layouts(tmp_path):
     both = merged.with_table(table(rows("star", {KIB: 3.0}, dtype="float64")))
     assert set(both.tables["1x2"].groups()) == {("float32", "sum"), ("float32", "max"), ("float64", "sum")}
     assert both.tables["1x2"].models == fresh.models
-
-
-def test_where_the_file_is_looked_for(tmp_path):
-    home = {"HOME": "/home/me"}
-    assert str(tuning_source(None, home).path) == "/home/me/.config/ringtrain/tuning.json"
-    assert tuning_source(None, home).asked_by == ""
-    assert str(tuning_source(None, home | {"XDG_CONFIG_HOME": "/x"}).path) == "/x/ringtrain/tuning.json"
-    assert tuning_source(None, home | {VARIABLE: "v.json"}).asked_by == VARIABLE
-    assert str(tuning_source("f.json", home | {VARIABLE: "v.json"}).path) == "f.json"
 
 
 @pytest.fixture
@@ -335,20 +312,14 @@ def own_machine(size=2):
     return LoopbackWorld(size).run(inspect_machine)[0][0]
 
 
-def test_the_usual_file_is_used_where_it_fits(usual_file):
+def test_the_usual_file_is_used_where_it_fits_and_left_aside_elsewhere(usual_file, monkeypatch):
     assert [result.table for result in tunings()] == [None, None] and tunings()[0].remark == ""
     usual_file(Tuning(own_machine()).with_table(MEASURED))
     assert [result.table for result in tunings()] == [MEASURED, MEASURED] and tunings()[0].remark == ""
-
-
-def test_the_usual_file_is_left_aside_where_it_does_not_fit(usual_file):
     for content in (Tuning(own_machine() | {"cpu": "another"}).with_table(MEASURED), Tuning(own_machine()), "{"):
         usual_file(content)
         assert [result.table for result in tunings()] == [None, None]
         assert re.match(says("tuning", "file"), tunings()[0].remark)
-
-
-def test_a_home_that_may_not_be_looked_into_is_left_aside(usual_file, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "x" * 300)  # for root too, who may look into any folder
     assert [result.table for result in tunings()] == [None, None]
 
@@ -357,7 +328,7 @@ def test_a_home_that_may_not_be_looked_into_is_left_aside(usual_file, monkeypatc
         tunings(path="y" * 300)
 
 
-def test_a_file_that_was_asked_for_must_fit(usual_file, monkeypatch):
+def test_a_file_that_was_asked_for_must_fit_and_one_rank_reads_it_too(usual_file, monkeypatch):
     other = {"cpu": "another", "cores": "0"}
     path = usual_file(Tuning(own_machine() | other).with_table(MEASURED))
     machine = own_machine()
@@ -371,9 +342,6 @@ def test_a_file_that_was_asked_for_must_fit(usual_file, monkeypatch):
         tunings(3)
     with pytest.raises(UsageError, match=r"none\.json .*No such file"):
         tunings(path="none.json")
-
-
-def test_one_rank_reads_a_file_that_was_asked_for_and_chooses_nothing(usual_file):
     path = usual_file(Tuning(MACHINE).with_table(MEASURED))
     assert tunings(1, str(path))[0].table is None
     usual_file("{")

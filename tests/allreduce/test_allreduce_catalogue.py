@@ -92,7 +92,7 @@ def test_a_type_that_mapped_does_not_add_is_refused_and_auto_takes_another():
     assert LoopbackWorld(2).run(body) == [(refusal, "auto:sliced", {3})] * 2
 
 
-def test_what_cannot_run_here_is_refused_with_the_reason():
+def test_what_cannot_run_here_is_refused_with_the_reason_and_messages_stand_in():
     nodes = says(2, "routed")
     assert refused(LoopbackWorld(4, 2), "mapped") == says("mapped", nodes)
     private = says("buffer", "share", "ranks 0, 1")
@@ -100,8 +100,6 @@ def test_what_cannot_run_here_is_refused_with_the_reason():
     assert refused(LoopbackWorld(2, shares=False), "routed:tree") == says("routed:tree", private)
     assert refused(LoopbackWorld(3, [0, 0, 1], shares=False), "routed") == says("routed", private)
 
-
-def test_messages_stand_in_and_say_so():
     def body(t):
         buffer = t.allocate(9, "f8")
         return [or_nearest_over_messages(t, buffer, name, [0]) for name in ("mapped", "routed:star", "tree")]
@@ -120,7 +118,7 @@ def without_counters(t, tags):
     return t.allocate(9, "f8")
 
 
-def test_counters_are_needed_too():
+def test_counters_are_needed_too_but_by_streams():
     world = LoopbackWorld(3, [0, 1, 1])
     lacking = says("shared", "counters", "ranks 1, 2")
 
@@ -137,8 +135,6 @@ def test_counters_are_needed_too():
     assert refusal == says("routed", lacking) and note == says("routed", lacking, "hierarchical")
     assert instead == "hierarchical"
 
-
-def test_auto_streams_where_there_are_no_counters_and_takes_messages_where_nothing_is_shared():
     def body(t):
         without_counters(t, [7])
         return make_allreduce(t, t.allocate(9000, "f8"), "auto", np.add, tag=7).algorithm

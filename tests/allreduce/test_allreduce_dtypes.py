@@ -22,14 +22,11 @@ def test_every_operation_on_every_type(name, op):
         assert numbers.decode(y).tolist() == [1.5, -1, -1]
 
 
-def test_whole_numbers_are_exact_up_to_the_stated_one():
+def test_whole_numbers_are_exact_up_to_the_stated_one_and_names_are_chosen():
     for numbers in TYPES.values():
         if not numbers.integral:
             most = np.array([numbers.whole - 1, numbers.whole], np.float64)
             assert numbers.decode(numbers.encode(most)).tolist() == most.tolist()
-
-
-def test_names_are_chosen_or_named():
     assert parse_names("all", TYPES, "type") == list(TYPES)
     assert parse_names("int32, float32,int32", TYPES, "type") == ["int32", "float32"]
     with pytest.raises(UsageError, match=r"unknown type 'float23': did you mean 'float32'\? known: .*, or all"):

@@ -61,7 +61,7 @@ def result():
         return swept(algorithms=("mpi", "mapped", "ring", "sliced", "auto"), out_of_place=True)
 
 
-def test_rows_of_devices(result):
+def test_rows_of_devices_in_each_way(result):
     over = {"mpi": "staged", "mapped": "ipc", "ring": "staged", "sliced": "staged"}
     assert len(result.rows) == 5 * len(SIZES) * 2
     for row in result.rows:
@@ -73,6 +73,15 @@ def test_rows_of_devices(result):
     assert {rows.label(row) for row in result.rows} >= {"mpi", "mapped", "ring (staged)"}
     assert len(result.header["self_test"]) >= 5 and result.header["fits"] == []
     assert result.header["device"] == {"name": "host", "devices": 3, "ways": [STAGED], "apart": ""}
+    measured = swept(2, ways=(DIRECT, STAGED), algorithms=("mpi", "mapped", "ring"), sizes=(2000,)).rows
+    outcomes = [(row["algorithm"], row["way"], row["transport"], row["status"]) for row in measured]
+    assert outcomes == [
+        ("mpi", "", "staged", "ok"),
+        ("mapped", "", "ipc", "ok"),
+        ("ring", DIRECT, DIRECT, "ok"),
+        ("ring", STAGED, STAGED, "ok"),
+    ]
+    assert len({rows.label(row) for row in measured}) == 4
 
 
 def test_text_files_and_pictures_say_what_device(result, tmp_path):
@@ -100,59 +109,45 @@ def test_ranks_write_memory_of_devices_too_before_every_call():
         host = np.full(job.target.shape, 7, np.float32)
 
         def run():
-            found[job.transport.rank].append(float(job.buffers.read(job.target).max()))
+            measured[job.transport.rank].append(float(job.buffers.read(job.target).max()))
             job.buffers.load(host, job.target)
 
         return run
 
     for fresh, wanted in ((True, [0.0, 0.0, 0.0]), (False, [0.0, 7.0, 7.0])):
-        found = {rank: [] for rank in range(2)}
+        measured = {rank: [] for rank in range(2)}
         protocol = Protocol(repeats=3, warm_up=0, fresh=fresh)
         asked = {"baselines": {"fake": prepare}, "algorithms": ("fake",), "checked": False, "protocol": protocol}
         (row,) = swept(2, sizes=(2000,), **asked).rows
-        assert found == {0: wanted, 1: wanted} and (row["memory"], row["status"]) == ("device", "ok")
+        assert measured == {0: wanted, 1: wanted} and (row["memory"], row["status"]) == ("device", "ok")
 
 
-def test_both_ways_are_rows():
-    found = swept(2, ways=(DIRECT, STAGED), algorithms=("mpi", "mapped", "ring"), sizes=(2000,)).rows
-    told = [(row["algorithm"], row["way"], row["transport"], row["status"]) for row in found]
-    assert told == [
-        ("mpi", "", "staged", "ok"),
-        ("mapped", "", "ipc", "ok"),
-        ("ring", DIRECT, DIRECT, "ok"),
-        ("ring", STAGED, STAGED, "ok"),
-    ]
-    assert len({rows.label(row) for row in found}) == 4
-
-
-def test_what_a_device_does_not_add_is_refused():
-    found = swept(2, algorithms=("ring",), dtypes=("bfloat16", "float64"), ops=("sum", "max"), sizes=(64,)).rows
-    assert all(row["reason"] == says("float32 and float64", "bfloat16") for row in by(found, dtype="bfloat16"))
-    assert by(found, dtype="float64", op="max")[0]["reason"] == says("max")
-    assert by(found, dtype="float64", op="sum")[0]["status"] == "ok"
-
-
-def test_what_is_not_mapped_is_refused_with_the_reason():
+def test_what_a_device_cannot_do_is_refused_with_the_reason():
+    measured = swept(2, algorithms=("ring",), dtypes=("bfloat16", "float64"), ops=("sum", "max"), sizes=(64,)).rows
+    assert all(row["reason"] == says("float32 and float64", "bfloat16") for row in by(measured, dtype="bfloat16"))
+    assert by(measured, dtype="float64", op="max")[0]["reason"] == says("max")
+    assert by(measured, dtype="float64", op="sum")[0]["status"] == "ok"
     device = HostRuntime()  # all ranks of one process have it: CUDA opens no memory there
     (mapped, ring) = swept(2, runtime=device, algorithms=("mapped", "ring"), sizes=(64,)).rows
     assert mapped["status"] == "refused" and ring["status"] == "ok"
     assert says("memory of rank 1").matches(mapped["reason"])
+    with pytest.raises(UsageError, match=says("8 GiB", "1 rank")):
+        swept(1, sizes=(1 << 33,))
 
 
-def test_a_device_that_adds_wrongly_is_seen():
+def test_a_device_that_adds_wrongly_is_seen_and_every_algorithm_has_a_row():
     class Wrong(FakeGpuOps):
         """Forgets the last source."""
 
         def add_all(self, sources, targets):
             super().add_all(sources[:-1] or sources, targets)
 
-    found = swept(3, make_ops=Wrong, algorithms=("mapped",), sizes=(2000,)).rows
-    assert [row["status"] for row in found] == ["wrong"]
-
-
-def test_more_than_the_device_has_is_refused():
-    with pytest.raises(UsageError, match=says("8 GiB", "1 rank")):
-        swept(1, sizes=(1 << 33,))
+    measured = swept(3, make_ops=Wrong, algorithms=("mapped",), sizes=(2000,)).rows
+    assert [row["status"] for row in measured] == ["wrong"]
+    measured = swept(2, algorithms=ALGORITHMS, sizes=(64,)).rows
+    refused = {row["algorithm"]: row["reason"] for row in by(measured, status="refused")}
+    assert len(measured) == len(ALGORITHMS)
+    assert refused == {name: says(name, "buffer", "host") for name in STREAMS}
 
 
 def test_bounds_of_mapped_memory():
@@ -188,8 +183,8 @@ class Communicator:
     def allReduce(self, source, target, count, kind, op, stream):
         assert (op, stream) == (FakeNccl.NCCL_SUM, 99)
         dtype = {FakeNccl.NCCL_FLOAT32: "f4", FakeNccl.NCCL_FLOAT64: "f8"}[kind]
-        given, into = (_at(address, count, dtype) for address in (source, target))
-        self.library.parts[self.rank] = given.copy()
+        contribution, into = (_at(address, count, dtype) for address in (source, target))
+        self.library.parts[self.rank] = contribution.copy()
         self.library.barrier.wait(20)
         into[:] = sum(self.library.parts)
         self.library.barrier.wait(20)
@@ -218,24 +213,22 @@ def with_nccl(size, load, runtime=None, **asked):
     def body(inner):
         buffers = buffers_of(inner, runtime=runtime)
         nccl = Nccl(buffers, load)
-        found = sweep(buffers.transport, replace(asked, baselines={"nccl": nccl}), buffers=buffers)
+        measured = sweep(buffers.transport, replace(asked, baselines={"nccl": nccl}), buffers=buffers)
         nccl.close()
         inner.close()
-        return found.rows
+        return measured.rows
 
     return LoopbackWorld(size).run(body)[0]
 
 
-def test_nccl_takes_part():
+def test_nccl_takes_part_and_is_refused_where_it_cannot_run():
     library = FakeNccl(2)
     FakeNccl.destroyed = 0
-    found = with_nccl(2, lambda: (library, Stream()), dtypes=("float32", "float64"), out_of_place=True)
-    for row in by(found, algorithm="nccl"):
+    measured = with_nccl(2, lambda: (library, Stream()), dtypes=("float32", "float64"), out_of_place=True)
+    for row in by(measured, algorithm="nccl"):
         assert (row["status"], row["wrong"], row["transport"], row["way"]) == ("ok", 0, "nccl", ""), row["reason"]
-    assert FakeNccl.destroyed == 2 and len(by(found, algorithm="nccl")) == 4
+    assert FakeNccl.destroyed == 2 and len(by(measured, algorithm="nccl")) == 4
 
-
-def test_nccl_is_refused_where_it_cannot_run():
     def absent():
         raise ImportError(says("find", "libnccl"))
 
@@ -243,10 +236,3 @@ def test_nccl_is_refused_where_it_cannot_run():
     assert row["status"] == "refused" and row["reason"] == says("find", "libnccl")
     shared = with_nccl(2, lambda: (FakeNccl(2), Stream()), HostRuntime())
     assert by(shared, algorithm="nccl")[0]["reason"] == says("ranks 0, 1")
-
-
-def test_every_algorithm_has_a_row():
-    found = swept(2, algorithms=ALGORITHMS, sizes=(64,)).rows
-    refused = {row["algorithm"]: row["reason"] for row in by(found, status="refused")}
-    assert len(found) == len(ALGORITHMS)
-    assert refused == {name: says(name, "buffer", "host") for name in STREAMS}

@@ -35,15 +35,12 @@ def local(rounds: int, sent: float, added: float, alpha: float, beta: float, gam
     return model(AlgorithmWork(rounds, sent, added), local_alpha_s=alpha, local_beta_s=beta, gamma_s=gamma)
 
 
-def test_work_is_counted_from_the_steps():
+def test_work_is_counted_from_the_steps_and_apart_between_nodes():
     four = even(4)
     assert work_of(make_schedule("ring", 4), four) == AlgorithmWork(6, 1.5, 0.75)
     assert work_of(make_schedule("star", 4), four) == AlgorithmWork(4, 6.0, 3.0)
     assert work_of(make_schedule("sliced", 4), four) == AlgorithmWork(2, 1.5, 0.75)
     assert work_of(make_schedule("ring", 1), even(1)) == AlgorithmWork(0, 0.0, 0.0)
-
-
-def test_links_between_nodes_are_counted_apart():
     two_by_two = even(4, 2)
     ring = work_of(make_schedule("ring", 4), two_by_two)
     # Ranks 1 and 3 send to the other node in every step, and a node passes what one of them sends.
@@ -57,9 +54,6 @@ def test_links_between_nodes_are_counted_apart():
     assert (ring.rank_between, hierarchical.rank_between) == (0.75, 0.5)  # of one that sends alone; of every rank
     leader = make_schedule("hierarchical-leader", Topology(((0, 1, 2), (3,))))
     assert work_of(leader, Topology(((0, 1, 2), (3,)))).sent_between == 1.0
-
-
-def test_the_least_that_can_be_done():
     assert [least_work(even(p)).rounds for p in (2, 3, 4, 5, 8, 9)] == [1, 2, 2, 3, 3, 4]
     assert least_work(even(4)) == AlgorithmWork(2, 1.5, 0.75)
     assert least_work(even(4, 2)) == AlgorithmWork(1, 1.0, 0.75, 1, 1.0, 0.5)
@@ -69,35 +63,38 @@ def test_the_least_that_can_be_done():
     assert work_by_name("hierarchical:sliced:ring", even(4, 2)).rounds_between == 2
 
 
-@pytest.mark.parametrize("name", ["ring", "star"])
-def test_known_constants_are_recovered(name):
-    work = work_of(make_schedule(name, 3), even(3))
-    truth = model(work, local_alpha_s=5e-6, local_beta_s=2e-10, gamma_s=1e-10)
-    ((_, found),) = ((r.first_bytes, r.fabric) for r in fit(work, truth_at(truth), known(gamma_s=1e-10)).regimes)
-    assert found.local_alpha_s == pytest.approx(5e-6) and found.local_beta_s == pytest.approx(2e-10)
-    assert found.gamma_s == 1e-10
-
-
 def truth_at(truth: FittedModel, sizes=SIZES) -> list:
     return [(n, truth.predict_s(n)) for n in sizes]
 
 
-def test_on_several_nodes_the_slow_links_are_fitted_and_the_others_known():
-    topology = even(4, 2)
-    work = work_of(make_schedule("hierarchical", topology), topology)
-    constants = {"local_alpha_s": 2e-6, "local_beta_s": 1e-10, "gamma_s": 5e-11}
-    truth = model(work, alpha_s=5e-5, beta_s=8e-9, **constants)
-    (regime,) = fit(work, truth_at(truth), known(**constants)).regimes
-    assert regime.fabric.alpha_s == pytest.approx(5e-5) and regime.fabric.beta_s == pytest.approx(8e-9)
-    assert (regime.fabric.local_alpha_s, regime.fabric.local_beta_s) == (2e-6, 1e-10)
+@pytest.mark.parametrize(
+    ("name", "nodes", "fitted", "constants"),
+    [
+        ("ring", 1, {"local_alpha_s": 5e-6, "local_beta_s": 2e-10}, {"gamma_s": 1e-10}),
+        ("star", 1, {"local_alpha_s": 5e-6, "local_beta_s": 2e-10}, {"gamma_s": 1e-10}),
+        # On several nodes the slow links are fitted, and the others known.
+        (
+            "hierarchical",
+            2,
+            {"alpha_s": 5e-5, "beta_s": 8e-9},
+            {"local_alpha_s": 2e-6, "local_beta_s": 1e-10, "gamma_s": 5e-11},
+        ),
+    ],
+)
+def test_known_constants_are_recovered(name, nodes, fitted, constants):
+    topology = even(4, nodes)
+    work = work_of(make_schedule(name, topology), topology)
+    (regime,) = fit(work, truth_at(model(work, **fitted, **constants)), known(**constants)).regimes
+    for constant, value in (fitted | constants).items():
+        assert getattr(regime.fabric, constant) == (pytest.approx(value) if constant in fitted else value)
 
 
 def test_what_is_known_explains_no_more_than_there_is():
     work = AlgorithmWork(2, 1.0, 0.5)
     points = [(n, 1e-5 + n * 1e-10) for n in SIZES]
-    found = fit(work, points, known(gamma_s=1.0))
-    assert found.regimes[0].fabric.local_beta_s == pytest.approx(0, abs=1e-20)
-    assert found.predict_s(1 << 20) == pytest.approx(1e-5 + (1 << 20) * 1e-10)
+    flat = fit(work, points, known(gamma_s=1.0))
+    assert flat.regimes[0].fabric.local_beta_s == pytest.approx(0, abs=1e-20)
+    assert flat.predict_s(1 << 20) == pytest.approx(1e-5 + (1 << 20) * 1e-10)
     apart = fit(AlgorithmWork(2, 1.0, 0.5, 2, 1.0), points, known(local_alpha_s=1.0, local_beta_s=1.0))
     assert (apart.regimes[0].fabric.alpha_s, apart.regimes[0].fabric.beta_s) == (0, 0)
     assert apart.predict_s(1 << 20) == pytest.approx(1e-5 + (1 << 20) * 1e-10)
@@ -113,9 +110,9 @@ def test_nothing_is_fitted_below_zero(time):
 def test_two_regimes_where_one_line_is_clearly_worse():
     cache, memory = (local(2, 1.0, 0.5, *constants) for constants in ((1e-5, 1e-10), (1e-5, 4e-10)))
     points = truth_at(cache, MANY[:9]) + truth_at(memory, MANY[9:])
-    found = fit(AlgorithmWork(2, 1.0, 0.5), points, known())
-    assert [regime.first_bytes for regime in found.regimes] == [0.0, pytest.approx((MANY[8] * MANY[9]) ** 0.5)]
-    assert [found.predict_s(n) for n, _ in points] == pytest.approx([seconds for _, seconds in points])
+    fitted = fit(AlgorithmWork(2, 1.0, 0.5), points, known())
+    assert [regime.first_bytes for regime in fitted.regimes] == [0.0, pytest.approx((MANY[8] * MANY[9]) ** 0.5)]
+    assert [fitted.predict_s(n) for n, _ in points] == pytest.approx([seconds for _, seconds in points])
     assert len(fit(AlgorithmWork(2, 1.0, 0.5), truth_at(cache, MANY), known()).regimes) == 1
     points = [(n, (1e-5 + 1e-10 * n) * (1 + 0.05 * (-1) ** i)) for i, n in enumerate(MANY)]  # noise
     assert len(fit(AlgorithmWork(2, 1.0, 0.5), points, known()).regimes) == 1
@@ -123,30 +120,27 @@ def test_two_regimes_where_one_line_is_clearly_worse():
 
 def test_a_fit_is_judged_on_sizes_that_it_did_not_see():
     points = [(n, 1e-5 + n * 1e-9) for n in SIZES]
-    seen, held = hold_out(points)
-    assert [n for n, _ in held] == SIZES[1:-1:2] and not set(seen) & set(held)
-    points[1] = (SIZES[1], 2 * points[1][1])  # a size held out took twice as long as the others say
-    report = judged(AlgorithmWork(2, 1.0, 0.5), points, known())
+    seen, unseen = hold_out(points)
+    assert [n for n, _ in unseen] == SIZES[1:-1:2] and not set(seen) & set(unseen)
+    unseen[0] = (SIZES[1], 2 * points[1][1])  # a size held out took twice as long as the others say
+    report = judged(fit(AlgorithmWork(2, 1.0, 0.5), seen, known()), seen, unseen)
     assert report["worst_error"] == pytest.approx(0.5) and report["median_error"] == pytest.approx(0, abs=1e-9)
     assert [n for n, _ in report["residuals"]] == [n for n, _ in seen]
     assert max(abs(error) for _, error in report["residuals"]) < 1e-9
-    report = judged(AlgorithmWork(2, 1.0, 0.5), [(1, 1.0), (2, 2.0), (3, 3.0)], known())  # too few to judge
+    seen, unseen = hold_out([(1, 1.0), (2, 2.0), (3, 3.0)])  # too few to judge
+    report = judged(fit(AlgorithmWork(2, 1.0, 0.5), seen, known()), seen, unseen)
     assert (report["held_out"], report["median_error"], report["worst_error"]) == ([], None, None)
 
 
-def test_crossovers_predicted_and_measured():
+def test_crossovers_predicted_and_measured_and_by_a_new_regime():
     few, light = local(1, 2.0, 1.0, 1e-5, 1e-9), local(4, 1.0, 0.5, 1e-5, 1e-9)
     assert predicted_crossings(few, light) == predicted_crossings(light, few) == [pytest.approx(3e4)]
     assert predicted_crossings(few, few) == []
     assert predicted_crossings(few, local(4, 3.0, 1.5, 1e-5, 1e-9)) == []
     points = {"few": truth_at(few), "light": truth_at(light)}
-    (found,) = crossovers({"few": few, "light": light}, points)
-    assert found["algorithms"] == ["few", "light"]
-    assert found["measured_bytes"] == [(1 << 14, 1 << 16)]
-    assert found["measured_bytes"][0][0] < found["predicted_bytes"][0] < found["measured_bytes"][0][1]
-
-
-def test_a_new_regime_may_change_the_order_at_once():
+    (crossing,) = crossovers({"few": few, "light": light}, points)
+    assert (crossing["algorithms"], crossing["measured_bytes"]) == (["few", "light"], [(1 << 14, 1 << 16)])
+    assert 1 << 14 < crossing["predicted_bytes"][0] < 1 << 16
     steady = local(1, 1.0, 0.5, 1e-5, 2e-9)
     fabrics = [known(local_alpha_s=alpha, local_beta_s=1e-9) for alpha in (1e-5, 1e-1)]
     jumps = FittedModel(steady.work, tuple(map(Regime, (0.0, 2.0**20), fabrics)))

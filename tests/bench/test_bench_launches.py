@@ -27,8 +27,8 @@ KIB = 1 << 10
 @pytest.fixture(scope="module")
 def swept():
     """A sweep as it is kept, of the MPI's own and a ring at two sizes."""
-    found = any_sweep(sizes=(KIB, 64 * KIB), algorithms=("mpi", "ring"), checked=False)
-    return {"header": found.header | {"load": 0.5, "cpu": "a processor", "hosts": {"here": 2}}, "rows": found.rows}
+    whole = any_sweep(sizes=(KIB, 64 * KIB), algorithms=("mpi", "ring"), checked=False)
+    return {"header": whole.header | {"load": 0.5, "cpu": "a processor", "hosts": {"here": 2}}, "rows": whole.rows}
 
 
 def launch(swept, ring_s, mpi_s=2e-6, mpi=None, ring=None, load=0.5):
@@ -42,20 +42,20 @@ def launch(swept, ring_s, mpi_s=2e-6, mpi=None, ring=None, load=0.5):
     return {"header": swept["header"] | {"load": load}, "rows": rows}
 
 
-def ring_of(found, nbytes=KIB):
-    return next(row for row in found["rows"] if row["algorithm"] == "ring" and row["bytes"] == nbytes)
+def ring_of(whole, nbytes=KIB):
+    return next(row for row in whole["rows"] if row["algorithm"] == "ring" and row["bytes"] == nbytes)
 
 
 def test_the_least_the_median_and_the_greatest_of_the_launches(swept):
-    found = merged([launch(swept, 1e-6, load=0.1), launch(swept, 4e-6, load=0.7), launch(swept, 2e-6)])
-    ring = ring_of(found)
+    whole = merged([launch(swept, 1e-6, load=0.1), launch(swept, 4e-6, load=0.7), launch(swept, 2e-6)])
+    ring = ring_of(whole)
     assert (ring["speedup_low"], ring["speedup"], ring["speedup_high"]) == (0.5, 1.0, 2.0)
     assert ring["median_s"] == 2e-6 and ring["launches"]["median_s"] == [1e-6, 4e-6, 2e-6]
     assert (ring["repeats"], len(ring["samples_s"]), ring["min_s"]) == (9, 9, 1e-6)
     assert ring["algbw_bytes_per_s"] == ring["busbw_bytes_per_s"] == KIB / 2e-6
-    assert tuple(ring) == (*COLUMNS, "launches") and len(found["rows"]) == 4
-    assert [own["load"] for own in found["header"]["launches"]] == [0.1, 0.7, 0.5]
-    assert found["header"]["finished"] is True
+    assert tuple(ring) == (*COLUMNS, "launches") and len(whole["rows"]) == 4
+    assert [each["load"] for each in whole["header"]["launches"]] == [0.1, 0.7, 0.5]
+    assert whole["header"]["finished"] is True
 
 
 def test_the_table_has_an_algorithm_a_line_and_says_how_it_was_measured(swept):
@@ -71,24 +71,18 @@ def test_the_table_has_an_algorithm_a_line_and_says_how_it_was_measured(swept):
     assert "†: unreliable: cv above 10% in 3 of 3 launches." in text
 
 
-def test_a_noisy_launch_among_quiet_ones_makes_nothing_unreliable_and_shared_cores_do(swept):
+def test_what_differs_between_launches(swept):
     noisy = launch(swept, 1e-6, ring={"cv": 0.3, "unreliable": ["cv 30%"]})
     assert ring_of(merged([noisy, *2 * [launch(swept, 1e-6)]]))["unreliable"] == []
     crowded = launch(swept, 1e-6, ring={"unreliable": ["4 ranks on 2 cores"]})
     assert ring_of(merged([crowded, launch(swept, 1e-6)]))["unreliable"] == ["4 ranks on 2 cores"]
-
-
-def test_what_is_wrong_in_one_launch_is_wrong_and_what_is_refused_in_all_is_refused(swept):
     wrong = {"status": "wrong", "wrong": 3}
-    found = merged([launch(swept, 1e-6), launch(swept, 1e-6, ring=wrong)])
-    assert (ring_of(found)["status"], ring_of(found)["wrong"]) == ("wrong", 3) and "| wrong |" in markdown(**found)
+    whole = merged([launch(swept, 1e-6), launch(swept, 1e-6, ring=wrong)])
+    assert (ring_of(whole)["status"], ring_of(whole)["wrong"]) == ("wrong", 3) and "| wrong |" in markdown(**whole)
     refused = {"status": "refused", "median_s": None, "unreliable": None, "speedup": None}
-    found = merged([launch(swept, 1e-6, ring=refused)] * 2)
-    assert ring_of(found)["status"] == "refused" and "| refused |" in markdown(**found)
+    whole = merged([launch(swept, 1e-6, ring=refused)] * 2)
+    assert ring_of(whole)["status"] == "refused" and "| refused |" in markdown(**whole)
     assert ring_of(merged([launch(swept, 1e-6, ring=refused), launch(swept, 1e-6)]))["status"] == "ok"
-
-
-def test_choices_that_differ_are_one_line(swept):
     first = launch(swept, 1e-6, ring={"algorithm": "auto:ring"})
     other = launch(swept, 1e-6, ring={"algorithm": "auto:mapped"})
     assert {row["algorithm"] for row in merged([first, other])["rows"]} == {"mpi", "auto"}
@@ -96,14 +90,14 @@ def test_choices_that_differ_are_one_line(swept):
 
 
 def test_files_and_pictures_of_launches(swept, tmp_path):
-    found = merged([launch(swept, 1e-6), launch(swept, 4e-6, ring={"unreliable": ["4 ranks on 2 cores"]})])
-    files.write_json(tmp_path / "a.json", found["header"], found["rows"])
-    assert files.read_json(tmp_path / "a.json")["rows"] == found["rows"]
+    whole = merged([launch(swept, 1e-6), launch(swept, 4e-6, ring={"unreliable": ["4 ranks on 2 cores"]})])
+    files.write_json(tmp_path / "a.json", whole["header"], whole["rows"])
+    assert files.read_json(tmp_path / "a.json")["rows"] == whole["rows"]
     pytest.importorskip("matplotlib")
-    write_picture(partial(sweep_figure, **found), tmp_path / "a.svg")
+    write_picture(partial(sweep_figure, **whole), tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     assert "least to greatest of 2 launches" in drawn and "hollow: unreliable, by" in drawn
-    place = f"here, a processor, {found['header']['at'][:10]}, before each call every rank writes its buffer"
+    place = f"here, a processor, {whole['header']['at'][:10]}, before each call every rank writes its buffer"
     assert place in drawn
     quiet = launch(swept, 1e-6)
     write_picture(partial(sweep_figure, **quiet), tmp_path / "b.svg")
@@ -123,8 +117,8 @@ def program(monkeypatch):
 
 def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program, swept, monkeypatch, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    found = iter([launch(swept, 1e-6), launch(swept, 1e-6), launch(swept, 4e-6), None])
-    monkeypatch.setattr(program, "launch", lambda words, confine: next(found))
+    whole = iter([launch(swept, 1e-6), launch(swept, 1e-6), launch(swept, 4e-6), None])
+    monkeypatch.setattr(program, "launch", lambda words, confine: next(whole))
     out, figures = tmp_path / "out", tmp_path / "figures"
     asked = ["--launches", "3", "--ranks", "2,3", "-n", "3", "--launch", "sh {ranks}"]
     monkeypatch.setattr(sys, "argv", ["allreduce", "--out", str(out), *asked, f"--figures={figures}"])
@@ -133,7 +127,7 @@ def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program
     assert ended.value.code == 1
     assert capsys.readouterr().err == "allreduce: launch 2 of 3, 3 ranks, failed: no more are started\n"
     launches = {n: files.read_json(out / f"allreduce-{n}-ranks.json")["header"]["launches"] for n in (2, 3)}
-    assert {ranks: len(own) for ranks, own in launches.items()} == {2: 2, 3: 1}
+    assert {ranks: len(each) for ranks, each in launches.items()} == {2: 2, 3: 1}
     text = (out / "allreduce-2-ranks.md").read_text()
     command = "scripts/bench allreduce --launches 3 --ranks 2,3 -n 3 --launch 'sh {ranks}'"
     assert text.startswith(f"`{command}`, commit ") and str(tmp_path) not in text

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from ringtrain.bench.layers import peaks
+from ringtrain.bench.layers import layers as peaks
 from ringtrain.bench.layers.layer_rows import COLUMNS, layer_rows, layer_table, summary_lines, totals
 from ringtrain.bench.layers.layers import (
     BACKWARD,
@@ -15,13 +15,14 @@ from ringtrain.bench.layers.layers import (
     ITERATION,
     LOSS,
     UPDATE,
+    Peaks,
     Rig,
     Stopwatch,
     TimedLayer,
     keys_of,
     measure_layers,
+    measure_peaks,
 )
-from ringtrain.bench.layers.peaks import Peaks, measure_peaks
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.nn import spec
 from ringtrain.nn.arena import Arena
@@ -81,11 +82,11 @@ def rig_of(graph, ops=None, count=BATCH, optimizer="sgd", loss="ce"):
 
 def samples_of(graph, **known):
     """One second for every key, but for those known: ``conv_forward=[1, 2, 9]``."""
-    given = {tuple(key.rsplit("_", 1)) if "_" in key else (key, ""): values for key, values in known.items()}
-    return {key: given.get(key, [1.0, 1.0, 1.0]) for key in keys_of(graph)}
+    known_values = {tuple(key.rsplit("_", 1)) if "_" in key else (key, ""): values for key, values in known.items()}
+    return {key: known_values.get(key, [1.0, 1.0, 1.0]) for key in keys_of(graph)}
 
 
-def test_every_layer_is_timed_once_in_each_direction(graph):
+def test_every_layer_is_timed_once_in_each_direction_and_a_device_is_waited_for(graph):
     seconds = rig_of(graph).iterate()
     untimed = {key for key in keys_of(graph) if key not in seconds}
     assert untimed == {("pool", BACKWARD)}
@@ -93,6 +94,19 @@ def test_every_layer_is_timed_once_in_each_direction(graph):
     assert all(value > 0 for (name, _), value in seconds.items() if name != BETWEEN)
     inside = sum(value for (name, _), value in seconds.items() if name != ITERATION)
     assert inside == pytest.approx(seconds[ITERATION, ""])
+    # Nothing is queued when the clock is looked at.
+    ops = FakeGpuOps()
+    watch = Stopwatch(ops)
+    layer = TimedLayer("relu", ReLU("relu"), watch)
+    x = ops.from_host(np.ones((2, 3), np.float32))
+
+    layer.forward(Pass(ops, Workspace(ops)), {}, [x])
+    assert not ops.runtime.waiting()
+    assert rig_of(graph, FakeGpuOps(dtype="float64")).iterate().keys() == rig_of(graph).iterate().keys()
+    for node in graph.plan:
+        timed = TimedLayer(node.name, node.layer, Stopwatch(make_ops("cpu")))
+        assert (timed.adds, timed.factors) == (node.layer.adds, node.layer.factors)
+    assert {node.layer.adds for node in graph.plan} == {False, True}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -106,25 +120,6 @@ def test_every_iteration_computes_the_same(graph, optimizer):
     moved = {span.name for span in rig._arena.spans if changed[span.start : span.stop].any()}
     assert moved == {"norm.mean", "norm.variance"}
     assert np.abs(rig._arena.grads).max() > 0
-
-
-def test_a_device_is_waited_for(graph):
-    """Nothing is queued when the clock is looked at."""
-    ops = FakeGpuOps()
-    watch = Stopwatch(ops)
-    layer = TimedLayer("relu", ReLU("relu"), watch)
-    x = ops.from_host(np.ones((2, 3), np.float32))
-
-    layer.forward(Pass(ops, Workspace(ops)), {}, [x])
-    assert not ops.runtime.waiting()
-    assert rig_of(graph, FakeGpuOps(dtype="float64")).iterate().keys() == rig_of(graph).iterate().keys()
-
-
-def test_a_timed_layer_is_asked_for_what_the_layer_can(graph):
-    for node in graph.plan:
-        timed = TimedLayer(node.name, node.layer, Stopwatch(make_ops("cpu")))
-        assert (timed.adds, timed.factors) == (node.layer.adds, node.layer.factors)
-    assert {node.layer.adds for node in graph.plan} == {False, True}
 
 
 def test_the_slowest_rank_counts(graph):
@@ -146,7 +141,7 @@ def test_the_slowest_rank_counts(graph):
         assert samples[LOSS, ""] == [5.0, 5.0]
 
 
-def test_rows_are_medians_with_rates_and_shares(graph):
+def test_rows_are_medians_with_rates_and_shares_and_that_of_the_peak(graph):
     samples = samples_of(graph, conv_forward=[4.0, 2.0, 9.0], conv_backward=[8.0, 8.0, 1.0], pool_backward=[0.0] * 3)
     rows = {row["layer"]: row for row in layer_rows(graph, samples, BATCH, "float32")}
     assert list(rows) == ["pool", "conv", "next", "norm", "flat", "drop", "out", INPUT, LOSS, UPDATE, BETWEEN]
@@ -166,10 +161,7 @@ def test_rows_are_medians_with_rates_and_shares(graph):
     assert conv["share"] == pytest.approx(12 / whole)
     assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
     assert conv["forward_samples_s"] == [4.0, 2.0, 9.0]
-
-
-def test_the_share_of_the_peak_is_of_what_bounds_a_layer(graph):
-    """Products bound the convolution, where a copy takes no time; bytes bound the pool."""
+    # Products bound the convolution, where a copy takes no time; bytes bound the pool.
     samples = samples_of(graph, conv_backward=[3.0] * 3, pool_backward=[0.0] * 3)
     conv, pixels = 4 * 4 * 4 * (2 * 27 + 1 + 1), 4 * 4
     fast = {row["layer"]: row for row in layer_rows(graph, samples, BATCH, "float32", Peaks(BATCH * conv, 1e30))}
@@ -194,8 +186,8 @@ def test_peaks_are_of_all_ranks_by_the_slowest(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(peaks, "COPIED", 1 << 12)
     monkeypatch.setattr(peaks, "SIDE", 16)
-    (found,) = LoopbackWorld(1).run(lambda transport: measure_peaks(transport, make_ops("reference", "float32")))
-    assert found.flops_per_s > 0 and found.bytes_per_s > 0
+    (measured,) = LoopbackWorld(1).run(lambda transport: measure_peaks(transport, make_ops("reference", "float32")))
+    assert measured.flops_per_s > 0 and measured.bytes_per_s > 0
 
 
 def test_the_way_of_a_convolution_is_what_the_operations_say(graph):
@@ -207,7 +199,7 @@ def test_the_way_of_a_convolution_is_what_the_operations_say(graph):
     assert [row["way"] for row in rows] == [rig.ways.get(row["layer"], "") for row in rows]
 
 
-def test_totals(graph):
+def test_totals_and_shares_of_fully_connected_layers(graph):
     samples = samples_of(graph, iteration=[30.0, 20.0, 40.0], pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float64")
     total = totals(rows, samples, BATCH, ranks=4)
@@ -217,10 +209,7 @@ def test_totals(graph):
     assert total["exchange_bytes"] == 8 * (conv + following + norm + out)
     assert total["sent_bytes"] == total["exchange_bytes"] * 2 * 3 // 4
     assert total["forward_flops"] == sum(row["flops"] for row in rows)
-
-
-def test_fully_connected_layers_have_their_shares_of_parameters_and_time(graph):
-    """Those that --fc pipeline places, in both directions; loss, update and the work between layers count for none."""
+    # Those that --fc pipeline places, in both directions; loss, update and the work between layers count for none.
     samples = samples_of(graph, out_forward=[2.0] * 3, out_backward=[4.0] * 3, pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float32")
     assert [row["layer"] for row in rows if row["fully_connected"]] == ["out"]
@@ -231,7 +220,7 @@ def test_fully_connected_layers_have_their_shares_of_parameters_and_time(graph):
     assert summary_lines(total, ONE_RANK)[0] == says("out", f"{parameters:.1%}", f"{time:.1%}")
 
 
-def test_dropout_and_relu_belong_to_the_fully_connected_layers_before_them():
+def test_fully_connected_layers_are_named_with_what_belongs_to_them():
     graph = spec.load_model("alexnet").graph()
     rows = layer_rows(graph, samples_of(graph), BATCH, "float32")
     assert [row["layer"] for row in rows if row["fully_connected"]] == ["fc6", "drop6", "fc7", "drop7", "fc8"]
@@ -239,9 +228,6 @@ def test_dropout_and_relu_belong_to_the_fully_connected_layers_before_them():
     assert total["fc_parameter_share"] == 58_631_144 / 60_965_224
     line = summary_lines(total, ONE_RANK)[0]
     assert line.startswith("fully connected layers, fc6 to fc8: 96.2% of the parameters, ")
-
-
-def test_a_network_without_fully_connected_layers_says_nothing_of_them():
     layers = '[{ name = "conv", kind = "Conv2D", channels = 4, kernel = 3 }, { name = "mean", kind = "GlobalAvgPool" }]'
     graph = spec.parse_model(f"input = {{ shape = [8, 8, 3] }}\nlayers = {layers}", "net").graph()
     total = totals(layer_rows(graph, samples_of(graph), BATCH, "float32"), samples_of(graph), BATCH, 1)
@@ -250,7 +236,7 @@ def test_a_network_without_fully_connected_layers_says_nothing_of_them():
     assert not any(re.search(says("fully", "connected"), line) for line in lines)
 
 
-def test_text_is_aligned_and_says_what_is_not_there(graph):
+def test_text_is_aligned_and_its_last_lines_speak_of_the_exchange_where_there_is_one(graph):
     samples = samples_of(graph, pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float32")
     total = totals(rows, samples, BATCH, 1)
@@ -261,9 +247,6 @@ def test_text_is_aligned_and_says_what_is_not_there(graph):
     assert len(lines) == 2 + len(rows) + 1
     assert lines[2].split() == ["pool", "MaxPool", "1000.000", "5.9", "0.0"]
     assert lines[-1].startswith("all layers") and lines[-1].split()[2:4] == ["7000.000", "6000.000"]
-
-
-def test_the_last_lines_speak_of_the_exchange_where_there_is_one():
     total = {"iteration_s": 0.5, "images_per_s": 12.0, "exchange_bytes": 1 << 20, "sent_bytes": 1 << 20}
     total |= {"fc_layers": []}
     header = {"ranks": 1, "held_bytes": 3 << 20, "peak_bytes": 5 << 20}

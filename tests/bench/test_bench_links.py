@@ -65,8 +65,8 @@ def test_the_seconds_of_a_message_in_a_long_stream(monkeypatch, seconds_of, mess
         return seconds_of(played[-1])
 
     monkeypatch.setattr(links, "timed", timed)
-    (found,) = LoopbackWorld(1).run(lambda transport: links.sustained_s(transport, played.append))
-    assert found == pytest.approx(message_s) and longest in (None, max(played))
+    (measured_s,) = LoopbackWorld(1).run(lambda transport: links.sustained_s(transport, played.append))
+    assert measured_s == pytest.approx(message_s) and longest in (None, max(played))
 
 
 # ── beside computing ──────────────────────────────────────────────────────────────────────────────────────────
@@ -127,20 +127,17 @@ def test_it_is_of_messages_between_nodes(short_streams):
 
 
 # ── who sends to whom, and who stands out ─────────────────────────────────────────────────────────────────────
-def test_layouts_name_pairs_and_neighbours():
+def test_layouts_name_pairs_and_neighbours_and_streams_share_a_node():
     topology = Topology(((0, 1, 4), (2, 3)))
     assert (pair_of(topology, INSIDE), pair_of(topology, BETWEEN)) == ((0, 1), (0, 2))
     assert [neighbours(topology, INSIDE, rank) for rank in (0, 1, 4)] == [(1, 4), (4, 0), (0, 1)]
     assert [neighbours(topology, BETWEEN, rank) for rank in (0, 2, 4)] == [(2, 2), (0, 0), (None, None)]
     assert pair_of(Topology(((0,), (1,))), INSIDE) is None and pair_of(Topology(((0, 1),)), BETWEEN) is None
-
-
-def test_streams_that_share_a_node_are_counted():
     nodes = [((0, 1, 2),), ((0, 1), (2, 3), (4,)), ((0, 1, 2, 3), (4, 5, 6)), ((0,), (1,))]
     assert [sharing(Topology(each)) for each in nodes] == [1, 2, 3, 1]
 
 
-def test_the_worst_pair_and_the_sick_rank():
+def test_the_worst_pair_and_the_sick_rank_or_host():
     rates = {(0, 1): 9, (0, 2): 2, (0, 3): 8, (1, 2): 1, (1, 3): 7, (2, 3): 3}
     rows = [{"first": a, "second": b, "latency_s": a + b, "bytes_per_s": rate} for (a, b), rate in rates.items()]
     worst = worst_pairs(rows)
@@ -148,9 +145,6 @@ def test_the_worst_pair_and_the_sick_rank():
     assert (worst["bandwidth"]["first"], worst["bandwidth"]["second"]) == (1, 2)
     assert sick(rows, ["a"] * 4) == [says("rank 2", "4.0"), says("rank 3", "2.0")]
     assert sick(rows[:1], ["a", "a"]) == []  # of two, who would it be?
-
-
-def test_a_sick_host_is_named_by_its_links_to_others():
     hosts = ["a", "a", "b", "b", "c"]
     pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
     rows = [{"first": i, "second": j, "latency_s": 1.0, "bytes_per_s": 90.0} for i, j in pairs]

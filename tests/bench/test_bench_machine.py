@@ -31,7 +31,7 @@ def test_what_is_no_size(text):
         parse_bytes(text)
 
 
-def test_a_sweep_of_sizes():
+def test_sizes_of_a_sweep_and_of_a_models_buckets():
     assert swept(1024, 10_000, 2) == [1024, 2048, 4096, 8192]
     assert swept(5, 5, 2) == [5]
     assert whole_elements([1, 5, 7, 4096], 4) == [4, 4096]
@@ -40,9 +40,6 @@ def test_a_sweep_of_sizes():
             swept(*wrong)
     with pytest.raises(UsageError, match=says("1.0001", "69,318", "1,000")):
         swept(1, 1024, 1.0001)
-
-
-def test_sizes_of_a_model_are_those_of_its_buckets():
     spans = lay_out(spec.load_model("lenet").graph().parameters())
     assert of_buckets(spans, 4, bucket_bytes=1 << 40) == [4 * spans[-1].stop]
     assert len(of_buckets(spans, 4, bucket_bytes=1)) == len({s.stop - s.start for s in spans})
@@ -65,27 +62,18 @@ def test_the_bound_is_the_largest_of_what_cannot_be_less():
         assert bound_s(Calibration(links, gamma, streams), ranks, nodes, nbytes) == pytest.approx(seconds)
 
 
-def test_ranks_that_share_cores_are_counted_by_host():
+def test_what_the_header_says_of_cores_environment_and_caches(tmp_path):
     two = {"host": "a", "cores": [0, 1]}
     assert why_cores_are_shared([two, two, {"host": "b", "cores": [0]}]) is None
     assert why_cores_are_shared([two, two, two]) == "3 ranks on 2 cores"
     assert why_cores_are_shared([{"host": "a", "cores": [0]}, {"host": "a", "cores": [0]}]) == "2 ranks on 1 core"
-
-
-def test_the_environment_that_matters():
-    given = {"OMPI_MCA_btl": "tcp", "OMPI_MCA_initial_wdir": "/x", "HOME": "/y", "OMP_NUM_THREADS": "1"}
-    assert relevant(given) == {"OMPI_MCA_btl": "tcp", "OMP_NUM_THREADS": "1"}
-
-
-def test_the_largest_cache_is_emptied_twice_over(tmp_path):
+    environment = {"OMPI_MCA_btl": "tcp", "OMPI_MCA_initial_wdir": "/x", "HOME": "/y", "OMP_NUM_THREADS": "1"}
+    assert relevant(environment) == {"OMPI_MCA_btl": "tcp", "OMP_NUM_THREADS": "1"}
     assert scrub_bytes(tmp_path) == UNKNOWN_BYTES
     for level, size in enumerate(("48K", "2048K", "32M")):
         (tmp_path / f"index{level}").mkdir()
         (tmp_path / f"index{level}" / "size").write_text(size + "\n")
     assert scrub_bytes(tmp_path) == 64 << 20
-
-
-def test_numbers_for_people():
     assert ranges([8, 0, 1, 2, 5]) == "0-2,5,8" and ranges([]) == ""
     assert [format_bytes(n) for n in (3, 65536, 1.5 * 2**20, 2**31)] == ["3 B", "64 KiB", "1.5 MiB", "2 GiB"]
     assert (format_seconds(1.234e-5), format_rate(2.5e9), format_percent(0.125)) == ("12.3 µs", "2.5 GB/s", "12.5 %")

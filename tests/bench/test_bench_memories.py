@@ -87,7 +87,7 @@ def test_ranks_that_share_no_memory_have_ordinary_memory_alone(size):
     assert set(LoopbackWorld(3, 2).run(lambda t: Buffers(t).memories)) == {("shared", "ordinary")}
 
 
-def test_a_contestant_may_bring_memory_of_its_own():
+def test_a_contestant_may_bring_memory_and_a_refused_row_lies_nowhere():
     def brought(nbytes):
         spans.append(np.zeros(nbytes, np.uint8))
         return spans[-1]
@@ -100,9 +100,6 @@ def test_a_contestant_may_bring_memory_of_its_own():
     asked = {"algorithms": ("mpi", "rival"), "baselines": {"rival": prepare}, "memories": {"rival": ("brought",)}}
     rows = swept(buffers=lambda transport: Buffers(transport, {"brought": brought}), **asked).rows
     assert [(row["memory"], row["wrong"]) for row in rows] == [("shared", 0), ("brought", 0)]
-
-
-def test_a_refused_row_lies_nowhere():
     (row,) = swept(algorithms=("mpi",), dtypes=("bfloat16",)).rows
     assert (row["status"], row["memory"]) == ("refused", None)
 
@@ -110,11 +107,11 @@ def test_a_refused_row_lies_nowhere():
 # ── written before ────────────────────────────────────────────────────────────────────────────────────────────
 def seen(out_of_place=False, **protocol) -> list[float]:
     """What a contestant finds in its contribution, call by call, on rank 1; it leaves sevens there."""
-    found = {rank: [] for rank in range(2)}
+    contents = {rank: [] for rank in range(2)}
 
     def prepare(job):
         def run():
-            found[job.transport.rank].append(float(job.contribution.max()))
+            contents[job.transport.rank].append(float(job.contribution.max()))
             job.contribution[...] = 7
 
         return run
@@ -122,18 +119,15 @@ def seen(out_of_place=False, **protocol) -> list[float]:
     protocol = Protocol(repeats=3, warm_up=2, **protocol)
     asked = {"algorithms": ("fake",), "baselines": {"fake": prepare}, "checked": False, "protocol": protocol}
     swept(out_of_place=out_of_place, **asked)
-    assert found[0] == found[1]
-    return found[1]
+    assert contents[0] == contents[1]
+    return contents[1]
 
 
-def test_every_rank_writes_its_buffer_before_every_call():
+def test_every_rank_writes_its_buffer_before_every_call_unless_they_are_warm():
     assert seen() == [0.0] * 5
     assert seen(out_of_place=True) == [0.0] * 10
     assert seen(late_rank=0, late_s=0.001) == [0.0] * 10
     assert seen(cold_bytes=1 << 16) == [0.0] * 5
-
-
-def test_warm_buffers_are_as_the_last_call_left_them():
     assert seen(fresh=False) == [0.0] + 4 * [7.0]
     assert seen(fresh=False, out_of_place=True) == 2 * ([0.0] + 4 * [7.0])
 
@@ -160,7 +154,7 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "told"),
+    ("then", "now", "words"),
     [
         ({}, Protocol(), ("buffers", "keep")),
         ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(cold_bytes=9), ()),
@@ -168,14 +162,16 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
         ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(beside=1), ("1 busy process",)),
     ],
 )
-def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, told):
+def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, words):
     files.write_json(tmp_path / "old.json", then, [])
-    with pytest.raises(UsageError, match=says("--warm", "--cold", "writes", "buffer", *told)):
+    with pytest.raises(UsageError, match=says("--warm", "--cold", "writes", "buffer", *words)):
         gates.earlier(tmp_path / "old.json", now)
 
 
 def test_sweeps_of_one_rule_are_compared(tmp_path):
-    files.write_json(tmp_path / "old.json", {"protocol": {"fresh": True, "cold_bytes": 0}}, [])
-    assert gates.earlier(tmp_path / "old.json", Protocol())["rows"] == []
-    files.write_json(tmp_path / "older.json", {"protocol": {"cold_bytes": 9}}, [])  # nobody wrote buffers then
-    assert gates.earlier(tmp_path / "older.json", Protocol(fresh=False, cold_bytes=12))["rows"] == []
+    for then, now in (
+        ({"fresh": True, "cold_bytes": 0}, Protocol()),
+        ({"cold_bytes": 9}, Protocol(fresh=False, cold_bytes=12)),  # nobody wrote buffers then
+    ):
+        files.write_json(tmp_path / "old.json", {"protocol": then}, [])
+        assert gates.earlier(tmp_path / "old.json", now)["rows"] == []

@@ -3,18 +3,15 @@
 import numpy as np
 import pytest
 
-from ringtrain.bench.measure.statistics import ratio, summarise
+from ringtrain.bench.measure.rows import ratio, summarise
 
 
-def test_figures_of_known_samples():
-    found = summarise(range(1, 102))
-    assert found["median_s"] == 51 and found["min_s"] == 1
-    assert (found["p5_s"], found["p95_s"], found["p99_s"]) == (6, 96, 100)
-    assert found["cv"] == pytest.approx(np.std(range(1, 102)) / 51)
+def test_figures_of_known_samples_and_the_interval_of_a_ratio():
+    figures = summarise(range(1, 102))
+    assert figures["median_s"] == 51 and figures["min_s"] == 1
+    assert (figures["p5_s"], figures["p95_s"], figures["p99_s"]) == (6, 96, 100)
+    assert figures["cv"] == pytest.approx(np.std(range(1, 102)) / 51)
     assert summarise([2.0])["cv"] == 0
-
-
-def test_the_ratio_of_medians_lies_in_its_interval():
     rng = np.random.default_rng(1)
     a, b = 3 + rng.standard_normal(50) / 10, 1 + rng.standard_normal(50) / 10
     value, low, high = ratio(a, b, True, seed=0)
@@ -22,9 +19,6 @@ def test_the_ratio_of_medians_lies_in_its_interval():
     assert 2.5 < low < value < high < 3.5
     assert ratio(a, b, True, seed=0) == (value, low, high)
     assert ratio(a, b, True, seed=1) != (value, low, high)
-
-
-def test_what_disturbs_both_alike_does_not_widen_a_paired_ratio():
     shared = np.random.default_rng(2).uniform(1, 10, 41)
     _, low, high = ratio(2 * shared, shared, True, seed=0)
     assert low == pytest.approx(2) and high == pytest.approx(2)

@@ -64,9 +64,6 @@ def test_every_row_has_every_column_and_its_figures_agree(result):
         assert row["bound_share"] == row["bound_s"] / row["median_s"] > 0
         assert row["same_on_ranks"] and row["same_over_repeats"]
         assert (row["speedup"] is None) == (row["same_over_segments"] is None) == (row["algorithm"] == "mpi")
-
-
-def test_wire_bytes_are_those_of_the_busiest_rank(result):
     ring, star, mpi = (by(result.rows, algorithm=a, bytes=20_000)[0]["wire_bytes"] for a in ("ring", "star", "mpi"))
     assert abs(ring - 4 / 3 * 20_000) < 20 and star == 2 * 20_000 and mpi is None
 
@@ -86,17 +83,13 @@ def test_the_header_says_how_and_where(result):
     assert re.search(says("worst", "bandwidth"), text) and re.search(says("barrier"), text)
 
 
-def test_links_between_nodes_are_calibrated_apart():
+def test_links_are_calibrated_by_their_class():
     links = swept(4, nodes=2, sizes=(64,)).header["calibration"]["links"]
     assert list(links) == ["inside a node", "between nodes"]
     assert all(value > 0 for link in links.values() for value in link.values())
-
-
-def test_one_rank_has_no_links_and_no_bound():
-    result = swept(1)
-    assert result.header["calibration"]["links"] == {}
-    assert {row["bound_share"] for row in result.rows} == {0.0}
-    assert tables.fit_lines(result.header["fits"]) == []
+    alone = swept(1)
+    assert alone.header["calibration"]["links"] == {} and {row["bound_share"] for row in alone.rows} == {0.0}
+    assert tables.fit_lines(alone.header["fits"]) == []
 
 
 def test_refusals_are_rows_with_a_reason():
@@ -113,7 +106,7 @@ def test_refusals_are_rows_with_a_reason():
     assert all(row["wrong"] == 0 for row in by(result.rows, status="ok"))
 
 
-def test_what_a_schedule_or_the_mpi_cannot_do_is_refused(monkeypatch):
+def test_a_schedule_joins_by_being_in_the_catalogue_and_what_cannot_be_done_is_refused(monkeypatch):
     def fussy(topology):
         raise ScheduleError(f"fussy has no schedule for {topology.size} ranks")
 
@@ -121,21 +114,18 @@ def test_what_a_schedule_or_the_mpi_cannot_do_is_refused(monkeypatch):
         raise KeyError("e")
 
     monkeypatch.setitem(schedules.SCHEDULES, "fussy", fussy)
+    monkeypatch.setitem(schedules.SCHEDULES, "another", lambda topology: ring(topology.size))
     monkeypatch.setattr("tests.loopback.world.ThreadTransport.native_allreduce", unknown)
-    rows = swept(2, algorithms=("mpi", "fussy", "ring"), dtypes=("float16",), sizes=(64,)).rows
-    assert [row["status"] for row in rows] == ["refused", "refused", "ok"]
+    rows = swept(2, algorithms=("mpi", "fussy", "another"), dtypes=("float16",), sizes=(64,)).rows
+    assert [(row["algorithm"], row["status"], row["wrong"]) for row in rows] == [
+        ("mpi", "refused", None), ("fussy", "refused", None), ("another", "ok", 0)
+    ]  # fmt: skip
     assert rows[0]["reason"] == "MPI does not reduce float16 by sum: 'e'"
     assert rows[1]["reason"] == "fussy has no schedule for 2 ranks"
     assert rows[2]["speedup"] is None
 
 
-def test_a_schedule_joins_by_being_in_the_catalogue(monkeypatch):
-    monkeypatch.setitem(schedules.SCHEDULES, "another", lambda topology: ring(topology.size))
-    (row,) = swept(2, algorithms=("another",), sizes=(64,)).rows
-    assert (row["algorithm"], row["status"], row["wrong"]) == ("another", "ok", 0)
-
-
-def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkeypatch):
+def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own_and_a_rival_too(monkeypatch):
     class Shared(catalogue.NativeAllReduce):
         """Nobody tells what it sends."""
 
@@ -146,9 +136,9 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkey
             return Shared(transport, buffer, how["op"])
         if algorithm == "windows":
             raise TransportError("shared memory cannot be had here")
-        return own(transport, buffer, algorithm, combine, **how)
+        return make(transport, buffer, algorithm, combine, **how)
 
-    own = catalogue.make_allreduce
+    make = catalogue.make_allreduce
     monkeypatch.setattr(catalogue, "make_allreduce", prepare)
     result = swept(4, algorithms=("mpi", "ring", "shared", "windows"), sizes=(64, 2000))
     shared, windows = (by(result.rows, algorithm=name)[0] for name in ("shared", "windows"))
@@ -157,8 +147,6 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own(monkey
     assert result.header["fits"][0]["models"]["shared"]["work"]["sent"] == 1.5
     assert " shared " in tables.row_line(shared) and " - " in tables.row_line(shared)
 
-
-def test_a_rival_takes_part_in_the_same_run():
     def by_the_transport(job):
         return lambda: job.transport.native_allreduce(job.target, "sum", job.source)
 
@@ -168,7 +156,7 @@ def test_a_rival_takes_part_in_the_same_run():
         assert row["transport"] == "rival"
 
 
-def test_a_late_rank_is_waited_for():
+def test_a_late_rank_is_waited_for_and_a_spent_budget_leaves_three_repetitions():
     protocol = Protocol(repeats=3, warm_up=0, late_rank=1, late_s=0.02)
     result = swept(2, sizes=(64,), protocol=protocol)
     for row in result.rows:
@@ -177,26 +165,19 @@ def test_a_late_rank_is_waited_for():
     assert any(says(1, "20 ms").matches(text) for text in tables.header_lines(result.header))
     titles = tables.titles(tables.table_columns(result.header))[0]
     assert " late " in titles and " slow " not in titles
-
-
-def test_a_spent_budget_leaves_three_repetitions_and_cold_buffers_are_measured_too():
     protocol = Protocol(repeats=50, warm_up=0, budget_s=0.0, cold_bytes=1 << 16)
-    assert {row["repeats"] for row in swept(2, sizes=(64,), protocol=protocol).rows} == {3}
-
-
-def test_unchecked_rows_say_so():
-    rows = swept(2, checked=False, sizes=(64,)).rows
-    assert {row["wrong"] for row in rows} == {row["same_on_ranks"] for row in rows} == {None}
+    rows = swept(2, sizes=(64,), protocol=protocol, checked=False).rows
+    assert {(row["repeats"], row["wrong"], row["same_on_ranks"]) for row in rows} == {(3, None, None)}
     (column,) = (column for column in tables.COLUMNS if column.title == "#wrong")
     assert tables.row_line(rows[0], [column]).strip().startswith("-")
 
 
 def test_rows_are_told_as_they_come():
-    told, where = [], []
-    watcher = Watcher(measured=told.append, progress=lambda *at: where.append(at))
+    measured, progress = [], []
+    watcher = Watcher(measured=measured.append, progress=lambda *at: progress.append(at))
     result = swept(2, watcher=watcher, sizes=(4, 20_000))
-    assert told == [result.rows[: len(ALGORITHMS)], result.rows[len(ALGORITHMS) :]]
-    assert ("20,000 bytes of float32", 2, 3) in where
+    assert measured == [result.rows[: len(ALGORITHMS)], result.rows[len(ALGORITHMS) :]]
+    assert ("20,000 bytes of float32", 2, 3) in progress
 
 
 def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
@@ -227,28 +208,7 @@ def test_models_of_several_nodes():
     assert re.search(says("1 size"), text)
 
 
-def test_files_are_written_whole_or_not_through_links_and_into_what_is_no_file(tmp_path):
-    real, link = tmp_path / "real.json", tmp_path / "link.json"
-    real.write_text("")
-    link.symlink_to(real)
-    files.write_json(link, {}, [])
-    with pytest.raises(TypeError):
-        files.write_json(link, {"a": object()}, [])
-    assert link.is_symlink() and files.read_json(real) == {"header": {}, "rows": []}
-    assert sorted(tmp_path.iterdir()) == [link, real]
-    files.write_csv("/dev/null", [])
-    assert not Path("/dev/null").is_file()
-
-
-def test_a_path_is_tried_and_left_as_it_was(tmp_path):
-    check_writable(tmp_path / "new.json")
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "old.json").write_text("kept")
-    check_writable(tmp_path / "old.json")
-    assert (tmp_path / "old.json").read_text() == "kept"
-
-
-def test_files_hold_what_was_measured(result, tmp_path):
+def test_files_hold_what_was_measured_and_are_written_whole(result, tmp_path):
     files.write_json(tmp_path / "a.json", result.header, result.rows)
     assert files.read_json(tmp_path / "a.json")["rows"] == result.rows
     files.write_csv(tmp_path / "a.csv", result.rows)
@@ -257,9 +217,23 @@ def test_files_hold_what_was_measured(result, tmp_path):
     assert [line["algorithm"] for line in lines] == [row["algorithm"] for row in result.rows]
     assert float(lines[1]["median_s"]) == result.rows[1]["median_s"]
     assert "samples_s" not in lines[0]
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("")
+    link.symlink_to(real)
+    files.write_json(link, {}, [])
+    with pytest.raises(TypeError):
+        files.write_json(link, {"a": object()}, [])
+    assert link.is_symlink() and files.read_json(real) == {"header": {}, "rows": []}
+    assert sorted(tmp_path.iterdir())[2:] == [link, real]
+    files.write_csv("/dev/null", [])
+    assert not Path("/dev/null").is_file()
 
 
-def test_paths_that_cannot_be_written_are_told_at_once(tmp_path):
+def test_a_path_is_tried_and_left_as_it_was(tmp_path):
+    (tmp_path / "old.json").write_text("kept")
+    for name in ("new.json", "old.json"):
+        check_writable(tmp_path / name)
+    assert list(tmp_path.iterdir()) == [tmp_path / "old.json"] and (tmp_path / "old.json").read_text() == "kept"
     with pytest.raises(UsageError, match=says("written", "folder")):
         check_writable(tmp_path / "none" / "a.json")
     with pytest.raises(UsageError, match=says("Is a directory")):
@@ -285,31 +259,21 @@ def slower(rows, factor):
     return [{**row, "samples_s": [factor * s for s in row["samples_s"]]} for row in rows]
 
 
-def test_only_what_is_slower_beyond_doubt_is_a_regression(result):
+def test_what_is_slower_or_too_slow_beyond_doubt_is_told(result):
     ring = by(result.rows, algorithm="ring")
     assert gates.regressions(ring, ring, 0.05) == []
     steady = [{**row, "samples_s": [1.0, 1.01, 1.02]} for row in ring]
     assert gates.regressions(steady, slower(steady, 1.04), 0.05) == []
-    found = gates.regressions(steady, slower(steady, 1.2), 0.05)
-    assert len(found) == len(ring) and re.search(says("1.20"), found[0])
+    regressions = gates.regressions(steady, slower(steady, 1.2), 0.05)
+    assert len(regressions) == len(ring) and re.search(says("1.20"), regressions[0])
     noisy = [{**row, "samples_s": [0.1, 1.2, 9.0]} for row in ring]
     assert gates.regressions(noisy, [{**row, "samples_s": [0.1, 1.3, 9.0]} for row in ring], 0.05) == []
-
-
-def test_what_was_well_and_does_not_run_any_more_is_a_regression():
-    old = swept(2, algorithms=("ring",), sizes=(64,)).rows
-    gone = {**old[0], "transport": None, "status": "refused", "reason": "there is no window"}
-    assert gates.regressions(old, [gone], 0.05) == [
-        "ring 64 B float32 sum in place: was ok, is refused: there is no window"
+    gone = {**ring[0], "transport": None, "status": "refused", "reason": "there is no window"}
+    assert gates.regressions(ring[:1], [gone], 0.05) == [
+        "ring 4 B float32 sum in place: was ok, is refused: there is no window"
     ]
-
-
-def test_a_comparison_of_nothing_does_not_pass(result):
-    with pytest.raises(UsageError, match=says(1, "Compare", "placements")):
+    with pytest.raises(UsageError, match=says(1, "Compare", "placements")):  # nothing to compare
         gates.regressions(result.rows[:1], result.rows[1:2], 0.05)
-
-
-def test_an_algorithm_must_reach_the_wanted_rate_at_one_size(result):
     ring = by(result.rows, algorithm="ring")
     best = max(row["busbw_bytes_per_s"] for row in ring)
     assert gates.too_slow(ring, best) == []

@@ -43,23 +43,16 @@ def test_every_algorithm_over_every_wire(result):
     assert ["ring (bfloat16)", "float32", "sum"] in result.header["self_test"]
 
 
-def test_half_the_bytes(result):
+def test_half_the_bytes_of_messages_models_and_bounds(result):
     for name in ("ring", "star", "hierarchical"):
         whole, *halves = (by(result.rows, algorithm=name, bytes=20_000, wire_dtype=w)[0] for w in ("float32", *ALL[1:]))
         for half in halves:
             assert half["wire_bytes"] * 2 == whole["wire_bytes"]
             assert 0 < half["bound_s"] <= whole["bound_s"]
-
-
-def test_models_of_half_the_bytes(result):
     for group in result.header["fits"]:
-        assert group["models"]["ring"]["work"]["sent"] == pytest.approx(
-            4 / 3 / (2 - (group["wire_dtype"] == "float32"))
-        )
-        assert ("mapped" in group["models"]) == ("mpi" in group["models"]) == (group["wire_dtype"] == "float32")
-
-
-def test_a_bound_of_fewer_bytes():
+        packed = group["wire_dtype"] != "float32"
+        assert group["models"]["ring"]["work"]["sent"] == pytest.approx(4 / 3 / (1 + packed))
+        assert ("mapped" in group["models"]) == ("mpi" in group["models"]) == (not packed)
     links = {INSIDE: LinkClass(1e-6, 1e9, 1e9, 1e9), BETWEEN: LinkClass(1e-6, 1e8, 1e8, 1e8)}
     sending, adding = Calibration(links, 1e-12, 2), Calibration(links, 1.0, 2)
     assert bound_s(sending, 4, 2, 10**9, 0.5) == bound_s(sending, 4, 2, 10**9) / 2
@@ -80,9 +73,6 @@ def test_refusals_have_their_reason():
         for row, reason in zip(rows, wanted, strict=False):
             assert (row["status"] == "refused") == bool(reason) and row["reason"] == (reason and says(reason))
         assert rows[3]["status"] == "refused" and rows[3]["wire_dtype"] == "bfloat16"
-
-
-def test_what_sends_no_messages_is_refused():
     plain, packed = swept(2, algorithms=("routed",), wires=("none", "float16"), sizes=(64,)).rows
     assert (plain["status"], packed["status"]) == ("ok", "refused")
     assert packed["reason"] == "routed sends no messages on one node: a wire of float16 would round nothing"
@@ -127,8 +117,8 @@ def test_the_check_allows_what_a_wire_rounds_and_no_more(wire, op, size):
 
 
 def test_without_a_wire_nothing_more_is_allowed():
-    plain = make_pattern("random", TYPES["float32"], "sum", 0, 3, 7)
-    assert (plain.allowed < make_pattern("random", TYPES["float32"], "sum", 0, 3, 7, "float16").allowed / 100).all()
+    plain, packed = (make_pattern("random", TYPES["float32"], "sum", 0, 3, 7, wire) for wire in ALL[:2])
+    assert (plain.allowed < packed.allowed / 100).all()
 
 
 def test_tables_and_pictures_tell_them_apart(result):
@@ -140,11 +130,8 @@ def test_tables_and_pictures_tell_them_apart(result):
     assert text.split()[5:9] == ["bfloat16", "mpi", "-", "refused:"]
     fits = tables.fit_lines(result.header["fits"])
     assert any(re.search(says("float32 sum over a wire of float16, in place"), line) for line in fits)
-    assert [label(row) for row in by(result.rows, algorithm="tree", bytes=100)] == [
-        "tree",
-        "tree (float16)",
-        "tree (bfloat16)",
-    ]
+    labels = [label(row) for row in by(result.rows, algorithm="tree", bytes=100)]
+    assert labels == ["tree", "tree (float16)", "tree (bfloat16)"]
     pytest.importorskip("matplotlib")
     assert b"ring (bfloat16)" in drawn(lambda: sweep_figure(result.header, result.rows), "svg")
 
@@ -154,11 +141,9 @@ def test_files_and_limits_tell_them_apart(result, tmp_path):
     ring = by(files.read_json(tmp_path / "a.json")["rows"], algorithm="ring", bytes=100)
     steady = [{**row, "samples_s": [1.0, 1.01, 1.02]} for row in ring]
     slower = [{**row, "samples_s": [3.0]} if row["wire_dtype"] == "float16" else row for row in steady]
-    (found,) = gates.regressions(steady, slower, 0.05)
-    assert found.startswith("ring (float16) 100 B float32 sum in place: ")
-
-
-def test_files_of_before_there_were_wires(result, tmp_path):
+    (regression,) = gates.regressions(steady, slower, 0.05)
+    assert regression.startswith("ring (float16) 100 B float32 sum in place: ")
+    # Files of earlier versions know of no wires.
     rows = [{name: value for name, value in row.items() if name != "wire_dtype"} for row in result.rows[:3]]
     (tmp_path / "old.json").write_text(json.dumps({"header": {}, "rows": rows}))
     assert {row["wire_dtype"] for row in files.read_json(tmp_path / "old.json")["rows"]} == {"float32"}

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
-from ringtrain.bench.sweep.devices import BenchDevices
 from ringtrain.bench.sweep.files import write_json
+from ringtrain.bench.sweep.run import BenchDevices
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import RingtrainError
 from ringtrain.show.output import PROGRESS_EVERY_S, ProgressLine
@@ -19,11 +19,6 @@ from tests.says import says
 COMMAND = "bench-allreduce"
 
 TINY = ("-b", "1K", "-e", "4K", "-f", "4", "-n", "3", "-w", "1")
-
-
-def test_help_is_found_by_the_name_with_a_hyphen(ringtrain):
-    code, out, _ = ringtrain("--help")
-    assert code == 0 and "Usage: ringtrain bench-allreduce [OPTIONS]" in out
 
 
 def test_a_sweep_with_all_its_files(ringtrain, tmp_path):
@@ -43,10 +38,10 @@ def test_buffers_of_a_device(ringtrain, tmp_path, monkeypatch):
         raise ImportError("there is no device")
 
     choice = CudaDecision("staged", "one rank sends nothing", ())
-    made = BenchDevices(
+    devices = BenchDevices(
         lambda: 0, lambda index: HostRuntime(), lambda runtime, dtype: FakeGpuOps(runtime, dtype), lambda t, i: choice
     )
-    monkeypatch.setattr("ringtrain.cli.bench_allreduce.real_cuda", lambda transport: made)
+    monkeypatch.setattr("ringtrain.cli.bench_allreduce.real_cuda", lambda transport: devices)
     monkeypatch.setattr("ringtrain.bench.sweep.run.load_from_cupy", no_nccl)
     monkeypatch.setattr("ringtrain.bench.measure.links.COPY_BYTES", 1 << 16)
     path = tmp_path / "out.json"
@@ -124,7 +119,9 @@ def test_mistakes_are_told_before_anything_is_measured(ringtrain, arguments, mes
     assert code == 2 and re.search(message, err) and out == ""
 
 
-def test_files_that_cannot_be_written_now_may_be_later(ringtrain, tmp_path, monkeypatch):
+def test_files_that_cannot_be_written_now_may_be_later_and_a_full_disk_at_the_end_is_a_failure(
+    ringtrain, tmp_path, monkeypatch
+):
     def full(path, header, rows):
         if not header["finished"]:
             raise RingtrainError(f"{path} could not be written: No space left on device")
@@ -133,13 +130,8 @@ def test_files_that_cannot_be_written_now_may_be_later(ringtrain, tmp_path, monk
     monkeypatch.setattr("ringtrain.bench.sweep.run.write_json", full)
     code, _, err = ringtrain(*TINY, "--json", tmp_path / "a.json")
     assert code == 0 and json.loads((tmp_path / "a.json").read_text())["rows"]
-    output = (
-        f"ringtrain: the rows so far are not in their files: {tmp_path / 'a.json'} could not be written: No space left"
-    )
-    assert err.count(output) == 1  # of two sizes: when the second is done, the first's are not there
-
-
-def test_a_disk_that_is_full_at_the_end_is_a_failure_told_once(ringtrain):
+    output = f"the rows so far are not in their files: {tmp_path / 'a.json'} could not be written: No space left"
+    assert err.count(f"ringtrain: {output}") == 1  # of two sizes: when the second is done, the first's are not there
     code, _, err = ringtrain(*TINY, "-e", "1K", "--json", "/dev/full")
     assert code == 1 and err.count("ringtrain: ") == 1
     assert "ringtrain: /dev/full: no room for " in err and "(No space left on device)" in err

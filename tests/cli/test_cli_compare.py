@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def there(run, trained):
+def copied(run, trained):
     """A copy of its runs, in the current folder."""
     shutil.copytree(trained[0] / "c", "c")
     Path("c/averaging-average-every-2").rename("c/averaging")
@@ -54,10 +54,8 @@ def test_strategies_are_trained_and_compared(trained):
     table = output[output.index("run  ") :]
     assert "averaging every 2, momentum:" in table and says("c/compare.png").matches(table)
     rows = json.loads((folder / "c" / "compare.json").read_text())["rows"]
-    assert [(row["name"], row["outcome"], row["iterations"]) for row in rows] == [
-        ("allreduce", "done", 2),
-        ("averaging --average-every 2", "done", 2),
-    ]
+    outcomes = [(row["name"], row["outcome"], row["iterations"]) for row in rows]
+    assert outcomes == [("allreduce", "done", 2), ("averaging --average-every 2", "done", 2)]
     lines = (folder / "c.csv").read_text().splitlines()
     assert [row["name"] for row in csv.DictReader(lines)] == [row["name"] for row in rows]
 
@@ -69,8 +67,8 @@ def test_variants_of_other_flags_one_of_which_fails(run):
     assert says("different learning rates: 0.01, but 1e+30 (hot)").matches(output)
     content = json.loads(Path("c.json").read_text())
     assert [row["outcome"] for row in content["rows"]] == ["done", "diverged"]
-    (made,) = Path("runs").iterdir()
-    assert made.name.startswith("compare-") and (made / "compare.png").exists()
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("compare-") and (folder / "compare.png").exists()
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +108,16 @@ def test_runs_that_are_there_are_averaged_over_seeds(run, over_seeds):
     code, output = run("--over-seeds", *(f"{folder}/a-seed-{k}" for k in (0, 1)), "--json", "c.json")
     (variant,) = json.loads(Path("c.json").read_text())["variants"]
     before = json.loads((folder / "compare.json").read_text())["variants"][0]
-    own = {"pareto_bytes": True, "pareto_time": True}  # nothing is beside it
-    assert code == 0 and variant == {**before, **own} and re.search(r"\na .* 2 ", output)
+    best = {"pareto_bytes": True, "pareto_time": True}  # nothing is beside it
+    assert code == 0 and variant == {**before, **best} and re.search(r"\na .* 2 ", output)
     code, output = run("--over-seeds", f"{folder}/a-seed-1", f"{folder}/b-c-seed-1")  # of one seed
     assert code == 2 and says("--over-seeds", "seed alone").matches(output)
 
 
-def test_runs_that_are_there(run, there):
+def test_runs_that_are_there(run, copied):
+    shutil.copytree("c", "d")
+    code, output = run("c/allreduce", "d/allreduce")
+    assert code == 0 and "\nc/allreduce " in output and "\nd/allreduce " in output
     Path("c/compare.png").write_text("mine")
     code, output = run("c/allreduce", "c/averaging/")
     assert code == 0 and "averaging every 2" in output and "picture" not in output
@@ -126,12 +127,6 @@ def test_runs_that_are_there(run, there):
     code, output = run("c/averaging", "--plot", "p.svg")
     assert code == 0 and "cut short" in output and "note: averaging: the log ends after iteration 2" in output
     assert says("p.svg").matches(output) and Path("p.svg").exists()
-
-
-def test_runs_of_the_same_name_are_told_apart(run, there):
-    shutil.copytree("c", "d")
-    code, output = run("c/allreduce", "d/allreduce")
-    assert code == 0 and "\nc/allreduce " in output and "\nd/allreduce " in output
 
 
 @pytest.mark.parametrize(
@@ -147,6 +142,7 @@ def test_runs_of_the_same_name_are_told_apart(run, there):
         (("--sync", "allreduce,allreduce"), says("'allreduce'", "twice")),
         (("--sync", "allreduce --lr x"), says("'allreduce --lr x'") + "Invalid value for '--lr'"),
         (("--sync", "allreduce", "--", "--out", "o"), says("--out", "'allreduce'", "o")),
+        (("--variant", "a: --learning-rate 1"), says("'a'", "No such option '--learning-rate': use --lr")),
         (("--variant", "large"), says("--variant", "--batch", "--lr", "'large'")),
         (("--variant", "large:"), says("--variant 'large' has no options", "add", "options")),
         (("--variant", "large: --lr '1"), says("'large'", '" --lr \'1"', "No closing quotation")),
@@ -171,25 +167,19 @@ def test_refusals(run, arguments, message):
     assert not Path("runs").exists()
 
 
-def test_a_folder_that_is_used_is_not_used_again(run, there):
+def test_a_folder_that_is_used_is_not_used_again(run, copied):
     code, said = run("--sync", "delayed,allreduce", "--out", "c", *QUICK)
     assert code == 2 and re.search(says("--out", "c/allreduce", "c"), said)
     assert not Path("c/delayed").exists()
 
 
-def test_lists_of_numbers_are_not_cut():
-    found = variants_of(("--epochs", "1"), ("allreduce --lr-policy multistep --lr-steps 10,20,delayed",), ())
-    assert [variant.flags for variant in found] == [
+def test_variants_as_users_write_them():
+    variants = variants_of(("--epochs", "1"), ("allreduce --lr-policy multistep --lr-steps 10,20,delayed",), ())
+    assert [variant.flags for variant in variants] == [
         {"sync": "allreduce", "lr_policy": "multistep", "lr_steps": [10, 20], "epochs": 1},
         {"sync": "delayed", "epochs": 1},
     ]
-
-
-def test_a_variants_own_options_win():
-    (found,) = variants_of(("--lr", "1", "--batch", "30"), (), ("large: --lr 2",))
-    assert (found.name, found.flags) == ("large", {"lr": 2.0, "batch": 30})
-
-
-def test_folders_are_named_like_variants_and_none_twice():
+    (variants,) = variants_of(("--lr", "1", "--batch", "30"), (), ("large: --lr 2",))
+    assert (variants.name, variants.flags) == ("large", {"lr": 2.0, "batch": 30})
     named = variants_of((), (), ("a b: --lr 1", "a/b: --lr 1", "é: --lr 1"))
     assert folders_of("c", named) == ["c/a-b", "c/a-b-2", "c/variant"]

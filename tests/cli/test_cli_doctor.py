@@ -21,7 +21,7 @@ def run(*arguments):
     return CliRunner().invoke(doctor, list(map(str, arguments)), standalone_mode=False)
 
 
-def test_one_process_without_a_device(tmp_path):
+def test_one_process_without_a_device_in_lines_and_as_json(tmp_path):
     done = run("--device", "cpu", "--path", tmp_path)
     assert done.return_value == 0, done.output
     lines = done.output.splitlines()
@@ -31,9 +31,6 @@ def test_one_process_without_a_device(tmp_path):
         line[4:].startswith("  disk") for line in lines
     )  # ok, or warn on a busy one
     assert any("1 rank on 1 node" in line for line in lines)
-
-
-def test_json(tmp_path):
     done = run("--device", "cpu", "--json", "--quick", "--path", tmp_path)
     assert done.return_value == 0, done.output
     output = json.loads(done.output)

@@ -17,8 +17,8 @@ TEXTS = [name for name, spec in config_fields().items() if kind_of(spec) is str]
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_text_of_a_run_is_empty(name, capfd):
     flag = f"--{name.replace('_', '-')}"
-    for given in ([flag, ""], [f"{flag}="]):
-        assert run(["train", *given]) == 2
+    for option in ([flag, ""], [f"{flag}="]):
+        assert run(["train", *option]) == 2
         assert capfd.readouterr().err == says("ringtrain: ", flag, UNSET)
     with pytest.raises(ConfigError, match=says(f"run file a.toml: {name}", UNSET)):
         resolve(("run file a.toml", {name: ""}))
@@ -47,11 +47,11 @@ def test_no_argument_of_a_command_is_empty(arguments, named, capfd):
 def test_an_empty_licence_and_an_empty_option_of_sbatch_are_no_mistakes(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     np.savez("a.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.arange(3))
-    for number, given in enumerate((["--licence", ""], ["--licence="])):
-        assert run(["data", "make", "a.npz", "-o", f"{number}.h5", *given]) == 0
+    for number, option in enumerate((["--licence", ""], ["--licence="])):
+        assert run(["data", "make", "a.npz", "-o", f"{number}.h5", *option]) == 0
         assert run(["data", "check", f"{number}.h5"]) == 0
-    for given in (["--sbatch", "--comment="], ["--sbatch=--comment="]):
-        assert run(["slurm", *given]) == 0
+    for option in (["--sbatch", "--comment="], ["--sbatch=--comment="]):
+        assert run(["slurm", *option]) == 0
         assert "#SBATCH --comment=\n" in capfd.readouterr().out
     assert run(["slurm", "--sbatch", ""]) == 2
     assert capfd.readouterr().err == says("--sbatch", "--constraint", "''")

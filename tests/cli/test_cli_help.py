@@ -68,11 +68,6 @@ def test_options_of_other_tools_are_known(words, message, capsys):
     assert re.match(f"ringtrain: {message}", said) and "\nTry 'ringtrain " in said
 
 
-def test_those_of_a_variant_too(capsys):
-    assert run(["compare", "--variant", "a: --learning-rate 1"]) == 2
-    assert says("'a'", "No such option '--learning-rate': use --lr").matches(capsys.readouterr().err)
-
-
 def test_what_is_named_in_their_place_is_there():
     known = {name for command in USED for param in command.params for name in (*param.opts, *param.secondary_opts)}
     for name in (*hints.NAMES, *hints.VALUED):
@@ -101,12 +96,11 @@ def test_the_help_has_its_options_in_sections(columns):
     assert min(starts) >= 34
 
 
-def test_the_sections_of_slurm_leave_help_alone():
-    text = CliRunner().invoke(ringtrain, ["slurm", "--help"]).output
-    assert re.search(r"\n\nOther options:\n  -h, --help .*\n$", text)
-
-
-def test_defaults_of_a_recipe_are_not_said_to_be_what_runs():
+def test_every_default_is_in_the_help_and_a_recipe_is_said_to_come_first():
+    for param in train.params:
+        spec = config_fields().get(param.name)
+        if spec is not None and spec.default not in (None, ()):
+            assert re.search(r" \[default: [^]]+\]$", param.help)
     for param in train.params:
         spec = config_fields().get(param.name)
         if spec is not None and spec.metadata["recipe"]:
@@ -118,17 +112,14 @@ def test_defaults_of_a_recipe_are_not_said_to_be_what_runs():
     assert "Random crops and flips, if the model's input has them. [default: on]" in text
 
 
-def test_every_default_is_in_the_help():
-    for param in train.params:
-        spec = config_fields().get(param.name)
-        if spec is not None and spec.default not in (None, ()):
-            assert re.search(r" \[default: [^]]+\]$", param.help)
-
-
-def test_every_command_has_a_help():
+def test_every_command_has_a_help_and_every_option_of_data():
     for name in COMMANDS:
         command = ringtrain.get_command(None, name)
         assert command.help and isinstance(command, click.Command)
+    for command in ringtrain.get_command(None, "data").commands.values():
+        assert all(option.help for option in command.params if option.param_type_name == "option")
+    text = CliRunner().invoke(ringtrain, ["slurm", "--help"]).output
+    assert re.search(r"\n\nOther options:\n  -h, --help .*\n$", text)
 
 
 @pytest.mark.parametrize("words", [[], ["data"]])

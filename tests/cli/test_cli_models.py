@@ -44,12 +44,15 @@ def small(tmp_path):
     return path
 
 
-def test_list_names_every_model_with_its_size():
+def test_list_names_every_model_with_its_size_in_three_digits():
     done = run("list")
     assert done.exit_code == 0
     assert row(done.output, "lenet")[:5] == ["lenet", "28x28x1", "10", "431,080", "4.62 M"]
     assert row(done.output, "resnet18")[3] == "11,173,962"
     assert row(done.output, "digits")
+    expected = {0: "", 999: "999", 1000: "1 k", 999_600: "1 M", 1_112_885_258: "1.11 G", 2e15: "2e+03 T"}
+    assert {count: _scaled(count) for count in expected} == expected
+    assert (_bytes(0), _bytes(256), _bytes(14_400)) == ("", "256 B", "14.4 kB")
 
 
 def test_show_prints_layers_costs_and_recipe(small):
@@ -69,14 +72,11 @@ def test_show_prints_layers_costs_and_recipe(small):
     assert "results" not in done.output
 
 
-def test_show_for_another_batch_and_with_results(small):
+def test_show_for_another_batch_with_results_and_without_a_recipe(small):
     small.write_text(SMALL + RESULTS)
     done = run("show", str(small), "--batch", "50")
     assert row(done.output, "conv")[5] == "28.8 kB"
     assert 'results: data = "toy", test_accuracy = 0.75, command = "mpirun -np 2 ringtrain' in done.output
-
-
-def test_show_without_a_recipe_counts_one_example(small):
     small.write_text(SMALL.split("[recipe]")[0])
     done = run("show", str(small))
     assert "activations of 1 " in done.output
@@ -90,12 +90,3 @@ def test_errors_are_those_of_the_model_file(small):
     assert isinstance(error, ConfigError)
     assert "small.toml: batch is 0" in str(error)
     assert run("show", "lenet", "--batch", "0").exit_code == 2
-
-
-def test_counts_have_three_digits_and_a_prefix():
-    expected = {0: "", 999: "999", 1000: "1 k", 999_600: "1 M", 1_112_885_258: "1.11 G", 2e15: "2e+03 T"}
-    assert {count: _scaled(count) for count in expected} == expected
-
-
-def test_bytes_have_a_unit():
-    assert (_bytes(0), _bytes(256), _bytes(14_400)) == ("", "256 B", "14.4 kB")

@@ -26,8 +26,8 @@ COMMANDS = [
 
 def started(arguments, stdout, **environment) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "ringtrain", *arguments]
-    own = {**os.environ, **environment}
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300, env=own)
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300, env=variables)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
@@ -42,11 +42,16 @@ def test_a_reader_that_went_away_is_told_nothing_and_a_full_disk_is_a_line(argum
     assert (done.returncode, done.stderr) == (1, FULL)
 
 
-def test_closed_output_is_no_defect_either():
+def test_closed_output_is_no_defect_and_errors_of_one_rank_are_told_at_once():
     command = f"{sys.executable} -m ringtrain --version >&-"
     done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=300)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0 or (done.returncode == 1 and done.stderr.startswith("ringtrain: standard output"))
+    for rank, said in (("0", "ringtrain: no model or model file 'none'"), ("1", "")):
+        world = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank, "RINGTRAIN_DEADLINE_S": "20"}
+        done = started(["models", "show", "none"], subprocess.PIPE, **world)
+        assert done.returncode == (2 if said else 0)
+        assert done.stderr.startswith(said) if said else done.stderr == ""
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["train", "-h"], ["models", "list"], [], ["data"]])
@@ -55,14 +60,6 @@ def test_rank_0_alone_does_what_needs_no_other_rank(arguments):
     second = started(arguments, subprocess.PIPE, OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_RANK="1")
     assert (second.stdout, second.stderr, second.returncode) == ("", "", 0)
     assert first.stdout and not first.stderr
-
-
-def test_its_errors_are_told_at_once():
-    for rank, said in (("0", "ringtrain: no model or model file 'none'"), ("1", "")):
-        world = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank, "RINGTRAIN_DEADLINE_S": "20"}
-        done = started(["models", "show", "none"], subprocess.PIPE, **world)
-        assert done.returncode == (2 if said else 0)
-        assert done.stderr.startswith(said) if said else done.stderr == ""
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
@@ -85,7 +82,7 @@ def test_each_rank_does_what_is_of_the_files_that_it_sees(rank, tmp_path):
 
 
 def test_a_rank_that_does_not_meet_the_others_tells_it_and_ends(monkeypatch, capfd):
-    def connect(*given):
+    def connect(*arguments):
         raise TransportError("MPI failed while meeting the other ranks")
 
     monkeypatch.setattr("ringtrain.transport.world.connect", connect)

@@ -13,7 +13,7 @@ from tests.says import says
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """A folder with two runs."""
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
@@ -31,21 +31,15 @@ def call(capsys, words):
     return code, output.out + output.err
 
 
-def test_a_page_of_one_run(here, capsys):
+def test_a_page_of_one_run_pictures_and_what_exists_is_replaced_by_force_alone(folder, capsys):
     code, output = call(capsys, "a")
     page = Path("report.html")
     assert (code, output) == (0, says(page, "a", f"{page.stat().st_size / 1e6:.2f} MB"))
     assert page.read_text().startswith("<!DOCTYPE html>") and ">a</h1>" in page.read_text()
-    assert sorted(path.name for path in here.iterdir()) == ["a", "b", "report.html"]
-
-
-def test_pictures_alone(here, capsys):
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b", "report.html"]
     for words, begin in (("a -o a.svg", b"<?xml"), ("a b -o ab.pdf", b"%PDF")):
         assert call(capsys, words)[0] == 0
         assert Path(words.split()[-1]).read_bytes().startswith(begin)
-
-
-def test_what_exists_is_replaced_by_force_alone(here, capsys):
     Path("r.html").write_text("mine")
     assert call(capsys, "a -o r.html") == (2, says("ringtrain: ", "r.html", "--out", "--force"))
     assert Path("r.html").read_text() == "mine"
@@ -53,34 +47,30 @@ def test_what_exists_is_replaced_by_force_alone(here, capsys):
     assert Path("r.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def refusals():
-    no_log = says("empty", "log.jsonl")
-    not_there = says("none", "not", "there")
-    endings = ".html, .png, .svg, .pdf"
-    return [
-        ("empty", no_log),
-        ("none", not_there),
-        ("a empty", no_log),
-        ("blank", says("blank", "log.jsonl")),
-        ("locked", says("locked/log.jsonl", "Is a directory")),
-        ("a -o r.htm", says("--out", "r.htm", endings)),
-        ("a -o none/r.html", says("--out", "none/r.html", "none")),
-        ("a b --metrics m.json", says("--metrics", 2)),
-        ("a --metrics m.json", f"m.json cannot be read: No such file or directory; give a {metrics.TITLE}"),
-    ]
+REFUSALS = {
+    "empty": says("empty", "log.jsonl"),
+    "none": says("none", "not", "there"),
+    "a empty": says("empty", "log.jsonl"),
+    "blank": says("blank", "log.jsonl"),
+    "locked": says("locked/log.jsonl", "Is a directory"),
+    "a -o r.htm": says("--out", "r.htm", ".html, .png, .svg, .pdf"),
+    "a -o none/r.html": says("--out", "none/r.html", "none"),
+    "a b --metrics m.json": says("--metrics", 2),
+    "a --metrics m.json": f"m.json cannot be read: No such file or directory; give a {metrics.TITLE}",
+}
 
 
-@pytest.mark.parametrize(("words", "message"), refusals(), ids=[words for words, _ in refusals()])
-def test_what_cannot_be_is_said_and_nothing_is_written(here, capsys, words, message):
+@pytest.mark.parametrize(("words", "message"), REFUSALS.items(), ids=REFUSALS)
+def test_what_cannot_be_is_said_and_nothing_is_written(folder, capsys, words, message):
     for name in ("empty", "blank", "locked/log.jsonl"):
         Path(name).mkdir(parents=True)
     Path("blank/log.jsonl").touch()
-    before = sorted(here.rglob("*"))
+    before = sorted(folder.rglob("*"))
     assert call(capsys, words) == (2, says("ringtrain: ", message))
-    assert sorted(here.rglob("*")) == before
+    assert sorted(folder.rglob("*")) == before
 
 
-def test_without_matplotlib(here, capsys, monkeypatch):
+def test_without_matplotlib(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     code, output = call(capsys, "a")

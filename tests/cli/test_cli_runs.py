@@ -34,7 +34,7 @@ def call(make, tmp_path, monkeypatch, capfd):
     return call
 
 
-def test_the_table_has_results_and_what_differs(call):
+def test_the_table_has_results_and_what_differs_in_several_tables_if_need_be(call):
     code, said, _ = call(width=160)
     assert code == 0
     head, *rows = said.split("\n\n")[0].strip().splitlines()
@@ -47,9 +47,6 @@ def test_the_table_has_results_and_what_differs(call):
         ["torn", "cut", "short", "0.7500"],
     ]  # fmt: skip
     assert rows[0].split()[4:6] == ["adam", "0.01"] and "2026-01-01" in rows[0]
-
-
-def test_a_narrow_terminal_has_several_tables(call):
     _, said, _ = call(width=70)
     assert max(map(len, said.splitlines())) <= 70
     assert [table.split()[0] for table in said.strip().split("\n\n")] == ["run", "run"]
@@ -66,7 +63,7 @@ def test_conditions_and_order(call):
     assert code == 0 and said.strip() == "note: 0 of 3 runs in runs"
 
 
-def test_json_and_csv(call, tmp_path, make):
+def test_json_and_csv_in_files_and_on_standard_output(call, tmp_path, make):
     (make("bad") / "log.jsonl").unlink()
     code, said, _ = call("--json", "r.json", "--csv", "r.csv", "--sort", "name")
     assert code == 0 and "note: bad is not listed" in said and "fast" in said
@@ -78,19 +75,20 @@ def test_json_and_csv(call, tmp_path, make):
     assert [(row["name"], row["lr"], row["test_accuracy"], row["clip_norm"]) for row in rows] == [
         ("fast", "0.1", "0.95", ""), ("slow", "0.01", "0.9", ""), ("torn", "0.1", "0.875", "")
     ]  # fmt: skip
-
-
-def test_standard_output_is_for_programs(call, make):
-    (make("bad") / "log.jsonl").unlink()
     code, said, warned = call("--json", "-")
     assert code == 0 and len(json.loads(said)["rows"]) == 3 and "note: bad is not listed" in warned
     _, said, _ = call("--csv", "-")
     assert len(said.splitlines()) == 4 and said.startswith("name,date,outcome")
 
 
-def test_a_folder_without_runs(call, tmp_path):
+def test_without_runs_or_iterations_and_of_many_ranks_one_lists(call, tmp_path, make, monkeypatch):
     (tmp_path / "empty").mkdir()
     assert call("empty")[:2] == (0, says("note: ", "no run", "empty"))
+    make("none", log_of()[:1])
+    assert call("runs/none", "--log", "-")[1].startswith("iteration,epoch,loss")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert call() == (0, "", "")
 
 
 def test_the_log_as_csv(call, make, tmp_path):
@@ -112,11 +110,6 @@ def test_the_log_as_csv(call, make, tmp_path):
     assert call("runs/resumed", "--log", "-")[1].splitlines() == lines
 
 
-def test_the_log_of_a_run_without_an_iteration_has_a_head(call, make):
-    make("none", log_of()[:1])
-    assert call("runs/none", "--log", "-")[1].startswith("iteration,epoch,loss")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -133,9 +126,3 @@ def test_the_log_of_a_run_without_an_iteration_has_a_head(call, make):
 def test_refusals(call, words, message):
     code, said, warned = call(*words)
     assert (code, said) == (2, "") and re.match(f"ringtrain: {message}", warned), warned
-
-
-def test_of_many_ranks_one_lists(call, monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    assert call() == (0, "", "")

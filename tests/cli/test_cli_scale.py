@@ -120,9 +120,11 @@ def test_a_plan_is_shown_beside_the_figures(run):
     assert says("strong", "predicted").matches(Path("s.svg").read_text())
 
 
-def test_the_error_of_a_run_is_told(tmp_path):
+def test_the_error_of_a_run_is_told_and_a_file_in_place_of_the_folder_of_runs(tmp_path, run):
     (tmp_path / "o.txt").write_text("ringtrain 0.1.0\nringtrain: --batch 60 is too small\nprterun: x\n")
     assert room._last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
+    Path("runs").touch()
+    assert run("-n", "1,2", *TRAIN) == (2, says("--out", "runs", "File exists"))
 
 
 @pytest.mark.parametrize(
@@ -150,11 +152,6 @@ def test_refusals(run, arguments, message):
     code, said = run(*arguments)
     assert code == 2 and re.search(message, said), said
     assert not Path("started").exists() and not Path("runs").exists()
-
-
-def test_a_file_in_place_of_the_folder_of_runs_is_a_line(run):
-    Path("runs").touch()
-    assert run("-n", "1,2", *TRAIN) == (2, says("--out", "runs", "File exists"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -20,18 +20,15 @@ def run(*arguments):
 
 
 def cells(output, start):
-    (found,) = [line for line in output.splitlines() if line.replace("│", " ").split()[:1] == [start]]
-    return [cell.strip() for cell in found.split("│")[1:-1]]
+    (lines,) = [line for line in output.splitlines() if line.replace("│", " ").split()[:1] == [start]]
+    return [cell.strip() for cell in lines.split("│")[1:-1]]
 
 
-def test_list_has_every_schedule():
+def test_list_has_every_schedule_and_show_prints_the_steps_of_every_rank_or_of_one():
     output = run("list")
     for name in SCHEDULES:
         assert cells(output, name)
     assert cells(output, "ring") == ["ring", "14", "14", "1.75 n"]
-
-
-def test_show_prints_the_steps_of_every_rank_or_of_one():
     output = run("show", "ring", "--ranks", 3)
     assert "ring(ranks=3, chunks=3): all-reduce" in output and says(2, 4, 3, "chunks", "buffer").matches(output)
     assert "  0  →1 0:1  ←2 +2:3\n" in output
@@ -60,9 +57,9 @@ def test_shards_are_added_in_one_tree():
     assert "shards" not in run("verify", "sliced", "-n", 4)
     lanes = {shards: run("show", "canonical", "-n", 3, "--shards", shards, "--rank", 1) for shards in (3, 8)}
     assert "  0  →2 2:3  →0 0:1  ←2" in lanes[3] and "  0  →2 5:6  →2 2:3  →0 3:4  →0 0:1  ←2" in lanes[8]
-    found = run("qualify", "--shards", 7)
-    assert cells(found, "2") == ["2", "2", "canonical"] and cells(found, "4")[1] == "1 to 2"
-    assert cells(found, "7") == ["7", "1", "canonical, tree, butterfly, recursive-doubling, sliced"]
+    lines = run("qualify", "--shards", 7)
+    assert cells(lines, "2") == ["2", "2", "canonical"] and cells(lines, "4")[1] == "1 to 2"
+    assert cells(lines, "7") == ["7", "1", "canonical, tree, butterfly, recursive-doubling, sliced"]
 
 
 def test_rounded_schedules():

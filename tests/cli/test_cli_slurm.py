@@ -16,7 +16,7 @@ FAR = ("--model", "lenet", "--data", "far.h5")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -33,44 +33,37 @@ def test_the_lines_of_a_job(capsys):
     flags = ["-N2", "--gpus", "4", "-t", "1-12", "-p", "gpu", "-A", "me", "--qos", "high", "-J", "own", "--mem", "64G"]
     more = ["--cpus-per-task", "8", "--sbatch=--constraint=a100", "--sbatch", "--mail-type=END"]
     arguments = ["--", "--device", "cuda", "--synthetic", "--model", "resnet20", "--batch", "256"]
-    assert lines(written(capsys, *flags, *more, *arguments)) == [
-        "#SBATCH --job-name=own",
-        "#SBATCH --nodes=2",
-        "#SBATCH --ntasks-per-node=4",
-        "#SBATCH --gpus-per-node=4",
-        "#SBATCH --cpus-per-task=8",
-        "#SBATCH --mem=64G",
-        "#SBATCH --time=1-12",
-        "#SBATCH --partition=gpu",
-        "#SBATCH --account=me",
-        "#SBATCH --qos=high",
-        "#SBATCH --output=%x-%j.log",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --requeue",
-        "#SBATCH --signal=B:USR1@120",
-        "#SBATCH --no-kill",
-        "#SBATCH --constraint=a100",
-        "#SBATCH --mail-type=END",
-    ]
+    directives = (
+        "job-name=own nodes=2 ntasks-per-node=4 gpus-per-node=4 cpus-per-task=8 mem=64G time=1-12 partition=gpu "
+        "account=me qos=high output=%x-%j.log open-mode=append requeue signal=B:USR1@120 no-kill constraint=a100 "
+        "mail-type=END"
+    )
+    assert lines(written(capsys, *flags, *more, *arguments)) == [f"#SBATCH --{each}" for each in directives.split()]
 
 
-def test_a_bench_is_not_queued_again(capsys):
-    found = lines(written(capsys, "bench", "--ranks-per-node", "8", "--", "--end", "64M"))
-    assert "#SBATCH --ntasks-per-node=8" in found and "#SBATCH --job-name=ringtrain-bench" in found
-    assert not any("requeue" in line or "signal" in line for line in found)
-
-
-def test_a_command_is_written_as_it_is_and_goes_on_as_a_run_does(capsys):
+def test_scripts_of_a_bench_a_command_a_site_and_a_run_that_survives_deaths(capsys, tmp_path):
+    directives = lines(written(capsys, "bench", "--ranks-per-node", "8", "--", "--end", "64M"))
+    assert "#SBATCH --ntasks-per-node=8" in directives and "#SBATCH --job-name=ringtrain-bench" in directives
+    assert not any("requeue" in line or "signal" in line for line in directives)
     text = written(
         capsys, "run", "-N2", "--venv", "env", "--", "python", "-m", "ringtrain.torch", "my job.py", "-t", "3"
     )
     assert "flags=(python -m ringtrain.torch 'my job.py' -t 3 \"$@\")" in text.splitlines()
     directives = lines(text)
     assert "#SBATCH --job-name=ringtrain-run" in directives
-    assert [line for line in lines(written(capsys)) if line not in directives] == [
-        "#SBATCH --job-name=ringtrain",
-        "#SBATCH --nodes=1",
-    ]
+    others = [line for line in lines(written(capsys)) if line not in directives]
+    assert others == ["#SBATCH --job-name=ringtrain", "#SBATCH --nodes=1"]
+    text = written(
+        capsys, "--module", "gcc", "--module", "openmpi/5.0", "--venv", "/home/me/venv", "--launcher", "srun"
+    )
+    for setting in ("MODULES:-gcc openmpi/5.0", "VENV:-/home/me/venv", "LAUNCHER:-srun", "CONTAINER:-"):
+        assert f'="${{RINGTRAIN_{setting}}}"' in text
+    (tmp_path / "run.toml").write_text('elastic = "replace"')
+    for flags in (["--elastic"], ["--config", str(tmp_path / "run.toml")]):
+        assert run(["slurm", "--", *flags]) == 0
+        assert 'launcher_flags="${RINGTRAIN_LAUNCHER_FLAGS:---with-ft ulfm}"' in capsys.readouterr().out
+    assert run(["slurm"]) == 0
+    assert 'launcher_flags="${RINGTRAIN_LAUNCHER_FLAGS:-}"' in capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -82,32 +75,14 @@ def test_a_script_is_one_that_bash_reads_to_its_end(capsys, words):
     assert done.returncode == 2 and "this is a job for Slurm" in done.stderr
 
 
-def test_what_a_site_needs_is_set(capsys):
-    text = written(
-        capsys, "--module", "gcc", "--module", "openmpi/5.0", "--venv", "/home/me/venv", "--launcher", "srun"
-    )
-    for setting in ("MODULES:-gcc openmpi/5.0", "VENV:-/home/me/venv", "LAUNCHER:-srun", "CONTAINER:-"):
-        assert f'="${{RINGTRAIN_{setting}}}"' in text
-
-
-def test_a_run_that_is_to_survive_deaths_is_started_so(capsys, tmp_path):
-    (tmp_path / "run.toml").write_text('elastic = "replace"')
-    for flags in (["--elastic"], ["--config", str(tmp_path / "run.toml")]):
-        assert run(["slurm", "--", *flags]) == 0
-        assert 'launcher_flags="${RINGTRAIN_LAUNCHER_FLAGS:---with-ft ulfm}"' in capsys.readouterr().out
-    assert run(["slurm"]) == 0
-    assert 'launcher_flags="${RINGTRAIN_LAUNCHER_FLAGS:-}"' in capsys.readouterr().out
-
-
 def test_characters_that_a_terminal_acts_on_are_escapes_of_the_shell(capsys):
     words = ["it's $HOME", "a\x1b[31m\n", "it's \u202e\\x", "é", "\udcff"]
     text = written(capsys, "run", "--", "echo", *words)
     (line,) = [line for line in text.splitlines() if line.startswith("flags=")]
     assert line.isprintable()
     if shutil.which("bash"):
-        output = subprocess.run(
-            ["bash", "-c", f"{line}; printf '%s\\0' \"${{flags[@]}}\""], stdout=subprocess.PIPE
-        ).stdout
+        command = ["bash", "-c", f"{line}; printf '%s\\0' \"${{flags[@]}}\""]
+        output = subprocess.run(command, stdout=subprocess.PIPE).stdout
         assert output.split(b"\0")[1:-1] == list(map(os.fsencode, words))
     assert run(["slurm", "--sbatch=--comment=\x1b[31m"]) == 2
 
@@ -175,22 +150,21 @@ def test_data_that_are_here_are_checked_before_the_queue(capsys):
         assert run(["data", "make", f"{name}.npz", "-o", f"{name}.h5"]) == 0
     Path("text.h5").write_text("no data")
     capsys.readouterr()
-    for words, told in (
-        (
-            ["--data", "three.h5"],
-            "the data set has 3 classes: use another data set, --classes 3, or a model that ends in",
-        ),
+    for words, message in (
+        (["--data", "three.h5"], "3 classes: use another data set, --classes 3, or a model that ends in"),
         (["--data", "wide.h5"], "has images of 8x9x3, but model 'digits' takes 8x8x1"),
         (["--data", "text.h5"], "text.h5 is not an HDF5 file"),
         (["--batch", "2000"], "--batch 2000 is more than the 1437 training examples"),
     ):
         assert run(["slurm", "--", *words]) == 2
         captured = capsys.readouterr()
-        assert told in captured.err and captured.out == ""
-    assert run(["slurm", "--", "--data", "digits", "--batch", "1437"]) == 0
-    served = ["--sync", "server", "--dedicated", "--batch", "3"]
-    assert run(["slurm", "--ranks-per-node", "4", "--", *served]) == 0
-    assert run(["slurm", "--ranks-per-node", "4", "--", *served[:2], *served[3:]]) == 2
+        assert message in captured.err and captured.out == ""
+    for words, code in (
+        ("-- --data digits --batch 1437", 0),
+        ("--ranks-per-node 4 -- --sync server --dedicated --batch 3", 0),
+        ("--ranks-per-node 4 -- --sync server --batch 3", 2),
+    ):
+        assert run(["slurm", *words.split()]) == code
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def name(request, tmp_path_factory):
     os.rename("made", f"runs/{name}")
     shutil.copy("d.h5", f"{name}.h5")
     sealed_file(f"{name}-sealed.h5", name)
-    told(Path("runs/told"), text)
+    write_run(Path("runs/told"), text)
     Path(f"{name}.toml").write_text(NET.format(text=json.dumps(stored(name)), layer='"flat"'))
     Path(f"{name}-layers.toml").write_text(NET.format(text=json.dumps(stored(name)), layer=json.dumps(stored(name))))
     Path(f"{name}.json").write_text(json.dumps({"model": text, "header": text, "rows": [text], text: text}))
@@ -240,7 +240,7 @@ def sealed_file(path, text):
     os.rename("sealed.h5", path)
 
 
-def told(folder, text):
+def write_run(folder, text):
     """Make a run folder in which all texts are the given one."""
     (folder / "checkpoints").mkdir(parents=True)
     texts = ("model", "data", "strategy", "device", "dtype", "optimizer", "schedule", "folder", "version")
@@ -286,11 +286,11 @@ def test_nothing_is_acted_on(name, line, files, capsys):
 @pytest.mark.parametrize("line", ["outcome runs/told", "evaluate runs/{name} --split train --per-class", "runs"])
 def test_nor_on_a_terminal(name, line):
     """rich's own escapes, for bold and the like, are no one else's."""
-    there, here = pty.openpty()
-    with open(there, "rb", buffering=0) as read:
+    reader, terminal = pty.openpty()
+    with open(reader, "rb", buffering=0) as read:
         command = [sys.executable, "-m", "ringtrain", *(word.format(name=name) for word in line.split())]
-        done = subprocess.Popen(command, stdout=here, stderr=here, env=os.environ | {"TERM": "xterm"})
-        os.close(here)
+        done = subprocess.Popen(command, stdout=terminal, stderr=terminal, env=os.environ | {"TERM": "xterm"})
+        os.close(terminal)
         said = b""
         with suppress(OSError):  # the other end is closed
             while piece := read.read(1 << 16):

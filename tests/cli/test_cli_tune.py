@@ -26,8 +26,8 @@ def file(tmp_path):
     times = {"mpi": (1e-5, 4e-3), "ring": (4e-5, 1e-3), "hierarchical": (1e-9, 1e-9)}
     rows = [
         TuningRow(name, "float32", "sum", nbytes, time, True)
-        for name, own in times.items()
-        for nbytes, time in zip((1 << 10, 1 << 20), own, strict=True)
+        for name, seconds in times.items()
+        for nbytes, time in zip((1 << 10, 1 << 20), seconds, strict=True)
     ]
     tuning = Tuning(MACHINE)
     for ranks, nodes, name in ((2, 1, "1x2"), (4, 2, "2x2")):
@@ -37,7 +37,7 @@ def file(tmp_path):
     return path
 
 
-def test_one_process_explains_every_layout_of_a_file(ringtrain, file):
+def test_one_process_explains_every_layout_of_a_file_also_by_the_environment(ringtrain, file, monkeypatch):
     code, out, err = ringtrain("--explain", "1K,1M", "--tuning", file)
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -47,9 +47,6 @@ def test_one_process_explains_every_layout_of_a_file(ringtrain, file):
     assert lines[4].strip() == "mpi 10 µs, ring 40 µs"
     assert re.search(says("mpi", "ring"), lines[7])
     assert lines[8] == "layout 2x2, measured yesterday" and lines[10].split()[2] == "hierarchical"
-
-
-def test_the_file_may_be_named_by_the_environment(ringtrain, file, monkeypatch):
     monkeypatch.setenv("RINGTRAIN_TUNING", str(file))
     assert re.search(says("1x2"), ringtrain("--explain", "64K", "-d", "float64", "-o", "max")[1])
 

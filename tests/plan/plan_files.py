@@ -18,28 +18,13 @@ CALIBRATION = Calibration(
 def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores=4, **header):
     """Every layer takes the same: FORWARD_S and BACKWARD_S of an image."""
     images = batch / ranks
-    names = [node.name for node in spec.load_model(model).graph().plan]
-    rows = [
-        {
-            "layer": name,
-            "kind": "x",
-            "forward_s": factor * images * FORWARD_S,
-            "backward_s": factor * images * BACKWARD_S,
-        }
-        for name in names
-    ]
+    times = {"forward_s": factor * images * FORWARD_S, "backward_s": factor * images * BACKWARD_S}
+    rows = [{"layer": node.name, "kind": "x", **times} for node in spec.load_model(model).graph().plan]
     apart = (("input", BESIDE_S / 2), ("loss", BESIDE_S / 2), ("update", UPDATE_S), ("between layers", 0.0))
     rows += [{"layer": name, "kind": "", "forward_s": None, "backward_s": seconds} for name, seconds in apart]
-    facts = {
-        "model": model,
-        "batch": batch,
-        "dtype": "float32",
-        "ranks": ranks,
-        "host_by_rank": ["n1"] * ranks,
-        "host_cores": cores,
-        "held_bytes": 3 * 4 * spans_count(model),
-        "peak_bytes": 3 * 4 * spans_count(model) + (1 << 20),
-    }
+    held_bytes = 3 * 4 * spans_count(model)
+    facts = {"model": model, "batch": batch, "dtype": "float32", "ranks": ranks, "host_by_rank": ["n1"] * ranks}
+    facts |= {"host_cores": cores, "held_bytes": held_bytes, "peak_bytes": held_bytes + (1 << 20)}
     path = folder / f"layers-{batch}-{ranks}.json"
     whole = sum((row["forward_s"] or 0.0) + row["backward_s"] for row in rows)
     path.write_text(json.dumps({"header": facts | header, "rows": rows, "totals": {"iteration_s": whole}}))

@@ -14,7 +14,7 @@ from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTE
 from ringtrain.collectives.topology import even
 from ringtrain.errors import UsageError
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
-from ringtrain.plan.iteration import BackwardTimes, exposed_s, there_and_back_s
+from ringtrain.plan.iteration import BackwardTimes, exposed_s
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanSettings, last_that_pays, predict
 from tests.says import says
@@ -33,7 +33,7 @@ def compute_s(images, layers):
     return layers * images * (FORWARD_S + BACKWARD_S) + BESIDE_S
 
 
-def test_between_two_batches_layers_are_on_a_line_and_below_in_proportion(tmp_path):
+def test_layers_are_on_a_line_between_two_batches_and_else_in_proportion(tmp_path):
     """The work beside layers is the same in both files, and so between them."""
     times = LayerTimes([layers_file(tmp_path, 64), layers_file(tmp_path, 128)])
     layers = len(times.names)
@@ -41,12 +41,12 @@ def test_between_two_batches_layers_are_on_a_line_and_below_in_proportion(tmp_pa
     assert times.of_rank(80, 1).compute_s == pytest.approx(compute_s(80, layers))
     assert times.of_rank(32, 1).compute_s == pytest.approx(compute_s(64, layers) / 2)
     assert times.of_rank(32, 1).update_s == UPDATE_S and not times.notes
-
-
-def test_one_batch_is_taken_in_proportion_and_a_note_says_so(tmp_path):
     times = LayerTimes([layers_file(tmp_path, 64)])
     assert times.of_rank(16, 1).compute_s == pytest.approx(compute_s(64, len(times.names)) / 4)
     assert list(times.notes) == [says("64")]
+    other = layers_file(tmp_path, 32, model="lenet")
+    with pytest.raises(UsageError, match=says(other, "lenet", "mlp")):
+        LayerTimes([layers_file(tmp_path), other])
 
 
 def test_ranks_that_share_cores_take_turns(tmp_path):
@@ -55,19 +55,10 @@ def test_ranks_that_share_cores_take_turns(tmp_path):
     two, four = times.of_rank(32, 2), times.of_rank(32, 4)
     assert two.layers[0].forward_s == pytest.approx(1.25 * 32 * FORWARD_S)  # they share memory, as measured
     assert four.compute_s == pytest.approx(2 * two.compute_s) and four.update_s == 2 * UPDATE_S
-    assert list(times.notes) == [
-        says("4 ranks", 2),
-        says("4 ranks", "2 cores", "2.0"),
-    ]
+    assert list(times.notes) == [says("4 ranks", 2), says("4 ranks", "2 cores", "2.0")]
     times = LayerTimes([layers_file(tmp_path, 64, cores=2, records=True)])  # of devices, whose ranks wait for no core
     assert times.of_rank(64, 8).compute_s == pytest.approx(compute_s(64, len(times.names)))
     assert list(times.notes) == [says("8 ranks", 1)]
-
-
-def test_files_of_two_models_are_refused(tmp_path):
-    other = layers_file(tmp_path, 32, model="lenet")
-    with pytest.raises(UsageError, match=says(other, "lenet", "mlp")):
-        LayerTimes([layers_file(tmp_path), other])
 
 
 # ── all-reduces ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -82,7 +73,7 @@ def test_on_the_ranks_of_the_sweep_an_all_reduce_takes_what_was_measured(tmp_pat
     assert halves[1] + halves[2] == pytest.approx(halves[0])
 
 
-def test_on_more_ranks_it_takes_the_rounds_and_bytes_of_its_schedule(tmp_path):
+def test_more_ranks_take_the_rounds_and_bytes_of_the_schedule(tmp_path):
     """ring of p ranks: 2(p - 1) rounds, 2(p - 1)/p of the bytes, and (p - 1)/p of them added."""
     times = ExchangeTimes(sweep_file(tmp_path))
     alpha, beyond = 1e-3 / 2, 1e-9 - 0.5e-10  # of two ranks: 2 rounds, all bytes, half of them added
@@ -90,25 +81,19 @@ def test_on_more_ranks_it_takes_the_rounds_and_bytes_of_its_schedule(tmp_path):
         wanted = 2 * (ranks - 1) * alpha + (1 << 20) * (ranks - 1) / ranks * (2 * beyond + 1e-10)
         assert times.time("ring", even(ranks), 1 << 20).seconds == pytest.approx(wanted)
     assert times.time("ring", even(8), 1 << 20).between_s == 0
-
-
-def test_between_nodes_bytes_of_a_node_count_once(tmp_path):
     times = ExchangeTimes(sweep_file(tmp_path, hosts=("n1", "n2")))
     exchange = times.time("ring", placed(4, 2), 1 << 20)
     assert (exchange.beside, exchange.core_s) == (1.0, 0.0)  # no messages beside computing were measured
     assert exchange.rounds == 6 and exchange.between_s > 6 * 1e-3 / 2 and exchange.busy_s < exchange.between_s
 
 
-def test_the_core_works_for_what_its_rank_sends_and_receives(tmp_path):
+def test_the_core_works_for_what_its_rank_sends_and_a_sweep_of_one_node_says_nothing_of_several(tmp_path):
     """A ring of 2 x 2: rank 1 sends 6 quarters, and rank 0 receives them."""
     times = ExchangeTimes(sweep_file(tmp_path, ("n1", "n2"), core_s_per_byte=1e-9, beside_s_per_byte=1.75e-9))
     exchange = times.time("ring", placed(4, 2), 1 << 20)
     assert exchange.core_s == pytest.approx(1e-9 * (1 << 20) * 1.5 / 2)
     assert exchange.beside == pytest.approx(0.75)  # a byte takes 1 ns alone
     assert times.time("ring", even(4), 1 << 20).core_s == 0
-
-
-def test_a_sweep_of_one_node_says_nothing_about_several(tmp_path):
     path = sweep_file(tmp_path)
     with pytest.raises(UsageError, match=says("--map-by", "--json", 2, path)):
         ExchangeTimes(path).time("ring", placed(4, 2), 100)
@@ -172,16 +157,17 @@ def test_weights_come_back_while_other_sums_are_sent():
     """Sums arrive at 2 and 3; the first weights leave after backward, at 3, the second behind them or beside sums."""
     backward = BackwardTimes((1.0, 2.0, 3.0), (1.0, 2.0), 3.0)
     sums, weights = [ExchangeTime(0.0, 1.0, 1)] * 2, [ExchangeTime(0.25, 2.0, 1)] * 2
-    assert there_and_back_s(backward, sums, weights, ("in", "out"), overlaps=True) == 2 * 0.25 + 4.0
-    late = there_and_back_s(backward, sums, weights, ("in", "out"), overlaps=False)
-    assert late == 2 * 0.25 + 1.0 + 4.0  # sums at 4 and 5, weights from 4 on
-    assert there_and_back_s(backward, sums, weights, ("", ""), overlaps=False) == 2 * 0.25 + 2.0 + 4.0
-    device = there_and_back_s(backward, sums, weights, ("in", "out"), overlaps=True, streams=True)
-    assert device == 2 * 2.25
+    for directions, overlaps, streams, exposed in (
+        (("in", "out"), True, False, 2 * 0.25 + 4.0),
+        (("in", "out"), False, False, 2 * 0.25 + 1.0 + 4.0),  # sums at 4 and 5, weights from 4 on
+        (("", ""), False, False, 2 * 0.25 + 2.0 + 4.0),
+        (("in", "out"), True, True, 2 * 2.25),
+    ):
+        assert exposed_s(backward, sums, overlaps, streams, weights, directions) == exposed
 
 
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_strategies(tmp_path):
+def test_strategies_and_a_server_that_receives_and_sends_at_once(tmp_path):
     rows = planned(tmp_path, (2,), ("allreduce", "sharded", "averaging"), average_every=4)
     allreduce, sharded, averaging = rows
     assert planned(tmp_path, (1,), ("averaging",))[0].exposed_s == 0  # one rank averages nothing
@@ -191,31 +177,22 @@ def test_strategies(tmp_path):
     assert averaging.exposed_s == pytest.approx(2 * (allreduce.exposed_s + moved) / 4)  # weights, and one of state
     state = allreduce.memory_bytes - (1 << 20)
     assert sharded.memory_bytes - (1 << 20) == pytest.approx(state * 2.5 / 3)  # one array of state, by two
-
-
-def test_a_server_receives_and_sends_at_once_between_nodes(tmp_path):
-    """All-reduces by star are measured whole; of mlp's two buckets the second arrives while the first is sent back."""
+    # All-reduces by star are measured whole; of mlp's two buckets the second arrives while the first is sent back.
     sweep = sweep_file(tmp_path, hosts=("n1", "n2"), seconds=lambda name, nbytes: 1e-7 * nbytes)
     (server,) = planned(tmp_path, (2,), ("server",), ("star",), sweep=sweep, per_node=1)
     first, second = (1e-7 * 4 * size for size in (1024 * 1024 + 1024 + 10250, 784 * 1024 + 1024))
     assert server.exposed_s == pytest.approx(2 * first + second, rel=0.05)
 
 
-def test_algorithms_leave_out_the_strategies_that_have_none_of_them(tmp_path):
+def test_batches_of_a_rank_and_algorithms_that_a_strategy_lacks(tmp_path):
     rows = planned(tmp_path, (2,), ("allreduce", "server"), ("ring", "sliced"))
     assert [(row.strategy, row.algorithm) for row in rows] == [("allreduce", "ring"), ("allreduce", "sliced")]
     with pytest.raises(UsageError, match=says("server")):
         planned(tmp_path, (2,), ("server",), ("ring",))
-
-
-def test_weak_scaling_keeps_the_batch_of_a_rank(tmp_path):
     one, four = planned(tmp_path, (1, 4), weak=True)
     assert (one.batch, four.batch) == (64, 256) and four.compute_s == one.compute_s
     assert four.images_per_s == pytest.approx(256 / four.step_s)
     assert four.efficiency == pytest.approx(one.step_s / four.step_s)
-
-
-def test_more_ranks_stop_paying_where_the_exchange_costs_more_than_it_saves(tmp_path):
     slow = sweep_file(tmp_path, seconds=lambda name, nbytes: 4e-3 + 1e-12 * nbytes)
     assert last_that_pays(planned(tmp_path, (1, 2, 4, 8, 16), sweep=slow, per_node=64)) in (1, 2)
     free = sweep_file(tmp_path, seconds=lambda name, nbytes: 1e-9 + 1e-16 * nbytes)

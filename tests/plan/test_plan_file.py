@@ -43,15 +43,18 @@ def test_what_the_command_writes_is_read(tmp_path):
 
 
 # ── the row of a run ──────────────────────────────────────────────────────────────────────────────────────────
-def test_auto_has_the_fastest_row_of_its_strategy_and_an_algorithm_its_own(plans):
+def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_as_often(plans):
     assert find_row(plans, sought()) == SLICED
     assert find_row(plans, sought(algorithm="ring")) == RING
     assert find_row(plans, sought(sync="sharded")).step_s == 0.05
     assert find_row(plans, sought(batch=256)).batch == 256
-
-
-def test_one_rank_exchanges_nothing_so_that_options_of_exchanges_do_not_matter(plans):
     assert find_row(plans, sought(1, algorithm="tree", overlap="none", bucket_bytes=1)) == ROWS[0]
+    row = plan_row(4, strategy="averaging")
+    every = [replace(plans[0], rows=(row,), settings=replace(plans[0].settings, average_every=4))]
+    assert find_row(every, sought(sync="averaging", average_every=4)) == row
+    run = sought(sync="averaging")
+    assert find_row(every, run) is None
+    assert says("--average-every", "4", 8).matches(missing_note(every, run, "x", [4]))
 
 
 @pytest.mark.parametrize(
@@ -71,15 +74,6 @@ def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plans, r
     assert find_row(plans, run) is None
     reason = says(name, known, value)
     assert says(plans[0].path, "x", reason).matches(missing_note(plans, run, "x", [run.ranks]))
-
-
-def test_averages_have_to_come_as_often(plans):
-    row = plan_row(4, strategy="averaging")
-    every = [replace(plans[0], rows=(row,), settings=replace(plans[0].settings, average_every=4))]
-    assert find_row(every, sought(sync="averaging", average_every=4)) == row
-    run = sought(sync="averaging")
-    assert find_row(every, run) is None
-    assert says("--average-every", "4", 8).matches(missing_note(every, run, "x", [4]))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,7 @@ def test_the_command_that_is_named_makes_the_row(tmp_path, plans, weak, flags):
 
 
 # ── rows of a scaling ─────────────────────────────────────────────────────────────────────────────────────────
-def test_rates_of_a_scaling_and_what_lacks(plans):
+def test_rates_of_a_scaling_what_lacks_and_several_plans(plans, tmp_path):
     strong = {("strong", ranks): sought(ranks) for ranks in (1, 2, 4)}
     weak = {("weak", ranks): sought(ranks, batch=64 * ranks) for ranks in (1, 2, 4)}
     rates, notes = find_rates(plans, strong | weak)
@@ -127,9 +121,6 @@ def test_rates_of_a_scaling_and_what_lacks(plans):
     reason = says("--batch", "64", 128)
     command = says("--layers", "--fabric", "--json", "mlp", "-n 1,2,4 --per-node 2 --sync allreduce -b 64 --weak")
     assert notes == [says(plans[0].path, what, reason, command)]
-
-
-def test_several_plans_serve_one_scaling(tmp_path, plans):
     (tmp_path / "weak.json").write_text(plan_text(plan_row(2, batch=128), weak=True))
     both = [*plans, read_plan(tmp_path / "weak.json")]
     assert find_rates(both, {("weak", 2): sought(2, batch=128)}) == ({("weak", 2): 1280.0}, [])

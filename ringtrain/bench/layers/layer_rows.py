@@ -8,8 +8,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, INPUT, ITERATION, LOSS, UPDATE, Key
-from ringtrain.bench.layers.peaks import Peaks
+from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, INPUT, ITERATION, LOSS, UPDATE, Key, Peaks
 from ringtrain.humanize import format_bytes, format_rate, plural
 from ringtrain.nn import graph_checks, shapes, subgraphs
 from ringtrain.nn.graph import Graph
@@ -37,6 +36,22 @@ COLUMNS = (
     Column("peak_share", "peak", "%", "{:.0f}", scale=100, none=""),
     Column("exchange_bytes", "exchange", "bytes", lambda nbytes: f"{nbytes:,}" if nbytes else ""),
 )
+NO_FIGURES = {
+    "layer": "",
+    "kind": "",
+    "way": "",
+    "fully_connected": False,
+    "parameters": 0,
+    "forward_s": None,
+    "backward_s": None,
+    "flops": 0,
+    "forward_flops_per_s": None,
+    "backward_flops_per_s": None,
+    "peak_share": None,
+    "exchange_bytes": 0,
+    "forward_samples_s": [],
+    "backward_samples_s": [],
+}
 BAR = 12  # characters of the largest share
 
 
@@ -65,7 +80,9 @@ def layer_rows(
         ]
     for start in subgraphs.fc_starts(graph)[:1]:
         rows[start:] = [{**row, "fully_connected": True} for row in rows[start:]]
-    rows += [_apart(name, samples) for name in (INPUT, LOSS, UPDATE, BETWEEN)]
+    for name in (INPUT, LOSS, UPDATE, BETWEEN):  # counts as backward
+        times = list(samples[name, ""])
+        rows.append(NO_FIGURES | {"layer": name, "backward_s": statistics.median(times), "backward_samples_s": times})
     whole = sum(_seconds(row) for row in rows)
     return [{**row, "share": _seconds(row) / whole if whole else 0.0} for row in rows]
 
@@ -79,17 +96,15 @@ def _layer(node: Node, graph: Graph, descriptions: dict, needing: set, samples, 
     flops = batch * (layer.flops + sum(row.flops for row in folded))
     forward, backward = (statistics.median(samples[node.name, phase]) for phase in (FORWARD, BACKWARD))
     products = _products(node, graph, needing)
-    return {
+    return NO_FIGURES | {
         "layer": node.name,
         "kind": "+".join(row.kind.partition(" ")[0] for row in (layer, *folded)),
-        "fully_connected": False,
         "parameters": layer.parameters,
         "forward_s": forward,
         "backward_s": backward if node.name in needing else None,
         "flops": flops,
         "forward_flops_per_s": flops / forward if flops and forward else None,
         "backward_flops_per_s": products * flops / backward if products and backward else None,
-        "peak_share": None,
         "exchange_bytes": layer.gradient_bytes,
         "forward_samples_s": list(samples[node.name, FORWARD]),
         "backward_samples_s": list(samples[node.name, BACKWARD]),
@@ -124,26 +139,6 @@ def _peak_share(node: Node, graph: Graph, row: dict, needing: set, batch: int, i
     return least / seconds if seconds else None
 
 
-def _apart(name: str, samples) -> dict:
-    """Return the figures of work outside of layers, which counts as backward."""
-    return {
-        "layer": name,
-        "kind": "",
-        "way": "",
-        "fully_connected": False,
-        "parameters": 0,
-        "forward_s": None,
-        "backward_s": statistics.median(samples[name, ""]),
-        "flops": 0,
-        "forward_flops_per_s": None,
-        "backward_flops_per_s": None,
-        "peak_share": None,
-        "exchange_bytes": 0,
-        "forward_samples_s": [],
-        "backward_samples_s": list(samples[name, ""]),
-    }
-
-
 def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: int, ranks: int) -> dict:
     """Return the totals of one iteration. ``exchange_bytes`` is the buffer, ``sent_bytes`` the least that a rank sends
     to sum it. ``fc_…`` is of fully connected layers, both directions; shares are of all layers, None without such
@@ -153,6 +148,10 @@ def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: 
     exchanged = sum(row["exchange_bytes"] for row in rows)
     layers = [row for row in rows if row["kind"]]
     fc = [row for row in layers if row["fully_connected"]]
+
+    def share(amount: Callable[[dict], float]) -> float:
+        return sum(map(amount, fc)) / sum(map(amount, layers))
+
     return {
         "forward_s": sum(row["forward_s"] for row in layers),
         "backward_s": sum(row["backward_s"] or 0.0 for row in layers),
@@ -163,13 +162,9 @@ def totals(rows: Sequence[dict], samples: Mapping[Key, Sequence[float]], batch: 
         "exchange_bytes": exchanged,
         "sent_bytes": 2 * (ranks - 1) * exchanged // ranks,
         "fc_layers": [row["layer"] for row in fc],
-        "fc_parameter_share": _share(fc, layers, itemgetter("parameters")) if fc else None,
-        "fc_time_share": _share(fc, layers, _seconds) if fc else None,
+        "fc_parameter_share": share(itemgetter("parameters")) if fc else None,
+        "fc_time_share": share(_seconds) if fc else None,
     }
-
-
-def _share(part: Sequence[dict], whole: Sequence[dict], amount: Callable[[dict], float]) -> float:
-    return sum(map(amount, part)) / sum(map(amount, whole))
 
 
 def layer_table(rows: Sequence[dict], total: dict, framed: bool = False) -> Table:

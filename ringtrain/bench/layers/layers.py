@@ -9,6 +9,7 @@ iteration computes the same; nothing is exchanged.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from ringtrain.transport.base import Transport
 FORWARD, BACKWARD = "forward", "backward"
 INPUT, LOSS, UPDATE, BETWEEN, ITERATION = "input", "loss", "update", "between layers", "iteration"
 WITHOUT_LAYER = (INPUT, LOSS, UPDATE, BETWEEN, ITERATION)
+SIDE, MOST_SIDE = 512, 8192  # of the square matrices
+COPIED = 1 << 24  # elements: beyond any cache
+ENOUGH_S, REPEATS = 5e-3, 5
 
 Key = tuple[str, str]  # layer and phase; the phase is empty where it is of WITHOUT_LAYER
 Inputs = Callable[[Workspace], Iterator[tuple[Array, Array, Array]]]  # → the network's input, labels and examples
@@ -167,3 +171,57 @@ def measure_layers(transport: Transport, rig: Rig, keys: list[Key], iterations: 
     everyone = np.reshape(transport.gather_json(samples), (transport.size, iterations, len(keys)))
     slowest = np.max(everyone, axis=0)  # [iterations, keys]
     return {key: slowest[:, i].tolist() for i, key in enumerate(keys)}
+
+
+# ── peaks ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The most that the machine gives, all ranks computing at the same time: multiplications and additions in a large
+    product, bytes in a large copy."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+    def least_seconds(self, flops: float, nbytes: float) -> float:
+        """Return the least time for so many operations and bytes: one of them is the limit."""
+        return max(flops / self.flops_per_s, nbytes / self.bytes_per_s)
+
+
+def measure_peaks(transport: Transport, ops: Ops) -> Peaks:
+    """Measure on all ranks at once; the slowest rank counts for all. Collective."""
+    transport.barrier()
+    flops = _product_rate(ops)
+    transport.barrier()
+    nbytes = _copy_rate(ops)
+    slowest = np.min(transport.gather_json([flops, nbytes]), axis=0) * transport.size
+    return Peaks(*slowest.tolist())
+
+
+def _product_rate(ops: Ops) -> float:
+    """Return operations a second, of matrices that keep a fast device busy long enough."""
+    side = SIDE
+    while True:
+        x, y = (ops.zeros((side, side), ops.active) for _ in range(2))
+        w = ops.zeros((side, side))
+        seconds = _least(ops, partial(ops.linear, x, w, None, y))
+        if seconds >= ENOUGH_S or 2 * side > MOST_SIDE:
+            return 2 * side**3 / seconds
+        side *= 2
+
+
+def _copy_rate(ops: Ops) -> float:
+    x, y = (ops.zeros((COPIED,)) for _ in range(2))
+    return 2 * COPIED * ops.dtype.itemsize / _least(ops, lambda: ops.copy(x, y))
+
+
+def _least(ops: Ops, run: Callable[[], None]) -> float:
+    """Return the least seconds of a call after the first."""
+    run()
+    ops.synchronize()
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        run()
+        ops.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -47,8 +47,11 @@ class Buffers:
 
     def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], Array]] = NO_OTHERS):
         self.transport = transport
-        shared = {SHARED: partial(transport.allocate, dtype=np.uint8)} if _shares(transport) else {}
-        self._allocations = {**shared, ORDINARY: partial(transport.scratch, dtype=np.uint8), **others}
+        self._allocations: dict[str, Callable[[int], Array]] = {
+            **({SHARED: partial(transport.allocate, dtype=np.uint8)} if _shares(transport) else {}),
+            ORDINARY: partial(transport.scratch, dtype=np.uint8),
+            **others,
+        }
         self.memories = tuple(self._allocations)
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:

@@ -110,7 +110,6 @@ def slices_with_pattern(span, pattern: np.ndarray) -> Iterator[tuple]:
 
 
 def fill(span, pattern: Pattern) -> None:
-    """Fill a span with the rank's input."""
     for part, values in slices_with_pattern(span, pattern.input):
         part[...] = values
 
@@ -134,13 +133,14 @@ def judge(trial: PreparedTrial, otherwise: PreparedTrial | None, seed: int) -> V
     exact, random = (_pattern(trial, kind, seed) for kind in KINDS)
     wrong, digests = _run_on(trial, exact), []
     for each in (trial, trial, otherwise):
-        wrong += 0 if each is None else _run_on(each, random)
-        digests.append(None if each is None else result_digest(trial.job.buffers.read(trial.job.target)))
+        if each is not None:
+            wrong += _run_on(each, random)
+            digests.append(hashlib.sha256(each.job.buffers.read(each.job.target).view(np.uint8).data).hexdigest())
     ranks = trial.job.transport.gather_json([wrong, *digests])
     return Verdict(
         wrong=sum(rank_wrong for rank_wrong, *_ in ranks),
-        same_on_ranks=len({first for _, first, _, _ in ranks}) == 1,
-        same_over_repeats=all(first == again for _, first, again, _ in ranks),
+        same_on_ranks=len({first for _, first, *_ in ranks}) == 1,
+        same_over_repeats=all(first == again for _, first, again, *_ in ranks),
         same_over_segments=None if otherwise is None else all(first == other for _, first, _, other in ranks),
     )
 
@@ -158,11 +158,6 @@ def _run_on(trial: PreparedTrial, pattern: Pattern) -> int:
     job.buffers.load(host, job.contribution)
     trial.run()
     return count_wrong(job.numbers, job.buffers.read(job.target), pattern)
-
-
-def result_digest(span) -> str:
-    """Return a digest of a result's bytes."""
-    return hashlib.sha256(span.view(np.uint8)).hexdigest()
 
 
 def self_test(trial: PreparedTrial, seed: int) -> bool:

@@ -256,15 +256,12 @@ def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:
 
 def slowest_s(transport: Transport, action: Callable[[], None], repeats: int) -> float:
     """Return the median over ``repeats`` of the slowest rank's time; collective."""
-    return _median_of_slowest(transport, [timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:])
+    times = [timed(transport, action) for _ in range(WARM_UP + repeats)][WARM_UP:]
+    return statistics.median(_slowest(transport, times))
 
 
 def _slowest(transport: Transport, times_of_rank: Sequence[float]) -> list[float]:
     return [max(times) for times in zip(*transport.gather_json(times_of_rank), strict=True)]
-
-
-def _median_of_slowest(transport: Transport, times_of_rank: Sequence[float]) -> float:
-    return statistics.median(_slowest(transport, times_of_rank))
 
 
 def sustained_s(transport: Transport, play: Callable[[int], None]) -> float:
@@ -424,7 +421,7 @@ def measure_copies(buffers: DeviceBuffers) -> Copies:
 
     def rate(source) -> float:
         times = [_copied_s(buffers, source, target) for _ in range(1 + COPY_REPEATS)][1:]
-        return source.size / _median_of_slowest(transport, times)
+        return source.size / statistics.median(_slowest(transport, times))
 
     views, inside = transport.peer_views(source), rate(source)
     mapped = all(transport.gather_json(views is not None and len(views) > 1))

@@ -48,7 +48,9 @@ class Nccl:
                 f"NCCL is not available: {error}: pip install nvidia-nccl-cu13, for a CuPy of CUDA 12 nvidia-nccl-cu12"
             )
         answers = transport.gather_json([lacking, self._buffers.runtime.facts.uuid])
-        self._refusal = next((why for why, _ in answers if why), "") or _shared([device for _, device in answers])
+        users = {device: [rank for rank, (_, used) in enumerate(answers) if used == device] for _, device in answers}
+        shared = (f"NCCL needs a device for each rank, but {peers(r)} share one" for r in users.values() if len(r) > 1)
+        self._refusal = next((why for why, _ in answers if why), "") or next(shared, "")
         if loaded is None or self._refusal:
             raise Refusal(self._refusal)
         library, stream = loaded
@@ -61,14 +63,6 @@ class Nccl:
         if self._connected is not None:
             self._connected[2].destroy()
             self._connected = None
-
-
-def _shared(devices: list[str]) -> str:
-    for device in dict.fromkeys(devices):
-        ranks = [rank for rank, used in enumerate(devices) if used == device]
-        if len(ranks) > 1:
-            return f"NCCL needs a device for each rank, but {peers(ranks)} share one"
-    return ""
 
 
 def load_from_cupy() -> tuple:

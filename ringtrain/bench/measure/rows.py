@@ -6,16 +6,18 @@ Every row has every key; keys that do not apply are None. Units: ``…_s`` secon
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench.measure.buffers import NO_WAY
 from ringtrain.bench.measure.checks import Verdict
-from ringtrain.bench.measure.statistics import ratio, summarise
 from ringtrain.bench.measure.timing import Protocol, Samples
 from ringtrain.bench.measure.trials import MeasuredAllReduce, trial_name
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
+RESAMPLES, CONFIDENCE = 1000, 0.95
 IN_PLACE, OUT_OF_PLACE = "in", "out"
 IDENTITY = (
     *("algorithm", "transport", "device", "way", "memory", "ranks", "nodes"),
@@ -55,8 +57,7 @@ def identity(job: MeasuredAllReduce, algorithm: str, carrier: str | None, wire: 
 
 
 def refused(named: dict, reason: str) -> dict:
-    """Return the row of a refused algorithm."""
-    return _complete(named, {"status": REFUSED, "reason": reason})
+    return {**dict.fromkeys(COLUMNS), **named, "status": REFUSED, "reason": reason}
 
 
 def measured(
@@ -82,7 +83,7 @@ def measured(
         "unreliable": [why for why in (crowded, noisy) if why],
         "samples_s": samples.slowest,
     }
-    return _complete(named, facts)
+    return {**dict.fromkeys(COLUMNS), **named, **facts}
 
 
 def rates(named: dict, median_s: float, bound_s: float) -> dict:
@@ -107,7 +108,6 @@ def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
 
 
 def with_verdict(row: dict, verdict: Verdict | None) -> dict:
-    """Return the row with its verdict."""
     if verdict is None:
         return row
     judged = {name: getattr(verdict, name) for name in JUDGED}
@@ -141,10 +141,6 @@ def quieter(row: dict, other: dict) -> dict:
     return min(row, other, key=lambda each: each["median_s"] or 0)
 
 
-def _complete(named: dict, facts: dict) -> dict:
-    return {**dict.fromkeys(COLUMNS), **named, **facts}
-
-
 def asked_name(row: dict) -> str:
     """Return the algorithm as the user named it: a row of any choice of ``auto`` is a row of ``auto``."""
     return AUTO if row["algorithm"].startswith(f"{AUTO}:") else row["algorithm"]
@@ -153,3 +149,37 @@ def asked_name(row: dict) -> str:
 def label(row: dict) -> str:
     """Return the algorithm, its wire if that rounds, and its way if there are several."""
     return trial_name(row["algorithm"], NONE if row["wire_dtype"] == row["dtype"] else row["wire_dtype"], row["way"])
+
+
+# ── statistics ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def summarise(samples_s: Sequence[float]) -> dict:
+    """Return median, extremes and spread of iterations' times, each the slowest rank's. Units: seconds; cv is a
+    fraction.
+    """
+    x = np.asarray(samples_s)
+    p5, median, p95, p99 = np.percentile(x, [5, 50, 95, 99])
+    mean = x.mean()
+    return {
+        "median_s": float(median),
+        "min_s": float(x.min()),
+        "p5_s": float(p5),
+        "p95_s": float(p95),
+        "p99_s": float(p99),
+        "cv": float(x.std() / mean) if mean else 0.0,
+    }
+
+
+def ratio(a_s: Sequence[float], b_s: Sequence[float], paired: bool, seed: int) -> tuple[float, float, float]:
+    """Return median(a)/median(b), and the ends of its 95 % confidence interval by the bootstrap.
+
+    ``paired`` samples are of the same repetitions and are drawn together: interleaved runs share their disturbances.
+    Source: Efron & Tibshirani, An introduction to the bootstrap, 1993, chapter 13.
+    """
+    a, b = np.asarray(a_s), np.asarray(b_s)
+    rng = np.random.default_rng(seed)
+    drawn_a = rng.integers(0, a.size, (RESAMPLES, a.size))
+    drawn_b = drawn_a if paired else rng.integers(0, b.size, (RESAMPLES, b.size))
+    ratios = np.median(a[drawn_a], axis=1) / np.median(b[drawn_b], axis=1)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(ratios, [tail, 100 - tail])
+    return float(np.median(a) / np.median(b)), float(low), float(high)

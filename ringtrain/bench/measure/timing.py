@@ -8,9 +8,13 @@ the memory would still be in the readers' caches from the last iteration: an all
 almost nothing between cores, and look up to three times as fast as it is in training.
 """
 
+import os
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +24,13 @@ from ringtrain.transport.base import Transport
 
 START = "barrier"
 LEAST_REPEATS = 3  # for any budget: a median of fewer means nothing
+# On any core of the node, though a rank may be bound to one; and not for longer than the rank lives.
+BUSY = """
+import os, sys
+os.sched_setaffinity(0, range(os.cpu_count()))
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(1_000_000): pass
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,8 @@ def measure_trials(
     order, began = random.Random(protocol.seed), time.perf_counter()
     samples: list[list[list[float]]] = [[] for _ in trials]  # of this rank, with and without its delay
     for repetition in range(-protocol.warm_up, protocol.repeats):
-        if _spent(transport, protocol, repetition, began):
+        limit_s = protocol.budget_s if repetition >= LEAST_REPEATS else None
+        if limit_s is not None and transport.gather_json(time.perf_counter() - began > limit_s)[0]:  # rank 0 decides
             break
         progress(max(repetition, 0), protocol.repeats)
         for turn in order.sample(range(len(trials)), len(trials)):
@@ -93,13 +105,6 @@ def measure_trials(
 def _write(trial: PreparedTrial) -> None:
     """Write zeros: they stay zeros however often they are added in place, so that no type overflows."""
     trial.job.buffers.clear(trial.job.contribution)
-
-
-def _spent(transport: Transport, protocol: Protocol, repetition: int, began: float) -> bool:
-    """Whether the budget is spent: rank 0 decides."""
-    if protocol.budget_s is None or repetition < LEAST_REPEATS:
-        return False
-    return transport.gather_json(time.perf_counter() - began > protocol.budget_s)[0]
 
 
 def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0) -> float:
@@ -116,3 +121,16 @@ def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0
 def _empty_caches(scrub) -> None:
     if scrub is not None:
         np.add(scrub, 1, out=scrub)
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Keep ``count`` processes of this node computing, as other jobs and the workers of loaders do."""
+    command = [sys.executable, "-I", "-S", "-c", BUSY, str(os.getpid())]
+    processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

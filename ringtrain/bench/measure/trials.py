@@ -17,7 +17,7 @@ from ringtrain.arrays import Array
 from ringtrain.bench.measure.buffers import NO_OTHERS, NO_WAY, Buffers
 from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.shared_memory import MAPPED
-from ringtrain.errors import RingtrainError
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
@@ -127,14 +127,17 @@ def prepare(
         choice = catalogue.agree_on_algorithm(job.transport, *what, tuning, wire is not None)
         chosen = prepare(job, choice.algorithm, tag, segment_bytes, wire=wire)
         return replace(chosen, algorithm=auto_name(choice.algorithm), why=choice.why)
-    try:
-        if algorithm == NATIVE:
+    if algorithm == NATIVE:
+        try:
             job.buffers.check_native(job.numbers, op)
-            native = partial(job.transport.native_allreduce, job.target, op, job.source)
-            return PreparedTrial(job, NATIVE, job.buffers.over(NATIVE, way), _finished(job, native))
-        if algorithm in baselines:
-            return PreparedTrial(job, algorithm, algorithm, _finished(job, baselines[algorithm](job)))
-        combine, device = job.buffers.combining(job.numbers, job.op)
+        except UsageError as error:
+            raise Refusal(str(error)) from error
+        native = partial(job.transport.native_allreduce, job.target, op, job.source)
+        return PreparedTrial(job, NATIVE, job.buffers.over(NATIVE, way), _finished(job, native))
+    if algorithm in baselines:
+        return PreparedTrial(job, algorithm, algorithm, _finished(job, baselines[algorithm](job)))
+    combine, device = job.buffers.combining(job.numbers, job.op)
+    try:
         reduction = catalogue.make_allreduce(
             job.buffers.by(way),
             job.target,

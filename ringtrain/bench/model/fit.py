@@ -15,7 +15,7 @@ One line cannot fit both caches and memory, nor a network that lets a first burs
 regime belongs to the model.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, pairwise
 from typing import Annotated
@@ -65,7 +65,6 @@ class FittedModel:
         return start_s, slope
 
     def fabric(self, nbytes: float) -> Fabric:
-        """Return the machine and network at this size."""
         return next(regime.fabric for regime in reversed(self.regimes) if regime.first_bytes <= nbytes)
 
     def predict_s(self, nbytes: float) -> float:
@@ -140,23 +139,19 @@ def hold_out(points: Points) -> tuple[list, list]:
     return [point for point in points if point not in held_out], held_out
 
 
-def judged(work: AlgorithmWork, points: Points, known: Fabric) -> dict:
-    """Return the model, its residuals at the fitted sizes, and its relative errors at those held out."""
-    seen, held_out = hold_out(points)
-    model = fit(work, seen, known)
-    errors = [abs(error) for _, error in _errors(model, held_out)]
+def judged(model: FittedModel, seen: Points, held_out: Points) -> dict:
+    """Return the model, its relative errors at the fitted sizes, and those at the sizes held out."""
+    residuals, errors = (
+        [(nbytes, model.predict_s(nbytes) / seconds - 1) for nbytes, seconds in points] for points in (seen, held_out)
+    )
+    sizes = [abs(error) for _, error in errors]
     return {
         **asdict(model),
-        "residuals": _errors(model, seen),
-        "held_out": _errors(model, held_out),
-        "median_error": float(np.median(errors)) if errors else None,
-        "worst_error": max(errors, default=None),
+        "residuals": residuals,
+        "held_out": errors,
+        "median_error": float(np.median(sizes)) if sizes else None,
+        "worst_error": max(sizes, default=None),
     }
-
-
-def _errors(model: FittedModel, points: Points) -> list[tuple[int, float]]:
-    """Return (bytes, predicted/measured - 1)."""
-    return [(nbytes, model.predict_s(nbytes) / seconds - 1) for nbytes, seconds in points]
 
 
 LARGEST = 1 << 50  # no buffer is longer
@@ -232,27 +227,18 @@ def fabric_of(calibration: Calibration) -> Fabric:
 
 
 def _fitted(rows: Sequence[dict], known: Fabric, topology: Topology) -> dict:
-    points = {name: measured for name, measured in _points(rows).items() if len(measured) > 1}
-    work = {name: work_by_name(name, topology, _share(rows[0])) for name in points}
-    models = {name: fit(work[name], hold_out(measured)[0], known) for name, measured in points.items()}
-    return {
-        "models": {name: judged(work[name], measured, known) for name, measured in points.items()},
-        "crossovers": crossovers(models, points),
-    }
-
-
-def _points(rows: Iterable[dict]) -> dict[str, list[tuple[int, float]]]:
-    """Return (bytes, seconds) by algorithm."""
-    points: dict[str, list] = {}
+    measured: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         if row["status"] != REFUSED:
-            points.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
-    return points
-
-
-def _share(row: dict) -> float:
-    """Return the fraction of a buffer's bytes that its messages have."""
-    return TYPES[row["wire_dtype"]].itemsize / TYPES[row["dtype"]].itemsize
+            measured.setdefault(row["algorithm"], []).append((row["bytes"], row["median_s"]))
+    points = {name: each for name, each in measured.items() if len(each) > 1}
+    share = TYPES[rows[0]["wire_dtype"]].itemsize / TYPES[rows[0]["dtype"]].itemsize
+    parts = {name: hold_out(each) for name, each in points.items()}
+    models = {name: fit(work_by_name(name, topology, share), seen, known) for name, (seen, _) in parts.items()}
+    return {
+        "models": {name: judged(models[name], *part) for name, part in parts.items()},
+        "crossovers": crossovers(models, points),
+    }
 
 
 def work_by_name(algorithm: str, topology: Topology, wire: float = 1.0) -> AlgorithmWork:

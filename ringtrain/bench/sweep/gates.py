@@ -3,8 +3,7 @@
 from dataclasses import asdict
 
 from ringtrain.bench.header import before_a_call
-from ringtrain.bench.measure.rows import KEY, OK, asked_name, label
-from ringtrain.bench.measure.statistics import ratio
+from ringtrain.bench.measure.rows import KEY, OK, asked_name, label, ratio
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep.files import read_json
 from ringtrain.errors import UsageError
@@ -24,8 +23,16 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
             f"({len(new)}). Compare sweeps with the same algorithms, sizes, types, wires, operations, placements, "
             "ranks and nodes"
         )
-    texts = [_regression(a, b, most, seed) for a, b in common]
-    return [text for text in texts if text]
+    texts = []
+    for before_row, row in common:
+        if row["status"] != OK:
+            texts.append(f"{_name(row)}: was ok, is {row['status']}: {row['reason']}")
+            continue
+        value, low, high = ratio(row["samples_s"], before_row["samples_s"], False, seed)
+        if value > 1 + most and low > 1:
+            interval = f"[{low:.2f},{high:.2f}], allowed {1 + most:.2f}"
+            texts.append(f"{_name(row)}: {value:.2f} times the earlier time {interval}")
+    return texts
 
 
 def earlier(path, protocol: Protocol) -> dict:
@@ -51,15 +58,6 @@ def _name(row: dict) -> str:
     return f"{label(row)} {row['bytes']:,} B {row['dtype']} {row['op']} {row['placement']} place"
 
 
-def _regression(old: dict, new: dict, most: float, seed: int) -> str | None:
-    if new["status"] != OK:
-        return f"{_name(new)}: was ok, is {new['status']}: {new['reason']}"
-    value, low, high = ratio(new["samples_s"], old["samples_s"], False, seed)
-    if value <= 1 + most or low <= 1:
-        return None
-    return f"{_name(new)}: {value:.2f} times the earlier time [{low:.2f},{high:.2f}], allowed {1 + most:.2f}"
-
-
 def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
     """Return the algorithms that reach the wanted busbw at no size, in words. One that ran nowhere reaches none."""
     best: dict[str, float] = {}
@@ -67,12 +65,11 @@ def too_slow(rows: list[dict], least_bytes_per_s: float) -> list[str]:
         busbw = row["busbw_bytes_per_s"] if row["status"] == OK else 0.0
         best[asked_name(row)] = max(busbw, best.get(asked_name(row), 0.0))
     return [
-        f"{name}: busbw of at most {rate / 1000000000.0:.3g} GB/s, wanted {least_bytes_per_s / 1000000000.0:.3g}"
+        f"{name}: busbw of at most {rate / 1e9:.3g} GB/s, wanted {least_bytes_per_s / 1e9:.3g}"
         for name, rate in best.items()
         if rate < least_bytes_per_s
     ]
 
 
 def wrong(rows: list[dict]) -> list[str]:
-    """Return the wrong rows in words."""
     return [f"{_name(row)}: {row['reason']}" for row in rows if row["wrong"]]

@@ -32,7 +32,9 @@ def sweep_figure(header: dict, rows: list[dict]) -> "Figure":
     bandwidth, *faster = figure.subplots(1, 2 if beside else 1, squeeze=False)[0]
     _draw_bandwidth(bandwidth, curves, looks)
     for axes in faster:
-        _draw_speedup(axes, beside, looks, _band(header))
+        launches = plural(len(header.get("launches", ())), "launch", "launches")
+        band = f"least to greatest of {launches}" if header.get("launches") else "95 % interval"
+        _draw_speedup(axes, beside, looks, band)
     sizes = sorted({row["bytes"] for curve in curves.values() for row in curve})
     ticks = {size: format_bytes(size) for size in sizes[:: len(sizes) // MOST_TICKS + 1]}
     for axes in (bandwidth, *faster):
@@ -104,12 +106,6 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]], looks: dict[str, dict])
 def _gigabytes(row: dict, time: str) -> float:
     """Return the bus bandwidth of the row for that time."""
     return row["busbw_bytes_per_s"] * row["median_s"] / row[time] / 1e9
-
-
-def _band(header: dict) -> str:
-    """Return the meaning of the bands of ratios: of one launch, or of several."""
-    launches = header.get("launches")
-    return f"least to greatest of {plural(len(launches), 'launch', 'launches')}" if launches else "95 % interval"
 
 
 def _draw_speedup(axes, curves: dict[str, list[dict]], looks: dict[str, dict], band: str) -> None:

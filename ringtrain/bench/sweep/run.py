@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
+from typing import NamedTuple
 
 from ringtrain.allreduce.catalogue import AUTO, parse_algorithms
 from ringtrain.allreduce.dtypes import OPS, TYPES
 from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.allreduce.wire_formats import WIRES
-from ringtrain.bench.measure.buffers import NCCL, Buffers
+from ringtrain.bench.measure.buffers import NCCL, Buffers, DeviceBuffers
 from ringtrain.bench.measure.nccl import Nccl, load_from_cupy
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep import gates, tables
-from ringtrain.bench.sweep.devices import BenchDevices, device_buffers
 from ringtrain.bench.sweep.files import write_csv, write_json
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sizes import of_buckets, parse_names, scrub_bytes, swept
@@ -30,14 +30,15 @@ from ringtrain.show.output import ProgressLine, complain, echo
 from ringtrain.show.results import OutputPaths
 from ringtrain.transport.agree import on_root, together
 from ringtrain.transport.base import Transport
+from ringtrain.transport.cuda_aware.decision import YES
+from ringtrain.transport.device.cuda_ipc import CudaIpc
+from ringtrain.transport.device.wrapper import DIRECT, STAGED, DeviceTransport
 
 SWEPT = {"begin": 1 << 10, "end": 1 << 24, "factor": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The options of the command."""
-
     begin: int | None = flag("Smallest buffer. [1K]", short="b", kind="bytes")
     end: int | None = flag("Largest buffer. [16M]", short="e", kind="bytes")
     factor: float | None = flag("Factor between sizes. [4]", short="f")
@@ -73,6 +74,22 @@ class BenchOptions:
     min_busbw: float | None = flag("Exit 1 if an algorithm reaches this rate at no size.", metavar="GB/S")
 
 
+class BenchDevices(NamedTuple):
+    """The functions that reach a device; tests have others.
+
+    index:   () → the number of this rank's device among the visible ones
+    runtime: (index) → its runtime
+    ops:     (runtime, dtype) → operations
+    choose:  (transport, index) → how device memory goes (:func:`ringtrain.transport.world.choose_way`); before any
+             rank uses its device
+    """
+
+    index: Callable
+    runtime: Callable
+    ops: Callable
+    choose: Callable
+
+
 def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport], BenchDevices]) -> int:
     """Measure, print, write, and return the exit code. Collective. ``cuda``: reaches the devices of ranks"""
     asked = together(transport, lambda: sweep_of(options, transport.size))
@@ -104,6 +121,19 @@ def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport],
             complain(complaint)
     close()
     return 1 if complaints else 0
+
+
+def device_buffers(transport: Transport, cuda: BenchDevices) -> tuple[DeviceBuffers, str]:
+    """Return (buffers, a line about the way of messages). Collective. Raises DeviceError."""
+    index = together(transport, cuda.index)
+    choice = cuda.choose(transport, index)
+    runtime = together(transport, lambda: cuda.runtime(index))
+    tried = any(rung.name == "trial" and rung.answer == YES for rung in choice.rungs)
+    names = dict.fromkeys([choice.way, STAGED, *([DIRECT] if tried else [])])
+    ipc = CudaIpc(transport, runtime)
+    transports = {name: DeviceTransport(transport, runtime, name, ipc=ipc) for name in names}
+    note = f"{choice.words}; ranks of a node do not map each other's buffers: {ipc.why}" if ipc.why else choice.words
+    return DeviceBuffers(runtime, partial(cuda.ops, runtime), transports), note
 
 
 def sweep_of(options: BenchOptions, ranks: int) -> Sweep:

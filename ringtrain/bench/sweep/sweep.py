@@ -11,10 +11,9 @@ from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, host_wire
 from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
-from ringtrain.bench.measure.beside import busy_processes
 from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers
 from ringtrain.bench.measure.links import measure_pairs
-from ringtrain.bench.measure.timing import START, Protocol, Samples, measure_trials
+from ringtrain.bench.measure.timing import START, Protocol, Samples, busy_processes, measure_trials
 from ringtrain.bench.measure.trials import Baseline, MeasuredAllReduce, PreparedTrial, Refusal, prepare
 from ringtrain.bench.model.bounds import Bounds
 from ringtrain.bench.model.fit import fit_sweep
@@ -22,7 +21,6 @@ from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
 from ringtrain.collectives.shared_memory import topology_of
 from ringtrain.collectives.stream import STREAMS
-from ringtrain.collectives.topology import Topology
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
@@ -118,7 +116,10 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     result.header["self_test"] = bench.tested  # grows with the rows
     with busy_processes(asked.protocol.beside if transport.local_rank == 0 else 0):
         _measure_all(bench, asked.passes, watcher, result)
-    result.header |= {"fits": _fits(result.rows, bounds, topology_of(transport)), "finished": True}
+    # The models cover only messages, and a device's time has more terms; a choice of auto has no model of its own.
+    of_host = [row for row in result.rows if rows.asked_name(row) != AUTO and row["device"] == CPU]
+    fits = fit_sweep(of_host, bounds.calibration, topology_of(transport))
+    result.header |= {"fits": fits, "finished": True}
     return result
 
 
@@ -130,14 +131,6 @@ def _limited(watcher: Watcher, activity: Activity) -> Watcher:
         watcher.progress(what, done, total)
 
     return replace(watcher, progress=progress)
-
-
-def _fits(measured: list[dict], bounds: Bounds, topology: Topology) -> list[dict]:
-    """Return the fits of host memory: the models cover only messages, and a device's time has more terms. A choice of
-    auto has no model of its own.
-    """
-    of_host = [row for row in measured if rows.asked_name(row) != AUTO and row["device"] == CPU]
-    return fit_sweep(of_host, bounds.calibration, topology)
 
 
 def _measure_all(bench: "_Bench", passes: int, watcher: Watcher, result: Result) -> None:
@@ -249,16 +242,12 @@ class _Bench:
         if trial.bytes_sent is None:  # there are no segments
             return checks.judge(trial, None, seed)
         runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
-        other = self._other_segment(job)
+        other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)  # about three segments a rank
+        other = other if other < self._segment_bytes else self._segment_bytes // 2
         otherwise = prepare(job, runs, len(self._contenders) + tag, other, wire=wire, way=trial.way)
         verdict = checks.judge(trial, otherwise, seed)
         otherwise.free()
         return verdict
-
-    def _other_segment(self, job: MeasuredAllReduce) -> int:
-        """Return another segment size: about three segments a rank, if that is another size."""
-        other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)
-        return other if other < self._segment_bytes else self._segment_bytes // 2
 
     def _row(self, trial: PreparedTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
         job = trial.job

@@ -54,7 +54,6 @@ def table_columns(header: dict) -> list[Column]:
 
 
 def titles(columns: Sequence[Column] = COLUMNS) -> list[str]:
-    """Return the two lines of titles."""
     lines = ([(column.title, column.width) for column in columns], [(column.unit, column.width) for column in columns])
     return [f"# {fixed_line(line)}" for line in lines]
 
@@ -70,7 +69,6 @@ def row_line(row: dict, columns: Sequence[Column] = COLUMNS) -> str:
 
 
 def header_lines(header: dict) -> list[str]:
-    """Return the header of a sweep as lines."""
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     protocol = header["protocol"]
     crowded = f"; {header['crowded']}: times include the scheduler's" if header["crowded"] else ""
@@ -88,7 +86,6 @@ def header_lines(header: dict) -> list[str]:
         ),
         f"before an iteration, {before_a_call(protocol)}",
         *(f"{name}={value}" for name, value in header["environment"].items()),
-        *_device(header["device"]),
         *_links(header),
         *_pairs(header["pairs"], header["host_by_rank"]),
     ]
@@ -97,23 +94,18 @@ def header_lines(header: dict) -> list[str]:
     return [f"# {text}" for text in lines]
 
 
-def _device(device: dict | None) -> list[str]:
-    if device is None:
-        return []
-    count = plural(device["devices"], "device")
-    apart = f"; not mapped within a node: {device['apart']}" if device["apart"] else ""
-    return [f"buffers on {count}, {device['name']}; messages {' and '.join(device['ways'])}{apart}"]
-
-
 def _links(header: dict) -> list[str]:
-    if header["device"] is None:
+    device = header["device"]
+    if device is None:
         return _calibration(header["calibration"])
     copies, ways = header["copies"], header["calibration_by_way"]
     peer = copies["peer_bytes_per_s"]
     from_peer = "" if peer is None else f", from a neighbour's {format_rate(peer)}"
-    lines = [f"{way} {row_line}" for way, calibration in ways.items() for row_line in _calibration(calibration)]
+    apart = f"; not mapped within a node: {device['apart']}" if device["apart"] else ""
+    where = f"buffers on {plural(device['devices'], 'device')}, {device['name']}"
     return [
-        *lines,
+        f"{where}; messages {' and '.join(device['ways'])}{apart}",
+        *(f"{way} {link}" for way, calibration in ways.items() for link in _calibration(calibration)),
         f"copies on the device, all ranks at once: {format_rate(copies['own_bytes_per_s'])}{from_peer}",
     ]
 
@@ -188,7 +180,6 @@ def _crossover(crossing: dict) -> str:
 
 
 def verdict_line(rows: list[dict], self_test: list) -> str:
-    """Return the verdict on all rows as a line."""
     wrong = [row for row in rows if row["wrong"]]
     judged = sum(row["wrong"] is not None for row in rows)
     refused = sum(row["status"] == REFUSED for row in rows)

@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.config.option import flag
 from ringtrain.errors import ConfigError, nearest
 
 BATCH = Path(__file__).with_name("batch")
@@ -25,19 +26,19 @@ _NAME = re.compile(r"[\w./:@%+=,~^-]+")
 class SiteOptions:
     """The options of a job that follow from the cluster; None and empty mean unset.
 
-    sbatch:         more options of sbatch, unchanged
-    container:      an Apptainer image with ringtrain in it
     launcher_flags: more flags of mpirun or srun
     """
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    sbatch: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    venv: str | None = None
-    container: str | None = None
-    launcher: str | None = None
+    partition: str | None = flag("Partition. [the site's]", short="p")
+    account: str | None = flag("Account that is charged. [yours]", short="A")
+    qos: str | None = flag("Quality of service. [the site's]")
+    sbatch: tuple[str, ...] = flag("One more option of sbatch: --sbatch=--constraint=a100", (), metavar="OPTION")
+    modules: tuple[str, ...] = flag("A module to load; may be given again.", (), name="module", metavar="NAME")
+    venv: str | None = flag("Virtual environment with ringtrain in it. [ringtrain on PATH]", metavar="DIR")
+    container: str | None = flag("Apptainer image with ringtrain in it.", metavar="IMAGE.sif")
+    launcher: str | None = flag(
+        "Program that starts the ranks. [mpirun if it exists]", choices=("auto", "mpirun", "srun")
+    )
     launcher_flags: str = ""
 
 
@@ -50,13 +51,13 @@ class BatchJob:
     """
 
     kind: str = "train"
-    nodes: int | None = 1
-    gpus: int | None = None
-    ranks_per_node: int | None = None
-    cpus_per_task: int | None = None
-    memory: str | None = None
-    time: str | None = "1:00:00"
-    name: str | None = None
+    nodes: int | None = flag("Nodes.", 1, short="N", low=1)
+    gpus: int | None = flag("GPUs of a node, with a rank for each.", low=1)
+    ranks_per_node: int | None = flag("Ranks of a node. [one for each GPU, or sbatch's default]", low=1)
+    cpus_per_task: int | None = flag("Cores of a rank, and its threads. [the site's]", low=1)
+    memory: str | None = flag("Memory of a node, as 64G. [the site's]", name="mem", metavar="SIZE")
+    time: str | None = flag("Limit of a start: minutes, 4:00:00, 1-12.", "1:00:00", short="t")
+    name: str | None = flag("Name of the job and of its run folder. [ringtrain]", short="J")
     flags: tuple[str, ...] = ()
     site: SiteOptions = SiteOptions()
 

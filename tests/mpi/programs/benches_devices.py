@@ -7,7 +7,7 @@ from dataclasses import replace
 from ringtrain.bench.measure import links
 from ringtrain.bench.measure.nccl import Nccl
 from ringtrain.bench.measure.timing import Protocol
-from ringtrain.bench.sweep.devices import BenchDevices, device_buffers
+from ringtrain.bench.sweep.run import BenchDevices, device_buffers
 from ringtrain.bench.sweep.sweep import Sweep, sweep
 from ringtrain.transport.cuda_aware.decision import YES, CudaDecision, Evidence
 from ringtrain.transport.world import connect
