@@ -31,8 +31,8 @@ from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.run.iteration_times import ENDLESS, iteration_times, without_exchange
-from ringtrain.train.run.rank_stats import peak_bytes
-from ringtrain.train.step.slow_rank import Feed
+from ringtrain.train.run.records import peak_bytes
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.agree import agree, on_root, take_turns, together
 from ringtrain.transport.base import Transport
 
@@ -125,7 +125,7 @@ def _rig(config, graph, training: Assembly, batches: Batches):
     return Rig(training.ops, graph, training.arena, stop - start, config.run.batch, make, loss, inputs)
 
 
-def _inputs(feed: Feed, batches: Batches, space: Workspace):
+def _inputs(feed: DeviceInput, batches: Batches, space: Workspace):
     """Bring one batch after another to the device, and the following one ahead, as training does."""
     for batch in batches:
         arrays = feed.load(space, batch, 0, len(batch.labels))

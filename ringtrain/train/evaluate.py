@@ -16,10 +16,10 @@ from ringtrain.nn.metrics import ClassCounts
 from ringtrain.nn.spec import IMAGE_EXTENTS
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
+from ringtrain.train.step.divergence import WrongExample, raise_wrong_examples, wrong_examples
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import in_order
 from ringtrain.train.step.partition import blank_batch
-from ringtrain.train.step.wrong_examples import WrongExample, raise_wrong_examples, wrong_examples
 from ringtrain.train.stopping.signals import StopPoll
 from ringtrain.transport.base import Transport
 

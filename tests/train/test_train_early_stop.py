@@ -9,7 +9,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.outcome import read_outcome
 from ringtrain.train import evaluate
-from ringtrain.train.checkpoints import early_stop
+from ringtrain.train.assembly.recipe import EARLY_STOP, check_early_stop
 from ringtrain.train.evaluate import Score
 from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
@@ -45,7 +45,7 @@ def train(tmp_path, monkeypatch):
 def test_a_run_ends_after_evaluations_without_a_better_one(train, tmp_path, by, epochs, best):
     """An equal one is no better one."""
     end = train(early_stop=3, best_by=by)
-    assert (end["reason"], end["epochs"], end["iterations"]) == (early_stop.EARLY_STOP, epochs, 12 * epochs)
+    assert (end["reason"], end["epochs"], end["iterations"]) == (EARLY_STOP, epochs, 12 * epochs)
     assert store.load_checkpoint(tmp_path / "run" / "checkpoints" / "best.h5").epoch == best
     value = SCORES[best - 1][by == "accuracy"]
     note = says("--early-stop", by, f"{value:.4f}", "3 evaluations")
@@ -78,17 +78,10 @@ def test_it_goes_on_with_more_patience(train):
     assert (end["reason"], end["epochs"]) == ("done", 8)
 
 
-def test_what_is_best_does_not_change_in_a_run(train):
-    train(SCORES[:2], epochs=2)
-    with pytest.raises(ConfigError, match=says("best_by", "'accuracy'", "'loss'")):
-        train(best_by="loss", resume="auto")
-    assert train(SCORES[2:], best_by="accuracy", resume="auto")["reason"] == "done"
-
-
 def test_data_without_a_test_part_are_refused():
     config, data = make_config(early_stop=3), SimpleNamespace(test=None, name="photos")
     with pytest.raises(ConfigError, match=says("--early-stop", 3, "photos")):
-        early_stop.check_early_stop(config, data)
+        check_early_stop(config, data)
 
 
 def test_a_run_that_leaves_its_best_checkpoint_behind_counts_anew(train, tmp_path):

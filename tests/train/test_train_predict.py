@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from csv import DictReader
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from ringtrain.nn.losses import MeanSquaredError
 from ringtrain.storage.checkpoint import store
 from ringtrain.train.load import load, load_model, score_of
 from ringtrain.train.predict import of_data, of_inputs, write_predictions
-from ringtrain.transport.loopback import Loopback
 from tests.says import says
 
 NAMES = ("zero", 'a "one"', *map(str, range(2, 9)), "neun ü")
@@ -152,13 +152,19 @@ def test_many_files_give_the_same_lines_on_any_number_of_ranks(run, alone, digit
 
 
 def test_a_file_of_the_size_of_the_training_images_is_taken_as_it_is(run, alone, digits):
+    """Also one file alone, of which the other ranks have no part."""
     os.mkdir("photos")
     for i in range(12):
         Image.fromarray(digits.images[i, ..., 0]).save(f"photos/{i:02}.png")
     np.save("a.npy", digits.images[:12])
+    np.save("one.npy", digits.images[:1])
     predict(alone, run, "photos")
     predict(alone, run, "a.npy", out="a.jsonl")
     assert [line["top"] for line in lines("p.jsonl")] == [line["top"] for line in lines("a.jsonl")]
+    predict(alone, run, "one.npy")
+    for rank in on_ranks(3, lambda transport: predict(transport, run, "one.npy", out="one.jsonl")):
+        assert rank.examples == 1
+    assert lines("p.jsonl") == lines("one.jsonl") and len(lines("p.jsonl")) == 1
 
 
 @pytest.mark.parametrize("resize", [None, "10", "8x12"])
@@ -205,24 +211,7 @@ def test_the_largest_square_at_the_centre_is_seen(height, width):
     assert box == (top, left, side, side) and (seen == 200).all()
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("cat.jpg", says("cat.jpg")),
-        ("none.npy", says("none.npy")),
-        ("empty", says("empty")),
-        ("colour.npy", says("colour.npy", (2, 8, 8, 3))),
-        ("small.npy", says("--resize", "'small.npy'", "5x8x1")),
-        ("text.npy", says("text.npy")),
-        ("flat.npy", says("flat.npy", (4,))),
-        ("no.npy", says("no.npy", (0, 8, 8, 1))),
-        ("objects.npy", says("objects.npy")),
-        ("damaged.npz", says("damaged.npz")),
-        ("named.npz", says("named.npz")),
-        ("else", says("else")),
-    ],
-)
-def test_inputs_that_are_refused_before_anything_is_written(run, alone, source, message):
+def test_inputs_that_are_refused_before_anything_is_written(run, alone, monkeypatch):
     os.mkdir("empty")
     arrays = {
         "colour": np.zeros((2, 8, 8, 3), np.uint8), "small": np.zeros((2, 5, 8, 1), np.uint8),
@@ -233,25 +222,21 @@ def test_inputs_that_are_refused_before_anything_is_written(run, alone, source, 
     np.save("objects.npy", np.array([{}]), allow_pickle=True)
     Path("damaged.npz").write_bytes(b"PK\x03\x04 and no more")
     np.savez("named.npz", first=arrays["no"], second=arrays["no"])
-    with pytest.raises(DataError, match=message) as error:
-        predict(alone, run, source)
-    assert error.value.everywhere and error.value.exit_code == 2
-    assert not list(Path().glob("*p.jsonl*"))
-
-
-def test_a_network_without_an_image_input_wants_arrays(run, alone, digits):
+    words = {"colour.npy": [(2, 8, 8, 3)], "small.npy": ["--resize", "5x8x1"], "no.npy": [(0, 8, 8, 1)]}
+    others = ("flat.npy", "cat.jpg", "none.npy", "empty", "text.npy", "objects.npy", "damaged.npz", "named.npz", "else")
+    for source in (*words, *others):
+        with pytest.raises(DataError, match=says(source, *words.get(source, ()))) as error:
+            predict(alone, run, source)
+        assert error.value.everywhere and error.value.exit_code == 2
     trained = load_model(alone, run, False, {})
     two = replace(trained, facts=replace(trained.facts, shape=(8, 8, 2)))
     Path("cat.jpg").write_text("")
-    with pytest.raises(DataError, match=says("npy", "npz")):
+    with pytest.raises(DataError, match=says("npy", "npz")):  # of a network without an image input
         of_inputs(alone, two, ["cat.jpg"], None)
-
-
-def test_a_missing_pillow_is_an_error_of_no_file(run, alone, monkeypatch):
-    Path("cat.jpg").write_text("")
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL", None)  # an error of no file
     with pytest.raises(DataError, match=says("--upgrade")):
         predict(alone, run, "cat.jpg")
+    assert not list(Path().glob("*p.jsonl*"))
 
 
 # ── what is written ───────────────────────────────────────────────────────────────────────────────────────────
@@ -264,7 +249,7 @@ def test_formats_hold_the_same_predictions(run, alone, digits):
     with h5py.File("p.h5") as file:
         names = [name.decode() for name in file["input"]]
         classes, probabilities, examples = file["class"][:], file["probability"][:], file["example"][:]
-        assert file["label"][:].tolist() == [-1] * 8
+        assert file["label"][:].tolist() == [-1] * 8 and tuple(file.attrs["classes"]) == NAMES
     assert names == [line["input"] for line in rows] and examples.tolist() == [0] * 6 + [1, 2]
     for line, most, row in zip(rows, classes, probabilities, strict=True):
         if "error" in line:
@@ -275,6 +260,8 @@ def test_formats_hold_the_same_predictions(run, alone, digits):
         assert [by_class[k] for k in range(10)] == row.tolist()
         assert list(by_class) == np.argsort(-row, kind="stable").tolist()
     csv = Path("p.csv").read_text().splitlines()
+    names = [line["top"][0]["name"] if "top" in line else "" for line in rows]
+    assert [row["name"] for row in DictReader(csv)] == names
     assert csv[0] == "input,example,label,class,name," + ",".join(f"p{k}" for k in range(10)) + ",error"
     assert csv[5].startswith("photos/sub/bad.png,,-1,,,,") and "photos/sub/bad.png" in csv[5].split(",,")[-1]
     assert csv[6].startswith("a.npy,0,-1,")
@@ -305,37 +292,31 @@ def test_what_is_no_text_goes_to_hdf5(run, alone, digits, monkeypatch):
         predict(alone, run, "a.npy", out="p.csv", top=3)
 
 
-def test_a_class_for_each_pixel_goes_to_hdf5(tmp_path):
+def test_what_texts_cannot_hold(tmp_path):
+    """A class for each pixel goes to HDF5, and so do many names; a number that JSON does not have is null."""
+
+    def write(name, form, values, **options):
+        values = np.float32(values)
+        options = {"about": {}, "force": False, "top": None, "stream": None, **options}
+        file = predictions.open_predictions(tmp_path / name, form, **options)
+        places = [("\udcff ü", None)] if form.named else [("a", i) for i in range(len(values))]
+        file.write(predictions.PredictionRows(0, places, np.full(len(values), -1, np.int32), values))
+        file.finish()
+        return tmp_path / name
+
     form = predictions.PredictionForm(predictions.PROBABILITY, 2, (3, 4, 5), tuple("abcde"), False)
-    options = {"about": {}, "force": False, "top": None, "stream": None}
-    with pytest.raises(DataError, match=says("pixel", "line")):
-        predictions.open_predictions(tmp_path / "p.jsonl", form, **options)
     values = np.random.default_rng(0).random((2, 3, 4, 5), np.float32)
-    file = predictions.open_predictions(tmp_path / "p.h5", form, **options)
-    file.write(predictions.PredictionRows(0, [("a", 0), ("a", 1)], np.int32([-1, -1]), values))
-    file.finish()
-    with h5py.File(tmp_path / "p.h5") as file:
+    with pytest.raises(DataError, match=says("pixel", "line")):
+        write("p.jsonl", form, values)
+    with h5py.File(write("p.h5", form, values)) as file:
         assert np.array_equal(file["class"], values.argmax(-1)) and np.array_equal(file["probability"], values)
-
-
-def test_many_classes_have_their_names_in_hdf5(tmp_path):
     names = (*(f"class {k}" for k in range(6000)), "\udcff")
     form = predictions.PredictionForm(predictions.PROBABILITY, 1, (len(names),), names, False)
-    file = predictions.open_predictions(tmp_path / "p.h5", form, {"data": "\udcff"}, False, None, None)
-    file.write(predictions.PredictionRows(0, [("a", 0)], np.int32([-1]), np.zeros((1, len(names)), np.float32)))
-    file.finish()
-    with h5py.File(tmp_path / "p.h5") as file:
+    with h5py.File(write("q.h5", form, np.zeros((1, len(names))), about={"data": "\udcff"})) as file:
         assert file.attrs["classes"].tolist() == [*names[:-1], "\\udcff"]
-
-
-def test_numbers_that_json_does_not_have_are_null(tmp_path):
     form = predictions.PredictionForm(predictions.VALUES, 1, (3,), (), True)
-    file = predictions.open_predictions(tmp_path / "p.jsonl", form, {}, False, None, None)
-    values = np.float32([[np.nan, 0.1, np.inf]])
-    file.write(predictions.PredictionRows(0, [("\udcff ü", None)], np.int32([-1]), values))
-    file.finish()
-    assert lines(tmp_path / "p.jsonl") == [{"input": "\udcff ü", "values": [None, 0.1, None]}]
-    assert (tmp_path / "p.jsonl").read_bytes().isascii()
+    path = write("v.jsonl", form, [[np.nan, 0.1, np.inf]])
+    assert lines(path) == [{"input": "\udcff ü", "values": [None, 0.1, None]}] and path.read_bytes().isascii()
 
 
 # ── in a program ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -352,10 +333,21 @@ def test_a_program_predicts_as_the_command_does(run, alone, digits):
     assert model.predict(digits.images[:1]).shape == model.predict(digits.images[:1, ..., 0]).shape == (1, 10)
     assert model.predict(digits.images[0]).shape == model.predict(digits.images[0, ..., 0]).shape == (10,)
     assert np.allclose(model.predict(digits.images[0]), probabilities[0], atol=1e-6)
-    whole = model.predict(digits.images[:4].astype(np.int16))
-    assert np.allclose(whole, probabilities[:4], atol=1e-6) and np.allclose(
-        model.predict(list(digits.images[:4])), whole
-    )
+    for same in (digits.images[:4].astype(np.int16), list(digits.images[:4])):
+        assert np.allclose(model.predict(same), probabilities[:4], atol=1e-6)
+    # Neither inputs of another type nor a margin around the centre change anything.
+    wide = np.pad(digits.images[:9], ((0, 0), (3, 3), (1, 2), (0, 0)), constant_values=255)
+    assert np.array_equal(model.predict(wide), model.predict(digits.images[:9]))
+    halves = digits.images[:3] / 2
+    assert np.array_equal(model.predict(halves), ringtrain.load(run).predict(halves))
+    with pytest.raises(DataError, match=says("--resize", "the", "array", "5x8x1")):
+        model.predict(np.zeros((2, 5, 8, 1), np.uint8))
+    with pytest.raises(DataError, match=says((4,))):
+        model.predict(np.zeros(4))
+    with pytest.raises(ModelError, match="did you mean 'relu1'"):
+        model.features(digits.images[:2], "relu")
+    with pytest.raises(CheckpointError):
+        ringtrain.load("nowhere")
 
 
 @pytest.mark.parametrize("mean", ["image", "channel"])
@@ -369,32 +361,6 @@ def test_images_of_one_channel_are_sequences_of_rows(train, alone, digits, mean)
     predict(alone, "rows", "rows.npy", out="p.h5")
     with h5py.File("p.h5") as file:
         assert np.array_equal(file["probability"][:], probabilities)
-
-
-def test_inputs_of_one_type_leave_those_of_another_as_they_are(run, digits):
-    whole, halves = digits.images[:3], digits.images[:3] / 2
-    first = ringtrain.load(run).predict(halves)
-    model = ringtrain.load(run)
-    model.predict(whole)
-    assert np.array_equal(model.predict(halves), first)
-
-
-def test_a_margin_around_the_centre_changes_nothing(run, digits):
-    model = ringtrain.load(run)
-    wide = np.pad(digits.images[:9], ((0, 0), (3, 3), (1, 2), (0, 0)), constant_values=255)
-    assert np.array_equal(model.predict(wide), model.predict(digits.images[:9]))
-
-
-def test_a_program_is_told_what_fits_nothing(run, digits):
-    model = ringtrain.load(run)
-    with pytest.raises(DataError, match=says("--resize", "the", "array", "5x8x1")):
-        model.predict(np.zeros((2, 5, 8, 1), np.uint8))
-    with pytest.raises(DataError, match=says((4,))):
-        model.predict(np.zeros(4))
-    with pytest.raises(ModelError, match="did you mean 'relu1'"):
-        model.features(digits.images[:2], "relu")
-    with pytest.raises(CheckpointError):
-        ringtrain.load("nowhere")
 
 
 def test_a_program_loads_no_mpi(run, digits):
@@ -433,11 +399,3 @@ def test_a_reader_that_goes_away_ends_all_ranks_in_silence(run, digits, monkeypa
     for error in on_ranks(2, lambda transport: predict(transport, run, "a.npy", out="-")):
         assert isinstance(error, OutputClosed) and error.everywhere
     assert [json.loads(line)["example"] for line in sys.stdout.lines] == [0, 1, 2]
-
-
-def test_ranks_without_a_part_of_a_small_input_agree(run, digits):
-    np.save("a.npy", digits.images[:1])
-    predict(Loopback(), run, "a.npy")
-    for rank in on_ranks(3, lambda transport: predict(transport, run, "a.npy", out="p3.jsonl")):
-        assert rank.examples == 1
-    assert lines("p.jsonl") == lines("p3.jsonl") and len(lines("p.jsonl")) == 1

@@ -1,12 +1,12 @@
 """`ringtrain train` from flags to files, in this process: what it leaves, how it goes on, and what it refuses."""
 
-import csv
 import platform
 import re
 import socket
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import h5py
 import numpy as np
@@ -16,6 +16,10 @@ from small_runs import DIGITS, DROPOUT_NET, LOWER_THE_RATE, everywhere, on_ranks
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config.record import FORMER_KEYS, make_config
 from ringtrain.config.resolve import parse_run_file
+from ringtrain.data.content import memory_part, no_progress
+from ringtrain.data.file.contents import read_part
+from ringtrain.data.file.statistics import pixel_statistics
+from ringtrain.data.stored.base import MemoryArray
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.launch.slurm.job_end import NUMBERS
 from ringtrain.ops.base import Ops
@@ -39,36 +43,29 @@ from tests.tiers import thorough
 
 
 # ── what a run leaves ─────────────────────────────────────────────────────────────────────────────────────────────────
-def test_records_of_a_run(train, drawn, tmp_path):
+def test_records_of_a_run(train, drawn, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/opt/bin/ringtrain", "train", "--out", "my run"])
+    monkeypatch.setenv("PBS_JOBID", "71.server")
+    began = datetime.now(UTC).replace(microsecond=0)
     train(out="run", iterations=50, checkpoint_every=20, evaluate_every=25, keep=2)
     folder = tmp_path / "run"
     kinds = [record["event"] for record in records(folder)]
     assert kinds[0] == "start" and kinds[-1] == "end"
     assert kinds.count("iteration") == 50 and kinds.count("epoch") == 1 and kinds.count("evaluation") == 2
-    (end,) = records(folder, "end")
-    assert {"iterations", "ranks", "test_accuracy", "images_per_s", "weights_sha256"} <= end.keys()
-    assert 0.3 < end["test_accuracy"] <= 1
-    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert names == ["best.h5", "iteration-00000040.h5", "iteration-00000050.h5"]
-    assert (folder / "curves.png").stat().st_size > 5000
-    stored = parse_run_file((folder / "config.toml").read_text(), "config")
-    assert (stored["batch"], stored["iterations"], stored["lr"]) == (30, 50, 0.05)  # the recipe's, the flags'
-
-
-def test_a_run_says_where_when_and_by_what_it_was_started(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/opt/bin/ringtrain", "train", "--out", "my run"])
-    monkeypatch.setenv("PBS_JOBID", "71.server")
-    began = datetime.now(UTC).replace(microsecond=0)
-    train(out="run", iterations=1)
-    (begun,) = records(tmp_path / "run", "start")
+    (begun,), (end,) = records(folder, "start"), records(folder, "end")
     assert began <= datetime.fromisoformat(begun["date"]) <= datetime.now(UTC)
     assert begun["hosts"] == [socket.gethostname()] and begun["job"] == "71.server"
     assert begun["command"] == "ringtrain train --out 'my run'"
     assert begun["versions"]["numpy"] == np.__version__ and begun["versions"]["python"] == platform.python_version()
     assert begun["mpi"] == says("process", "MPI")
-    line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
+    line = (folder / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
     assert parse_record(line) == begun
     assert parse_record(line.replace(b'"python": "', b'"python": 3, "": "')) is None
+    assert {"iterations", "ranks", "test_accuracy", "images_per_s", "weights_sha256"} <= end.keys()
+    assert 0.3 < end["test_accuracy"] <= 1
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["best.h5", "iteration-00000040.h5", "iteration-00000050.h5"]
+    assert (folder / "curves.png").stat().st_size > 5000
 
 
 def test_scalars_for_tensorboard_go_on_where_the_run_does(train, tmp_path):
@@ -87,10 +84,12 @@ def test_scalars_for_tensorboard_go_on_where_the_run_does(train, tmp_path):
     assert [each.step for each in events.Scalars("test/loss")] == [2, 4, 5]
 
 
-def test_without_tensorboard_no_run_begins(train, tmp_path, monkeypatch):
+def test_without_what_is_asked_for_no_run_begins(train, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    with pytest.raises(UsageError, match=says("--tensorboard")):
-        train(out="run", tensorboard=True)
+    (tmp_path / "plan.json").write_text("{}")
+    for flag, value in (("tensorboard", True), ("plan", "plan.json"), ("plan", "none.json")):
+        with pytest.raises(UsageError, match=says(value if flag == "plan" else "--tensorboard")):
+            train(out="run", **{flag: value})
     assert not (tmp_path / "run").exists()
 
 
@@ -117,14 +116,6 @@ def test_a_plan_without_this_run_is_a_note_and_no_matter_of_the_next_start(train
     assert [start["predicted"] for start in starts] == [None, None]
 
 
-def test_without_a_plan_that_is_asked_for_no_run_begins(train, tmp_path):
-    (tmp_path / "plan.json").write_text("{}")
-    for path in ("plan.json", "none.json"):
-        with pytest.raises(UsageError, match=path):
-            train(out="run", plan=path)
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_bad_plan_ends_every_rank_and_after_a_death_none(tmp_path):
     config = make_config(plan=str(tmp_path / "none.json"))
     for error in on_ranks(2, lambda transport: find_prediction(transport, config, "net")):
@@ -140,13 +131,6 @@ def test_there_need_be_no_job(monkeypatch):
     assert provenance(Loopback())["job"] is None
     assert command_of(["/x/ringtrain/__main__.py", "train"]) == "ringtrain train"
     assert versions_of(["numpy", "no-such-package-here"]) == {"numpy": np.__version__}
-
-
-def test_a_wire_that_rounds_is_said_in_the_header(train, tmp_path, capsys):
-    train(out="run", iterations=2, wire="bfloat16", algorithm="sliced")
-    (begun,) = records(tmp_path / "run", "start")
-    assert begun["strategy"] == "allreduce (sliced, rounded to bfloat16 on the wire)" and not begun["exact"]
-    assert says("on the wire", "exact").matches(capsys.readouterr().out)
 
 
 def test_what_ranks_find_out_of_how_they_compute_is_noted_once(train, tmp_path, monkeypatch):
@@ -168,14 +152,9 @@ def test_flags_win_over_the_run_file_which_wins_over_the_recipe(train, tmp_path)
     train("run.toml", out="run", lr=0.25)
     stored = parse_run_file((tmp_path / "run" / "config.toml").read_text(), "config")
     assert (stored["batch"], stored["lr"], stored["momentum"], stored["iterations"]) == (40, 0.25, 0.9, 2)
-
-
-def test_the_same_seed_gives_the_same_weights(train, tmp_path):
-    for out in ("a", "b"):
-        train(out=out, iterations=8)
-    train(out="c", iterations=8, seed=1)
-    a, b, c = (records(tmp_path / out, "end")[0]["weights_sha256"] for out in "abc")
-    assert a == b != c
+    (tmp_path / "net.toml").write_text(DROPOUT_NET + 'out = "elsewhere"\n')
+    with pytest.raises(ConfigError, match=says("recipe of model net", "'out'")):
+        train(iterations=2)
 
 
 def test_synthetic_data_is_one_batch(train, tmp_path):
@@ -278,22 +257,14 @@ def test_a_run_that_did_not_say_that_it_is_done_is_evaluated(train, tmp_path, la
 
 
 def test_a_checkpoint_goes_on_in_another_folder(train, tmp_path):
+    """Which has a checkpoint of its own, also of a run that is done."""
     train(out="first", iterations=10)
     train(resume="first/checkpoints/iteration-00000010.h5", out="second", iterations=12)
     assert records(tmp_path / "first", "end")[0]["iterations"] == 10
     assert [record["iteration"] for record in records(tmp_path / "second", "iteration")] == [11, 12]
     assert (tmp_path / "second" / "checkpoints" / "best.h5").exists()
-
-
-def test_a_damaged_newest_checkpoint_is_passed_over(train, tmp_path):
-    train(out="run", iterations=20, checkpoint_every=10)
-    newest = tmp_path / "run" / "checkpoints" / "iteration-00000020.h5"
-    newest.write_bytes(newest.read_bytes()[:-100])
-    (tmp_path / "run" / "checkpoints" / "best.h5").unlink()
-    train(out="run", resume="auto", iterations=22)
-    folder = tmp_path / "run"
-    assert [record["iteration"] for record in records(folder, "iteration")] == list(range(1, 23))
-    assert any("passed over" in note["text"] for note in records(folder, "note"))
+    train(resume="first", out="third")
+    assert store.load_checkpoint(tmp_path / "third" / "checkpoints" / "iteration-00000010.h5").iteration == 10
 
 
 def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(train, alone, tmp_path):
@@ -335,12 +306,6 @@ def test_auto_in_a_folder_that_was_left_before_its_first_checkpoint(train, tmp_p
     train(out="run", resume="auto")
     assert records(tmp_path / "run", "start")[0]["lr"] == 0.125
     assert records(tmp_path / "run", "end")[0]["iterations"] == 3
-
-
-def test_a_finished_run_in_another_folder_has_a_checkpoint_there(train, tmp_path):
-    train(out="first", iterations=3)
-    train(resume="first", out="second")
-    assert store.load_checkpoint(tmp_path / "second" / "checkpoints" / "iteration-00000003.h5").iteration == 3
 
 
 def test_the_best_is_saved_whenever_it_is_seen(train, tmp_path):
@@ -396,6 +361,7 @@ def batch_norm(value):
         ({"resume": "nowhere"}, CheckpointError, says("nowhere")),
         ({"out": "net.toml"}, UsageError, "is a file"),
         ({"run_file": "none.toml"}, ConfigError, says("none.toml")),
+        *(({name: "x" * 300}, UsageError, "File name too long") for name in ("out", "resume", "model")),
     ],
 )
 def test_refusals(train, flags, kind, message):
@@ -405,39 +371,26 @@ def test_refusals(train, flags, kind, message):
     assert error.value.exit_code == 2 and error.value.everywhere
 
 
-def test_a_recipe_says_how_and_not_where(train, tmp_path):
-    (tmp_path / "net.toml").write_text(DROPOUT_NET + 'out = "elsewhere"\n')
-    with pytest.raises(ConfigError, match=says("recipe of model net", "'out'")):
-        train(iterations=2)
-
-
-@pytest.mark.parametrize("flags", [{"out": "x" * 300}, {"resume": "x" * 300}, {"model": "x" * 300}])
-def test_names_that_are_too_long(train, flags):
-    with pytest.raises(UsageError, match="File name too long"):
-        train(**{"iterations": 2, **flags})
-
-
-def test_a_folder_that_holds_a_run_is_not_overwritten(train):
+def test_a_resumed_run_keeps_what_its_order_hangs_on(train):
     train(out="run", iterations=2)
-    with pytest.raises(UsageError, match=says("--resume", "--out")):
+    for name, before, now in (
+        ("batch", 30, 31),
+        ("seed", 0, 5),
+        ("shuffle", "full", "blocks"),
+        ("optimizer", "sgd", "adamw"),
+        ("optimizer", "sgd", "lars"),
+        ("loss", "ce", "mse"),
+        ("best_by", "accuracy", "loss"),
+    ):
+        with pytest.raises(ConfigError, match=says(name, repr(before), repr(now))):
+            train(out="run", resume="auto", iterations=4, **{name: now})
+    with pytest.raises(UsageError, match=says("--resume", "--out")):  # a folder that holds a run is not overwritten
         train(out="run", iterations=2)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"batch": 31}, says("batch", "30", "31")),
-        ({"seed": 5}, says("seed", "0", "5")),
-        ({"shuffle": "blocks"}, says("shuffle", "'full'", "'blocks'")),
-        ({"optimizer": "adamw"}, says("optimizer", "'sgd'", "'adamw'")),
-        ({"optimizer": "lars"}, says("optimizer", "'sgd'", "'lars'")),
-    ],
-)
-def test_a_resumed_run_keeps_what_its_order_hangs_on(train, flags, message):
-    train(out="run", iterations=2)
-    with pytest.raises(ConfigError) as error:
-        train(out="run", resume="auto", iterations=4, **flags)
-    assert says(message).matches(str(error.value))
+    with pytest.raises(ConfigError, match=says(2, 1, "--iterations 1")):
+        train(out="run", resume="auto", iterations=1)
+    train(out="run", resume="auto", iterations=50, best_by="accuracy")
+    with pytest.raises(ConfigError, match=says(50, 48, "--epochs 1")):
+        train(out="run", resume="auto", epochs=1)
 
 
 def test_a_resumed_run_keeps_its_network(train, tmp_path):
@@ -449,18 +402,22 @@ def test_a_resumed_run_keeps_its_network(train, tmp_path):
     train(out="run", resume="auto", iterations=4)
 
 
-def test_a_resumed_run_cannot_end_before_it_begins(train):
-    train(out="run", iterations=5)
-    with pytest.raises(ConfigError, match=says(5, 3, "--iterations 3")):
-        train(out="run", resume="auto", iterations=3)
-    train(out="long", iterations=50)
-    with pytest.raises(ConfigError, match=says(50, 48, "--epochs 1")):
-        train(out="long", resume="auto", epochs=1)
+def write_digits(name, labels=None, test=False, classes=10):
+    """Write a data set of 40 random digits, whatever its labels; ``test``: whether there is a test part, too."""
+    images = np.random.default_rng(0).integers(0, 16, (40, 8, 8, 1), np.uint8)
+    labels = np.arange(40, dtype=np.int32) % 10 if labels is None else labels
+    statistics = pixel_statistics(MemoryArray(images))
+    with h5py.File(name, "w") as file:
+        file.attrs.update({"format": "ringtrain-dataset", "version": 1, "name": "other", "source": "", "licence": ""})
+        file.attrs.update(classes=[*map(str, range(classes))], mean=statistics.mean, std=statistics.std)
+        file["mean_image"] = statistics.mean_image
+        for part in ("train", "test") if test else ("train",):
+            file[f"{part}/images"], file[f"{part}/labels"] = images, labels
+            file[part].attrs["checksum"] = read_part(memory_part(images, labels), no_progress)
 
 
-def test_a_resumed_run_on_other_data(train, tmp_path):
-    with h5py.File(tmp_path / "digits.h5", "w") as other:
-        write_digits(other)
+def test_a_resumed_run_on_other_data(train):
+    write_digits("digits.h5")
     train(out="run", iterations=2)
     with pytest.raises(CheckpointError, match=says("--data", "'digits'")):
         train(out="run", resume="auto", iterations=4, data="digits.h5")
@@ -473,58 +430,35 @@ def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
         'summary = "s"\ninput = { shape = [8, 8, 1], mean = "image" }\n'
         'layers = [{ name = "flat", kind = "Flatten" }, { name = "fc", kind = "Linear", units = 10 }]\n'
     )
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        write_digits(file)
-    train(out="run", iterations=2, batch=20, model="net.toml", data="other.h5")
-    train(out="run", resume="auto", iterations=3, batch=20, model="net.toml", data="other.h5")
-    with h5py.File(tmp_path / "other.h5", "r+") as file:
+    write_digits("other.h5")
+    flags = {"out": "run", "batch": 20, "data": "other.h5"}
+    train(iterations=2, **flags)
+    train(resume="auto", iterations=3, **flags)
+    with h5py.File("other.h5", "r+") as file:
         file["mean_image"][0, 0, 0] += 64
     message = says("--data", "'other'", "its class names, mean, std and mean_image have the")
     with pytest.raises(CheckpointError, match=message):
-        train(out="run", resume="auto", iterations=4, batch=20, model="net.toml", data="other.h5")
+        train(resume="auto", iterations=4, **flags)
 
 
-def checksum(images, labels):
-    from ringtrain.data.content import memory_part, no_progress
-    from ringtrain.data.file.contents import read_part
-
-    return read_part(memory_part(images, labels), no_progress)
-
-
-def write_digits(file, labels=None):
-    """A data set of 40 random digits, as `data make` would write it."""
-    from ringtrain.data.file.statistics import pixel_statistics
-    from ringtrain.data.stored.base import MemoryArray
-
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 16, (40, 8, 8, 1), np.uint8)
-    labels = np.arange(40, dtype=np.int32) % 10 if labels is None else labels
-    file.attrs.update({"format": "ringtrain-dataset", "version": 1, "name": "other", "source": "", "licence": ""})
-    statistics = pixel_statistics(MemoryArray(images))
-    file.attrs.update({"classes": [str(k) for k in range(10)], "mean": statistics.mean, "std": statistics.std})
-    file["mean_image"] = statistics.mean_image
-    part = file.create_group("train")
-    part["images"], part["labels"] = images, labels
-    part.attrs["checksum"] = checksum(images, labels)
-
-
-def test_labels_out_of_range(train, tmp_path):
-    with h5py.File(tmp_path / "wrong.h5", "w") as file:
-        write_digits(file, np.full(40, 10, np.int32))
+def test_labels_out_of_range(train):
+    write_digits("wrong.h5", np.full(40, 10, np.int32))
     with pytest.raises(DataError, match="40 of 40 train labels are out of range"):
         train(data="wrong.h5", iterations=2)
 
 
-def test_examples_without_a_label_count_nowhere(train, tmp_path):
-    labels = np.arange(40, dtype=np.int32) % 10
-    labels[:30] = -1
-    with h5py.File(tmp_path / "some.h5", "w") as file:
-        write_digits(file, labels)
+def test_examples_without_a_label_count_nowhere(train, tmp_path, alone):
+    write_digits("some.h5", np.where(np.arange(40) < 30, -1, np.arange(40) % 10).astype(np.int32))
     train(out="run", data="some.h5", batch=8, iterations=10)  # some batches have no label at all
     entries = records(tmp_path / "run", "iteration")
     known = [record for record in entries if record["loss"] is not None]
     assert 0 < len(known) < 10 and all(record["accuracy"] is not None for record in known)
     assert records(tmp_path / "run", "epoch")[0]["train_loss"] > 0
+    write_digits("none.h5", np.full(40, -1, np.int32), test=True)
+    train(out="none", data="none.h5", iterations=2)
+    assert records(tmp_path / "none", "end")[0]["test_accuracy"] is None
+    with pytest.raises(DataError, match=says("example", "part")):
+        score_of(alone, load(alone, "none", False, {}, "test"))
 
 
 def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tmp_path):
@@ -536,83 +470,36 @@ def test_divergence_names_iteration_and_layer_and_keeps_the_checkpoint(train, tm
 
 
 def test_weights_that_an_update_spoilt_are_not_saved(train, tmp_path):
-    with h5py.File(tmp_path / "train.h5", "w") as file:
-        write_digits(file)  # no test part, whose loss would be the first to tell
+    write_digits("train.h5")  # no test part, whose loss would be the first to tell
     with pytest.raises(DivergedError, match=LOWER_THE_RATE + says("weights", 1, "after", "iteration")):
         train(out="run", data="train.h5", iterations=1, lr=1e38, weight_decay=1e3)
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def test_a_test_part_without_labels_scores_nothing(train, tmp_path, alone):
-    with h5py.File(tmp_path / "none.h5", "w") as file:
-        write_digits(file)
-        file.copy("train", "test")
-        file["test"]["labels"][:] = -1
-        file["test"].attrs["checksum"] = checksum(file["test"]["images"][:], file["test"]["labels"][:])
-    train(out="run", data="none.h5", iterations=2)
-    assert records(tmp_path / "run", "end")[0]["test_accuracy"] is None
-    with pytest.raises(DataError, match=says("example", "part")):
-        score_of(alone, load(alone, "run", False, {}, "test"))
-
-
 def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path, alone):
-    with h5py.File(tmp_path / "twelve.h5", "w") as file:
-        write_digits(file)
-        file.attrs["classes"] = [str(k) for k in range(12)]
+    write_digits("twelve.h5", classes=12)
     train(out="run", iterations=2)
     trained = load(alone, "run", False, {"data": "twelve.h5"}, "train")
-    with pytest.raises(ModelError, match=says("--classes", "12 classes")):
-        score_of(alone, trained)
-    with pytest.raises(ModelError, match=says("--classes", "12 classes")):
-        write_predictions(alone, trained, of_data(trained), tmp_path / "p.csv", None, False)
-    assert write_predictions(alone, trained, of_data(trained), tmp_path / "f.h5", "flat", False).examples == 40
+    predict = partial(write_predictions, alone, trained, of_data(trained))
+    for refused in (lambda: score_of(alone, trained), lambda: predict(tmp_path / "p.csv")):
+        with pytest.raises(ModelError, match=says("--classes", "12 classes")):
+            refused()
+    assert predict(tmp_path / "f.h5", "flat").examples == 40
     with h5py.File(tmp_path / "f.h5") as file:
         assert file["features"].shape == (40, 96)
-
-
-def test_predictions_name_their_classes(train, tmp_path, alone):
-    names = ["zero", 'a "one", quoted', *map(str, range(2, 10))]
-    with h5py.File(tmp_path / "named.h5", "w") as file:
-        write_digits(file)
-        file.attrs["classes"] = names
-    train(out="run", data="named.h5", batch=8, iterations=10)
-    trained = load(alone, "run", False, {}, "train")
-    for path in (tmp_path / "p.csv", tmp_path / "p.h5"):
-        assert write_predictions(alone, trained, of_data(trained), path, None, False).examples == 40
-    with open(tmp_path / "p.csv", newline="") as file:
-        rows = list(csv.reader(file))
-    assert rows[0] == ["example", "label", "class", "name", *(f"p{k}" for k in range(10))]
-    assert [row[3] for row in rows[1:]] == [names[int(row[2])] for row in rows[1:]]
-    assert all(int(row[2]) == np.argmax([float(p) for p in row[4:]]) for row in rows[1:])
-    with h5py.File(tmp_path / "p.h5") as file:
-        assert list(file.attrs["classes"]) == names
-        assert file["class"][:].tolist() == [int(row[2]) for row in rows[1:]]
-
-
-@pytest.mark.parametrize(
-    ("out", "layer", "kind", "message"),
-    [
-        ("folder.csv", None, DataError, "is a folder"),
-        ("there.csv", None, DataError, "exists already"),
-        ("p.txt", None, DataError, "its ending gives the format: name it .jsonl, .csv or .h5"),
-        ("no/p.csv", None, DataError, "cannot be written"),
-        ("p.csv", "input", ModelError, says("'input'")),
-        ("p.csv", "fcc", ModelError, says("'fcc'", "did you mean 'fc'?")),
-    ],
-)
-def test_predictions_that_are_refused(train, tmp_path, alone, out, layer, kind, message):
-    train(out="run", iterations=2)
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "there.csv").write_text("")
-    trained = load(alone, "run", False, {}, "test")
-    with pytest.raises(kind) as error:
-        write_predictions(alone, trained, of_data(trained), tmp_path / out, layer, False)
-    assert says(message).matches(str(error.value)) and error.value.everywhere
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_loading_what_fits_nothing(train, alone):
-    train(out="run", iterations=2)
+    for out, layer, kind, message in (
+        ("folder.csv", "flat", DataError, "is a folder"),
+        ("there.csv", "flat", DataError, "exists already"),
+        ("p.txt", "flat", DataError, "its ending gives the format: name it .jsonl, .csv or .h5"),
+        ("no/p.csv", "flat", DataError, "cannot be written"),
+        ("p.csv", "input", ModelError, says("'input'")),
+        ("p.csv", "fcc", ModelError, says("'fcc'", "did you mean 'fc'?")),
+    ):
+        with pytest.raises(kind, match=says(message)) as error:
+            predict(tmp_path / out, layer)
+        assert error.value.everywhere and not list(tmp_path.glob("*.partial"))
     with pytest.raises(DataError, match="there is no data set"):
         load(alone, "run", False, {"data": "missing.h5"}, "test")
     with pytest.raises(CheckpointError, match=says("does", "exist")):

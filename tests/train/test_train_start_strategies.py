@@ -16,33 +16,6 @@ def train(train):
 
 
 @pytest.mark.parametrize(
-    ("flags", "strategy", "exact"),
-    [
-        ({"sync": "server", "algorithm": "auto", "staleness": 3}, "server on rank 0, staleness 3", False),
-        ({"fc": "hybrid", "sync": "sharded"}, "sharded with fc hybrid (ring)", True),
-        ({"compress": "top-k"}, "allreduce with top-k 1 %, error feedback (ring)", False),
-        (
-            {"sync": "delayed", "compress": "powersgd", "compress_from": 1},
-            "delayed by one iteration, with PowerSGD of rank 4, error feedback, from iteration 1 (ring)",
-            False,
-        ),
-        (
-            {"sync": "averaging", "average_momentum": "keep", "outer_lr": 0.5},
-            "averaging every 8, momentum: keep, outer momentum 0, rate 0.5 (ring)",
-            False,
-        ),
-        ({"sync": "gossip", "gossip_max_lag": 3}, "gossip up to 3 iterations apart (ring)", False),
-    ],
-)
-def test_the_header_says_the_options_too(train, tmp_path, capsys, flags, strategy, exact):
-    train(out="run", iterations=2, **flags)
-    (begun,) = records(tmp_path / "run", "start")
-    assert (begun["strategy"], begun["exact"]) == (strategy, exact)
-    said = "exact: equal to training on one rank" if exact else "not exact: differs from training on one rank"
-    assert f"{strategy}, {said}" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
     ("flags", "note"),
     [
         ({"sync": "sharded"}, "sharded by ring: a rank keeps "),
@@ -66,14 +39,8 @@ def test_what_each_bucket_costs_is_in_the_log(train, tmp_path, capsys):
     assert sum(bucket["nbytes"] for bucket in exchange["buckets"]) == 4 * (96 * 10 + 16 + 64 + 16)
     assert all(bucket["total_s"] >= bucket["exposed_s"] > 0 for bucket in exchange["buckets"])
     assert "communication" not in capsys.readouterr().out  # of one rank
-
-
-def test_each_iteration_tells_its_wait_for_communication(train, tmp_path):
-    train(out="run", iterations=4)
     waits = [entry["exposed_s"] for entry in records(tmp_path / "run", "iteration")]
-    (entries,) = records(tmp_path / "run", "exchange")
-    assert len(waits) == 4 and min(waits) > 0
-    assert sum(waits) == pytest.approx(entries["exposed_s"])
+    assert len(waits) == 4 and min(waits) > 0 and sum(waits) == pytest.approx(exchange["exposed_s"])
 
 
 def test_a_run_goes_on_with_another_overlap(train, tmp_path):
@@ -90,20 +57,17 @@ def test_factors_that_compress_nothing_are_refused(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("former", "flags"),
+    ("former", "flags", "words"),
     [
-        ({"sync": "server", "staleness": 2, "servers": 1, "algorithm": "auto"}, {"sync": "allreduce"}),
-        ({"sync": "averaging", "average_every": 3}, {"sync": "gossip", "gossip_max_lag": 2}),
-        ({"sync": "averaging", "asynchronous": True, "algorithm": "auto"}, {"sync": "server", "staleness": 1}),
+        ({"sync": "server", "staleness": 2, "servers": 1, "algorithm": "auto"}, {"sync": "allreduce"}, ""),
+        ({"sync": "averaging", "average_every": 3}, {"sync": "gossip", "gossip_max_lag": 2}, ""),
+        ({"sync": "averaging", "asynchronous": True, "algorithm": "auto"}, {"sync": "server", "staleness": 1}, ""),
+        ({"sync": "averaging", "average_every": 3}, {"sync": "averaging"}, "every 3"),
     ],
 )
-def test_a_run_goes_on_by_another_strategy_without_the_options_of_the_former(train, tmp_path, former, flags):
+def test_a_run_goes_on_by_another_strategy_without_the_options_of_the_former(train, tmp_path, former, flags, words):
+    """By its own strategy it keeps them."""
     train(out="run", batch=64, iterations=2, **former)
     start(Loopback(), None, {"out": "run", "resume": "auto", "iterations": 3, **flags})
     assert records(tmp_path / "run", "end")[-1]["iterations"] == 3
-
-
-def test_a_run_that_goes_on_by_its_strategy_keeps_its_options(train, tmp_path):
-    train(out="run", batch=64, iterations=2, sync="averaging", average_every=3)
-    start(Loopback(), None, {"out": "run", "resume": "auto", "iterations": 3, "sync": "averaging"})
-    assert "every 3" in records(tmp_path / "run", "start")[-1]["strategy"]
+    assert words in records(tmp_path / "run", "start")[-1]["strategy"]

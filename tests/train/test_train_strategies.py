@@ -233,16 +233,33 @@ def test_on_a_device_it_is_bit_by_bit_as_on_the_host(name, flags):
 
 # ── from flags to files ───────────────────────────────────────────────────────────────────────────────────────────────
 SAYING = {name: row for name, row in STRATEGIES.items() if row.says}
+# Options that the header names, too: flags, the header's words, and whether it is exact.
+HEADERS = [({"algorithm": "ring", **row.flags}, row.says, row.exact) for row in SAYING.values()] + [
+    ({"sync": "server", "staleness": 3}, "server on rank 0, staleness 3", False),
+    ({"fc": "hybrid", "sync": "sharded", "algorithm": "ring"}, "sharded with fc hybrid (ring)", True),
+    ({"compress": "top-k", "algorithm": "ring"}, "allreduce with top-k 1 %, error feedback (ring)", False),
+    (
+        {"sync": "delayed", "compress": "powersgd", "compress_from": 1, "algorithm": "ring"},
+        "delayed by one iteration, with PowerSGD of rank 4, error feedback, from iteration 1 (ring)",
+        False,
+    ),
+    (
+        {"sync": "averaging", "average_momentum": "keep", "outer_lr": 0.5, "algorithm": "ring"},
+        "averaging every 8, momentum: keep, outer momentum 0, rate 0.5 (ring)",
+        False,
+    ),
+    ({"sync": "gossip", "gossip_max_lag": 3, "algorithm": "ring"}, "gossip up to 3 iterations apart (ring)", False),
+    ({"wire": "bfloat16", "algorithm": "sliced"}, "allreduce (sliced, rounded to bfloat16 on the wire)", False),
+]
 
 
-@pytest.mark.parametrize("name", SAYING)
-def test_the_header_says_which_it_is_and_whether_it_is_exact(train, tmp_path, capsys, name):
-    row = SAYING[name]
-    train(**{"out": "run", "iterations": 2, "algorithm": "ring", **row.flags})
+@pytest.mark.parametrize(("flags", "words", "exact"), HEADERS, ids=[words for _, words, _ in HEADERS])
+def test_the_header_says_which_it_is_and_whether_it_is_exact(train, tmp_path, capsys, flags, words, exact):
+    train(out="run", iterations=2, **flags)
     (begun,) = records(tmp_path / "run", "start")
-    assert (begun["strategy"], begun["exact"]) == (row.says, row.exact)
-    said = "exact: equal to training on one rank" if row.exact else "not exact: differs from training on one rank"
-    assert f"{row.says}, {said}" in " ".join(capsys.readouterr().out.split())
+    assert (begun["strategy"], begun["exact"]) == (words, exact)
+    said = "exact: equal to training on one rank" if exact else "not exact: differs from training on one rank"
+    assert f"{words}, {said}" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("name", [name for name in LOCKSTEP if name in SAYING and SAYING[name].files])

@@ -54,12 +54,6 @@ def test_the_best_checkpoint_of_values_has_the_lowest_loss(run_task, tmp_path):
     assert best.best == min(losses) and best.iteration < 12
 
 
-def test_a_resumed_run_keeps_its_loss(run_task):
-    run_task("mae of sequences", iterations=4)
-    with pytest.raises(ConfigError, match=says("loss", "'mae'", "'mse'")):
-        run_task("mae of sequences", loss="mse", resume="auto")
-
-
 def test_an_unknown_loss_is_refused_before_the_data_are_read(run_task):
     with pytest.raises(ConfigError, match=says("--loss", "--plugin", "mea")):
         run_task("mae of sequences", loss="mea")

@@ -41,17 +41,18 @@ def digest(name):
 
 # ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_each_variant_is_as_if_it_were_alone():
-    calls = []
-    ran = run(
-        variant("a"), variant("b", seed=3, dtype="float64"), variant("c"), ended=lambda ran: calls.append(len(ran))
-    )
-    assert [each.problem for each in ran] == [None] * 3 and calls == [1, 2, 3]
+    """And the seed decides what it learns."""
+    calls, variants = [], (variant("a"), variant("b", seed=3), variant("c", dtype="float64"), variant("d"))
+    ran = run(*variants, ended=lambda ran: calls.append(len(ran)))
+    assert [each.problem for each in ran] == [None] * 4 and calls == [1, 2, 3, 4]
     start(Loopback(), None, variant("alone").flags)
-    assert digest("a") == digest("c") == digest("alone") != digest("b")
+    assert digest("a") == digest("d") == digest("alone") and len({*map(digest, "abc")}) == 3
 
 
-def test_one_that_diverges_does_not_stop_the_others():
+def test_one_that_diverges_does_not_stop_the_others(heard):
+    before, handler = threading.active_count(), signal.getsignal(signal.SIGTERM)
     ran = run(variant("a"), variant("hot", lr=1e30), variant("b"))
+    assert (threading.active_count(), signal.getsignal(signal.SIGTERM)) == (before, handler)
     assert [each.problem is None for each in ran] == [True, False, True]
     assert ran[1].problem.startswith("the loss is")
     assert digest("a") == digest("b")
@@ -60,13 +61,9 @@ def test_one_that_diverges_does_not_stop_the_others():
     assert records("hot", "end") == []
 
 
-def test_no_threads_and_no_handlers_are_left(heard):
-    before, handler = threading.active_count(), signal.getsignal(signal.SIGTERM)
-    run(variant("a"), variant("hot", lr=1e30))
-    assert (threading.active_count(), signal.getsignal(signal.SIGTERM)) == (before, handler)
-
-
 def test_a_signal_ends_all():
+    """While one begins, or between two."""
+
     def begun(variant):
         if variant.name == "b":
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -74,11 +71,8 @@ def test_a_signal_ends_all():
     ran = run(variant("a"), variant("b"), variant("c"), begun=begun)
     assert [each.variant.name for each in ran] == ["a", "b"]
     assert "stopped by SIGUSR1 before the first iteration; there is no checkpoint of it yet" in ran[1].problem
-
-
-def test_a_signal_between_two_ends_all():
-    ran = run(variant("a"), variant("b"), ended=lambda ran: os.kill(os.getpid(), signal.SIGUSR1))
-    assert [each.variant.name for each in ran] == ["a"]
+    ran = run(variant("d"), variant("e"), ended=lambda ran: os.kill(os.getpid(), signal.SIGUSR1))
+    assert [each.variant.name for each in ran] == ["d"]
 
 
 def test_an_error_of_one_rank_alone_is_not_lived_through(monkeypatch):

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from ringtrain.train.run.work_queue import WorkQueue
+from ringtrain.train.run.driver import WorkQueue
 from ringtrain.train.step.loss_sum import IterationLoss
 from tests.loopback.world import LoopbackWorld
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.arrays import Array
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.record import ModelConfig, TrainConfig
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.batches import Batches
@@ -24,10 +25,10 @@ from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Shape
+from ringtrain.nn.base import Pass
 from ringtrain.nn.freeze import freeze
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.losses import LabelForm, Loss, check_output, label_form, make_loss
+from ringtrain.nn.losses import Loss, check_output, label_form, make_loss
 from ringtrain.nn.metrics import Metrics
 from ringtrain.nn.spec import ModelSpec, available
 from ringtrain.nn.workspace import Workspace
@@ -47,7 +48,8 @@ from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import LossAllReduce
 from ringtrain.train.step.partition import BatchPartition
 from ringtrain.train.step.passes import ModelPasses, TimedReduction
-from ringtrain.train.step.slow_rank import Feed, slowed
+from ringtrain.train.step.slow_rank import pause_of
+from ringtrain.train.step.stage import PipelineStage
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
@@ -137,7 +139,7 @@ class Assembly:
     def division(self) -> EvenParts | ShardParts:
         """The division of batches among the ranks that read them."""
         _, parts = self.roles.reads(self.transport.rank)
-        return shards_of(self.config.exchange.shards, self.exchange) or EvenParts(parts, self.grain)
+        return shards_of(self.config.exchange, self.exchange) or EvenParts(parts, self.grain)
 
     def batches(
         self, transport: Transport, start: int, stop: int, units: Iterable[tuple[int, int]] | None = None
@@ -170,14 +172,14 @@ def assemble(
 ) -> Assembly:
     """Build all parts of a run, with weights drawn by seed and name. ``stop()``: whether this rank has to stop.
     ``tuning``: the table by which ``--algorithm auto`` chooses. ``initial``: weights in place of drawn ones."""
-    loss = make_loss(config.model)
+    run, deadline_s = config.run, config.exchange.deadline_s
+    loss, labels = make_loss(config.model), label_form(data.train)
     graph = _checked_graph(config.model, model, data, loss)
     grain = batch_norm.grain_of(config.model.batch_norm, graph, config.exchange.reproducible)
-    run, windows = config.run, windows_of(config.data.shuffle, data.train)
-    sampler = Sampler(data.train.count, run.batch, run.seed, windows=windows)
-    rate = rate_of(config, iterations_of(config.run, sampler), sampler.iterations_per_epoch)
+    sampler = Sampler(data.train.count, run.batch, run.seed, windows=windows_of(config.data.shuffle, data.train))
+    rate = rate_of(config, iterations_of(run, sampler), sampler.iterations_per_epoch)
     watched = config.exchange.check_collectives and transport.size > 1
-    guard = Guard(transport, config.exchange.deadline_s) if watched else None
+    guard = Guard(transport, deadline_s) if watched else None
     scale = LossScale(ops, config.device.loss_scale) if config.device.precision == "float16" else None
     exchange = make_exchange(
         ExchangeSettings(
@@ -196,28 +198,25 @@ def assemble(
             batch_statistics=batch_norm.is_whole(config.model.batch_norm),
         )
     )
-    check_batch(config, len(exchange.facts.roles.trainers), grain, data.train)
+    roles = exchange.facts.roles
+    check_batch(config, len(roles.trainers), grain, data.train)
     trained, arena = _bound(config, graph, exchange, transport, ops, initial or InitialWeights())
     if guard is not None:
         transport = GuardedTransport(transport, guard)
     feed = DeviceInput(ops, model.input, data)
-    own_feed = slowed(feed, config.run.inject_slowdown, transport.rank, exchange.facts.roles.trainers)
-    worker = _worker(
-        config,
-        ops,
-        trained,
-        graph.shapes[graph.output],
-        arena,
-        exchange,
-        transport,
-        own_feed,
-        loss,
-        label_form(data.train),
-        rate,
-        grain,
-        scale,
-        stop,
+    pause = pause_of(run.inject_slowdown, transport.rank, roles.trainers)
+    own_feed = DeviceInput(ops, model.input, data, pause) if pause else feed
+    recompute, sizes = config.device.recompute, {"batch": run.batch, "accumulate": run.accumulate, "grain": grain}
+    stage = stage_of(
+        exchange, ops, own_feed, loss, labels, rate.at, rank=transport.rank, seed=run.seed, recompute=recompute, **sizes
     )
+    ctx = _context(config, exchange, transport, ops, recorded=stage is None)
+    cuts = exchange.ready_points if transport.size > 1 else frozenset[str]()
+    output = graph.shapes[graph.output]
+    passes = ModelPasses(trained, arena, own_feed, loss, ctx, run.seed, cuts, scale, output)
+    worker = _worker(config, exchange, transport, passes, stage, rate, grain, stop)
+    space, whole = ctx.space, roles.whole(transport.size)
+    evaluator = Evaluator(ops, space, graph, loss.evaluated(), feed, transport, deadline_s, stop, whole)
     return Assembly(
         config=config,
         transport=transport,
@@ -230,17 +229,7 @@ def assemble(
         rate=rate,
         worker=worker,
         stop_requested=stop,
-        evaluator=Evaluator(
-            ops,
-            worker.space,
-            graph,
-            loss.evaluated(),
-            feed,
-            transport,
-            config.exchange.deadline_s,
-            stop,
-            exchange.facts.roles.whole(transport.size),
-        ),
+        evaluator=evaluator,
         augment=augment_of(config.data, model),
         grain=grain,
         replicas=ReplicaCheck(ops, arena, exchange, transport),
@@ -255,11 +244,6 @@ def _checked_graph(config: ModelConfig, model: ModelSpec, data: DataSet, loss: L
     check_images(model, data)
     check_output(loss, graph, data, available().get(config.model))
     return graph
-
-
-def shards_of(count: int, exchange: Exchange) -> ShardParts | None:
-    """This rank's shards of ``count``; None if gradients are not of shards."""
-    return ShardParts(count, *exchange.facts.shards) if exchange.facts.shards is not None else None
 
 
 def _bound(
@@ -283,42 +267,40 @@ def _bound(
     return trained, arena
 
 
+def _context(config: TrainConfig, exchange: Exchange, transport: Transport, ops: Ops, recorded: bool) -> Pass:
+    """The context of all passes that train."""
+    whole = batch_norm.is_whole(config.model.batch_norm)
+    return Pass(
+        ops,
+        Workspace(ops),
+        add_over_ranks=TimedReduction(transport, config.exchange.deadline_s) if whole else None,
+        recorded=recorded,
+        waits=exchange.wait_points if transport.size > 1 else frozenset(),
+        recompute=config.device.recompute,
+    )
+
+
 def _worker(
     config: TrainConfig,
-    ops: Ops,
-    graph: Graph,
-    output: Shape,
-    arena: Arena,
     exchange: Exchange,
     transport: Transport,
-    feed: Feed,
-    loss: Loss,
-    labels: LabelForm,
+    passes: ModelPasses,
+    stage: PipelineStage | None,
     rate: LearningRate,
     grain: int,
-    scale: LossScale | None,
     stop: Callable[[], bool],
 ) -> Worker:
-    shards = shards_of(config.exchange.shards, exchange)
-    run, again = config.run, config.device.recompute
-    sizes = {"batch": run.batch, "accumulate": run.accumulate, "grain": grain}
-    stage = stage_of(
-        exchange, ops, feed, loss, labels, rate.at, rank=transport.rank, seed=run.seed, recompute=again, **sizes
-    )
-    no_points = frozenset[str]()
-    waits, cuts = (exchange.wait_points, exchange.ready_points) if transport.size > 1 else (no_points, no_points)
-    whole = batch_norm.is_whole(config.model.batch_norm)
-    reduction = TimedReduction(transport, config.exchange.deadline_s) if whole else None
-    ctx = Pass(ops, Workspace(ops), add_over_ranks=reduction, recorded=stage is None, waits=waits)
-    ctx.recompute = again
-    passes = ModelPasses(graph, arena, feed, loss, ctx, config.run.seed, cuts, scale, output)
+    ctx, shards = passes.ctx, shards_of(config.exchange, exchange)
+    lone = exchange.lone_update() if ctx.ops.records and stage is None and ctx.add_over_ranks is None else None
+    window, rows = exchange.facts.max_iteration_lag if lone is None else 1, shards.count if shards else 1
+    losses = LossAllReduce(ctx.ops, transport, stop, window, rows, config.exchange.deadline_s, passes.scale)
     partition = BatchPartition(exchange, transport.rank, grain, config.run.accumulate, shards)
-    rows = shards.count if shards else 1
-    records = ops.records and stage is None and reduction is None
-    lone = exchange.lone_update() if records else None
-    window = exchange.facts.max_iteration_lag if lone is None else 1
-    losses = LossAllReduce(ops, transport, stop, window, rows, config.exchange.deadline_s, scale)
-    return Worker(passes, exchange, transport, partition, losses, rate.at, config.exchange.deadline_s, stage, lone)
+    return Worker(passes, exchange, transport, partition, losses, rate.at, stage, lone)
+
+
+def shards_of(config: ExchangeConfig, exchange: Exchange) -> ShardParts | None:
+    """This rank's shards of a batch; None if gradients are not of shards."""
+    return ShardParts(config.shards, *exchange.facts.shards) if exchange.facts.shards is not None else None
 
 
 # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,12 +6,14 @@ from ringtrain.config.record import DataConfig, OptimizerConfig, RunConfig, Trai
 from ringtrain.config.resolve import FLAGS
 from ringtrain.data.batches.augment import Augment
 from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
 from ringtrain.optim.lr import LearningRate, iterations_in, scaled
 
+EARLY_STOP = "early stop"  # the reason in the last record
 STEPPED = ("step", "multistep")  # policies that read lr_steps
 
 
@@ -47,6 +49,21 @@ def best_by_of(config: TrainConfig) -> str:
             "--best-by loss"
         )
     return config.run.best_by or ("accuracy" if counted else "loss")
+
+
+def check_early_stop(config: TrainConfig, data: DataSet) -> None:
+    """Raise ConfigError if no evaluation can end the run, or evaluations lack the figure of ``--best-by``."""
+    best_by_of(config)
+    if config.run.early_stop is not None and data.test is None:
+        raise ConfigError(
+            f"--early-stop {config.run.early_stop} compares evaluations, and data {data.name} have no test part: "
+            "leave it out, or make the data with one"
+        )
+
+
+def is_stale(config: RunConfig, since_best: int) -> bool:
+    """Whether ``--early-stop`` ends a run after so many evaluations without a better one."""
+    return config.early_stop is not None and since_best >= config.early_stop
 
 
 def schedule_words(config: OptimizerConfig, rate: LearningRate) -> str:

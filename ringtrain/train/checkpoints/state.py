@@ -11,13 +11,15 @@ from numpy.typing import DTypeLike
 
 from ringtrain import __version__
 from ringtrain.config.resolve import to_table
+from ringtrain.exchange import tags
+from ringtrain.exchange.base import RankState
+from ringtrain.humanize import plural
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Span
 from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import EMA
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.checkpoints import rank_arrays
 from ringtrain.train.checkpoints.input_facts import inputs_of
 from ringtrain.transport.base import Transport
 
@@ -108,7 +110,7 @@ def averaged_weights(run: Assembly) -> Iterator[None]:
 def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
     """The state between two iterations, on rank 0. Collective: a strategy may gather parts of it."""
     run.exchange.synchronize()
-    state, ranks = run.exchange.owned_state.state(), rank_arrays.gathered(run, transport)
+    state, ranks = run.exchange.owned_state.state(), _gathered(run, transport)
     return replace(checkpoint_of(run, ops, progress, state), ranks=ranks) if transport.rank == 0 else None
 
 
@@ -163,7 +165,7 @@ def restore(run: Assembly, ops: Ops, transport: Transport, facts: dict, checkpoi
     ops.upload(run.exchange.own_part(weights), run.arena.weights)
     slots = {name: spread(checkpoint.optimizer[name] if checkpoint else None) for name in facts["slots"]}
     run.exchange.owned_state.restore({"step": int(facts["scalars"]["step"]), **slots})
-    rank_arrays.restore(run, transport, facts["ranks"], checkpoint)
+    _restore_ranks(run, transport, facts["ranks"], checkpoint)
     if run.scale is not None:
         run.scale.restore(facts["scalars"])
     sums = {key: facts["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
@@ -173,3 +175,58 @@ def restore(run: Assembly, ops: Ops, transport: Transport, facts: dict, checkpoi
         since_best=int(facts["scalars"].get(SINCE_BEST, 0)) if facts["best"] is not None else 0,
         epoch_sums=sums,
     )
+
+
+# ── state in which ranks differ (:class:`RankState`): arrays with one row a rank ─────────────────────────────
+# ``form``: name → [type, ranks, elements of each]
+def _gathered(run: Assembly, transport: Transport) -> dict[str, np.ndarray]:
+    """The arrays of all ranks, on rank 0. Collective."""
+    state, rows = run.exchange.owned_state.rank_state, {}
+    for name, array in state.arrays().items() if state is not None and state.differs else ():
+        rows[name] = np.empty((1 if transport.rank else transport.size, *array.shape), array.dtype)
+        rows[name][0] = array if isinstance(array, np.ndarray) else run.ops.to_host(array)
+        _move(run, transport, rows[name], to_root=True)
+    return rows
+
+
+def _restore_ranks(run: Assembly, transport: Transport, form: dict[str, list], checkpoint: Checkpoint | None) -> None:
+    """Give each rank its rows of rank 0's checkpoint, if they are of these ranks. Collective."""
+    state, taken = _fitting(run, transport, form) if form else None, {}
+    if state is None:
+        return
+    for name, (dtype, _, count) in form.items():
+        rows = np.empty((1, count), dtype) if checkpoint is None else checkpoint.ranks[name]
+        _move(run, transport, rows, to_root=False)
+        taken[name] = rows[0]
+    state.take(taken)
+
+
+def _fitting(run: Assembly, transport: Transport, form: dict[str, list]) -> RankState | None:
+    """The state that these arrays are of, by as many ranks; else None."""
+    state = run.exchange.owned_state.rank_state
+    arrays = {} if state is None else state.arrays()
+    fits = form == {name: [array.dtype.str, transport.size, *array.shape] for name, array in arrays.items()}
+    return state if fits else None
+
+
+def _move(run: Assembly, transport: Transport, rows: np.ndarray, to_root: bool) -> None:
+    """Move the row of each other rank, which is the first there, to rank 0 or from it."""
+    root = transport.rank == 0
+    moves = [(rank, rows[rank]) for rank in range(1, transport.size)] if root else [(0, rows[0])]
+    handle = (transport.recvs if root == to_root else transport.sends)(moves, tags.RANK_STATE)
+    handle.start()
+    handle.wait(run.config.exchange.deadline_s)
+    handle.free()
+
+
+def rank_notes(run: Assembly, transport: Transport, form: dict[str, list]) -> list[str]:
+    """Say where ranks begin, if it is not where each rank of the checkpoint was."""
+    if not form or _fitting(run, transport, form):
+        return []
+    before, now = (plural(ranks, "rank") for ranks in (next(iter(form.values()))[1], transport.size))
+    return [
+        (
+            f"the checkpoint has {', '.join(form)} of each of its {before}, for as many of the same strategy and "
+            f"optimizer; here {now} begin alike, from the mean (of residuals from the sum)"
+        )
+    ]

@@ -27,8 +27,8 @@ from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.pipeline.fc_messages import BatchCut, describe_awaited
 from ringtrain.train.pipeline.fc_stage import FcStage
+from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.instructions import WITHOUT_EXAMPLES, CheckLoss, ReduceLoss, Update, without_others
-from ringtrain.train.step.slow_rank import Feed
 from ringtrain.train.step.stage import PipelineStage, StageIteration
 
 
@@ -81,7 +81,7 @@ class FrontStage(PipelineStage):
         exchange: PipelineFront,
         rank: int,
         ops: Ops,
-        feed: Feed,
+        feed: DeviceInput,
         cut: BatchCut,
         labels: LabelForm,
         recompute: bool,
@@ -182,7 +182,7 @@ class FrontStage(PipelineStage):
 def stage_of(
     exchange: Exchange,
     ops: Ops,
-    feed: Feed,
+    feed: DeviceInput,
     loss: Loss,
     labels: LabelForm,
     rate: Callable[[int], float],

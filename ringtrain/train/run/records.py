@@ -1,6 +1,8 @@
 """Makes the records of a run, from its iterations to its end."""
 
+import resource
 import time
+from contextlib import suppress
 from dataclasses import asdict
 
 from ringtrain.humanize import plural
@@ -12,9 +14,9 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import Score
 from ringtrain.train.run.faster_algorithm import faster_algorithm_note
-from ringtrain.train.run.rank_stats import RankStatistics
 from ringtrain.train.step.loss_sum import IterationLoss
 
+FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pid_clear_refs(5)
 # Of waits that are worth a note: a share of the time, and seconds.
 WORTH_SHARE, WORTH_S = 0.05, 5.0
 
@@ -28,16 +30,17 @@ class RunRecords:
 
     def __init__(self, run: Assembly, progress: Progress, sink: Sink, started: float):
         self._run, self._progress, self._sink, self._started = run, progress, sink, started
-        self._rates, self._statistics = Rates(), RankStatistics(run)
+        self._rates = Rates()
+        self._training_s = self._waited_s = 0.0  # seconds of iterations; of this rank's waits for its examples
         self._counts = run.worker.passes.loss.accuracy  # whether the loss counts correct elements
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
-        self._exposed_s = self._statistics.exposed_s  # at the last record of an iteration
+        self._recorded_exposed_s = self._exposed_s  # at the last record of an iteration
         self.finished: tuple[Event, ...] = ()
 
     def tick(self, examples: int, seconds: float, waited_s: float) -> None:
         """Count examples of all ranks, their time, and the time for which this rank waited for its part."""
-        self._statistics.training_s += seconds
-        self._statistics.waited_s += waited_s
+        self._training_s += seconds
+        self._waited_s += waited_s
         self._rates.add(examples, seconds + waited_s)
 
     def iteration(self, outcome: IterationLoss) -> None:
@@ -54,10 +57,10 @@ class RunRecords:
                 examples=outcome.examples,
                 images_per_s=self._rates.recent(),
                 seconds=self._now(),
-                exposed_s=self._statistics.exposed_s - self._exposed_s,
+                exposed_s=self._exposed_s - self._recorded_exposed_s,
             )
         )
-        self._exposed_s = self._statistics.exposed_s
+        self._recorded_exposed_s = self._exposed_s
 
     def _note_skipped(self, iteration: int) -> None:
         scale = self._run.scale
@@ -97,10 +100,9 @@ class RunRecords:
     def ended(self, reason: str, score: Score | None, weights_sha256: str) -> None:
         """Record the traffic, the ranks and the end of the run. Collective."""
         self._exchanged()
-        ranks = self._statistics.ranks()
+        ranks = self._ranks()
         self._sink.handle(ranks)
         self._note_waits(ranks)
-        exposed, training_s = self._statistics.exposed_s, self._statistics.training_s
         ended = Ended(
             iterations=self._progress.iteration,
             epochs=self._run.sampler.epoch_of(self._progress.iteration),
@@ -109,7 +111,7 @@ class RunRecords:
             images_per_s=self._rates.overall(),
             weights_sha256=weights_sha256,
             seconds=self._now(),
-            exposed_share=exposed / training_s if training_s else 0.0,
+            exposed_share=self._exposed_s / self._training_s if self._training_s else 0.0,
             reason=reason,
         )
         if reason == "done":
@@ -152,7 +154,8 @@ class RunRecords:
 
     def _met(self) -> dict:
         """Fields of a record that all ranks make together. Collective."""
-        return {**self._where(), "bytes_sent": self._statistics.sent()}
+        sent = sum(self._run.transport.gather_json(self._run.exchange.reducers.traffic().bytes_sent))
+        return {**self._where(), "bytes_sent": sent or self._no_bytes}
 
     def _where(self) -> dict:
         """The last finished iteration and its epoch, and the time stamp."""
@@ -162,8 +165,56 @@ class RunRecords:
     def _now(self) -> float:
         return time.perf_counter() - self._started
 
+    # ── ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def _exposed_s(self) -> float:
+        """The seconds that this rank has waited for communication."""
+        return self._run.exchange.reducers.exposed_s + self._run.worker.in_layers_s
+
+    @property
+    def _no_bytes(self) -> int | None:
+        """The record of no counted bytes: one rank alone sends none; of several ranks, the MPI's own all-reduce has
+        sent them uncounted."""
+        return 0 if self._run.transport.size == 1 else None
+
+    def _ranks(self) -> Ranks:
+        """The statistics of all ranks; collective."""
+        run = self._run
+        traffic, nbytes = run.exchange.reducers.traffic(), run.arena.count * run.arena.weights.dtype.itemsize
+        values = {
+            "images": run.worker.images,
+            "updates": run.worker.updates,
+            "training_s": self._training_s,
+            "waited_s": self._waited_s,
+            "exposed_s": self._exposed_s,
+            "bytes_sent": traffic.bytes_sent,
+            "bytes_received": traffic.bytes_received,
+            "between_bytes": run.transport.links.between_bytes,
+            "weights_bytes": nbytes,
+            "gradient_bytes": nbytes,
+            "state_bytes": run.exchange.facts.state_bytes,
+            "peak_bytes": peak_bytes(),
+        }
+        every = run.transport.gather_json(values)
+        by_rank = {name: [each[name] for each in every] for name in values}
+        if not any(by_rank["bytes_sent"]):
+            by_rank["bytes_sent"] = by_rank["between_bytes"] = [self._no_bytes] * len(every)
+        lag = run.exchange.serving.lag()
+        return Ranks(**by_rank, lag={"clock": lag.clocks, "version": lag.versions} if lag else None)
+
 
 def _test_fields(score: Score | None) -> dict:
     if score is None:
         return {"test_loss": None, "test_accuracy": None}
     return {"test_loss": score.loss, "test_accuracy": score.accuracy, "test_metrics": dict(score.metrics)}
+
+
+def forget_peak() -> None:
+    """Reset :func:`peak_bytes`, if the system can: another run of this process may have had more."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write(FORGET_PEAK)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

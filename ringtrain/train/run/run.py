@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
+from ringtrain.humanize import plural
 from ringtrain.report.events import is_better
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.assembly.recipe import best_by_of
-from ringtrain.train.checkpoints.early_stop import EARLY_STOP, early_stop_note
+from ringtrain.train.assembly.recipe import EARLY_STOP, best_by_of, is_stale
 from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
 from ringtrain.train.checkpoints.state import Progress, averaged_weights
 from ringtrain.train.evaluate import EvaluationStopped, Score
@@ -83,7 +83,8 @@ class Run:
             self._save(self._best(score), must=True)
             self._end_early(stopping)
         if self._stale and self._progress.iteration < self._run.iterations:
-            self._records.note(early_stop_note(self._run.config, self._progress))
+            best_by, count = best_by_of(self._run.config), plural(self._progress.since_best, "evaluation")
+            self._records.note(f"--early-stop: no test {best_by} better than {self._progress.best:.4f} in {count}")
             self._end(EARLY_STOP)
         else:
             self._end("done")
@@ -91,8 +92,7 @@ class Run:
     @property
     def _stale(self) -> bool:
         """Whether ``--early-stop`` ends the run."""
-        limit = self._run.config.run.early_stop
-        return limit is not None and self._progress.since_best >= limit
+        return is_stale(self._run.config.run, self._progress.since_best)
 
     def _end_early(self, stopping: bool) -> None:
         if stopping:

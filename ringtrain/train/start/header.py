@@ -23,8 +23,8 @@ from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, schedule_notes, schedule_words
-from ringtrain.train.checkpoints import rank_arrays
 from ringtrain.train.checkpoints.resume import Origin
+from ringtrain.train.checkpoints.state import rank_notes
 from ringtrain.transport.base import Transport
 
 PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x")
@@ -102,7 +102,7 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     skipped = origin.stored.skipped if origin.stored else ()
     notes = [*run.exchange.facts.notes, *(f"passed over: {problem}" for problem in skipped)]
     notes += run.data.notes
-    notes += rank_arrays.notes(run, transport, origin.facts["ranks"] if origin.facts else {})
+    notes += rank_notes(run, transport, origin.facts["ranks"] if origin.facts else {})
     notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config.optimizer, run.rate)
     notes += _frozen(run)

@@ -22,8 +22,7 @@ from ringtrain.train.assembly.assemble import Assembly, assemble
 from ringtrain.train.assembly.data import read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.initial_weights import InitialWeights, find_initial
-from ringtrain.train.assembly.recipe import check_warmup
-from ringtrain.train.checkpoints.early_stop import check_early_stop
+from ringtrain.train.assembly.recipe import check_early_stop, check_warmup
 from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, resolve_run
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices

@@ -4,30 +4,34 @@ Rank 0 alone reads checkpoints, writes the run folder and prints. All ranks toge
 files before the first iteration (:mod:`ringtrain.transport.agree`).
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 
-from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError
+from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError, UsageError
 from ringtrain.plugin import blamed
-from ringtrain.report.end_events import Failed
+from ringtrain.report.comparison.logs import read_run
+from ringtrain.report.end_events import Ended, Failed
 from ringtrain.report.events import Compiled, Note
 from ringtrain.report.plots import draw_curves, has_iterations
-from ringtrain.report.screen.terminal import Terminal
+from ringtrain.report.screen import words
+from ringtrain.report.screen.terminal import Terminal, terminal
 from ringtrain.report.sinks import Sink, SinkGroup
 from ringtrain.report.trace import path_of, write_trace
+from ringtrain.storage.run_folder import outcome as outcomes
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly.assemble import Assembly, broadcast_array
+from ringtrain.train.assembly.recipe import EARLY_STOP, is_stale, length_of
 from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
-from ringtrain.train.checkpoints.state import Progress, restore
+from ringtrain.train.checkpoints.state import SINCE_BEST, Progress, restore
 from ringtrain.train.options import RunOptions, read_options
 from ringtrain.train.run.memory_trial import rehearse
-from ringtrain.train.run.rank_stats import forget_peak
+from ringtrain.train.run.records import forget_peak
 from ringtrain.train.run.run import Run
 from ringtrain.train.run.tracing import Tracer, window_of
-from ringtrain.train.start.finished import report_finished
 from ringtrain.train.start.header import header, notes
 from ringtrain.train.start.open_run import open_run
 from ringtrain.train.start.recovery_state import RecoveryState
@@ -78,7 +82,7 @@ def run_session(
     forget_peak()
     opened = open_run(transport, options, stop, recovery, only_run)
     run, origin, job_end, transport = opened.run, opened.origin, opened.job_end, opened.run.transport
-    if report_finished(run, origin, bool(recovery.lost)):
+    if _report_finished(run, origin, bool(recovery.lost)):
         run.close()
         yield None
         return
@@ -199,3 +203,45 @@ def _prepare(run: Assembly, sink: Sink, progress: Progress) -> None:
         sink.handle(Compiled(seconds=seconds, kernels=compiled))
     for text in dict.fromkeys(chain.from_iterable(transport.gather_json(ops.notes()))):
         sink.handle(Note(text=text))
+
+
+def _report_finished(run: Assembly, origin: Origin, after_death: bool) -> bool:
+    """Whether the run is done, by its folder, which does not change; rank 0 reports it then. Collective.
+
+    A run that has saved its last checkpoint but not ended goes on, and so does one that has lost a rank.
+    """
+    folder, transport = origin.folder, run.transport
+    if folder is None or not origin.continues or origin.facts is None or after_death:
+        return False
+    iterations = origin.facts["iteration"]
+    if iterations != run.iterations and not is_stale(run.config.run, origin.facts["scalars"].get(SINCE_BEST, 0)):
+        return False
+
+    def look() -> bool:
+        end = _end_of(folder, iterations)
+        if end is None:
+            return False
+        screen, longer = terminal(sys.stdout), length_of(run.config.run, times=2)
+        for line in filter(None, (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None))):
+            screen.show_line(line)
+        screen.close()
+        return True
+
+    with transport.activity.holds_gil(f"reading the log of {folder}"):
+        return on_root(transport, look)
+
+
+def _end_of(folder: str, iterations: int) -> Ended | None:
+    """The end of the run in this folder, if it is done after ``iterations`` and the log has every number of it: null
+    stands for a lost one."""
+    try:
+        became, end = outcomes.read_outcome(folder), read_run(folder, folder).end
+    except UsageError:
+        return None
+    known = {each.name for each in fields(Ended)}
+    values = {"exposed_share": 0.0} | {name: value for name, value in (end or {}).items() if name in known}
+    done = (became.outcome, became.iteration, values.get("iterations")) == (outcomes.DONE, iterations, iterations)
+    if not done or values.get("reason") not in ("done", EARLY_STOP):
+        return None
+    scored = values["test_accuracy"] is None or values["test_loss"] is not None
+    return Ended(**values) if scored and values["images_per_s"] is not None else None

@@ -14,14 +14,15 @@ from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.prefetch import Prefetcher, raw_arrays
+from ringtrain.train.step.slow_rank import Pause
 
 
 class DeviceInput:
     """Uploads slices of a batch, and normalises images by the model's input table. If operations are recorded,
-    :class:`Prefetcher` uploads the next batch ahead of time."""
+    :class:`Prefetcher` uploads the next batch ahead of time. ``pause``: of a slow rank, before each :meth:`load`."""
 
-    def __init__(self, ops: Ops, spec: InputSpec, data: DataSet):
-        self._ops, self._shape = ops, spec.shape
+    def __init__(self, ops: Ops, spec: InputSpec, data: DataSet, pause: Pause | None = None):
+        self._ops, self._shape, self.pause = ops, spec.shape, pause
         self._mean_of = lambda shape: _on_device(ops, mean_of(spec, data, shape))
         self._means: dict[Shape, Array] = {}  # by the shape of the images: transformed ones may have another
         self._scale = _on_device(ops, scale_of(spec, data))
@@ -30,6 +31,8 @@ class DeviceInput:
     def load(self, space: Workspace, batch: Batch, start: int, stop: int) -> tuple[Array, Array, Array]:
         """Examples ``start:stop`` of the batch, at the same addresses in every call. Shapes: → x [n, *input shape],
         labels int32 or of the operations' type [n, ...], examples int64 [n]"""
+        if self.pause is not None:
+            self.pause()
         if self._prefetcher is None:
             hosts = raw_arrays(batch, self._ops.dtype)
             raw = {name: self._kept(space, name, host[start:stop], self._ops.upload) for name, host in hosts.items()}

@@ -72,7 +72,7 @@ class LossAllReduce:
         scale: LossScale | None = None,
     ):
         self._ops, self._transport, self._stop_requested, self._scale = ops, transport, stop_requested, scale
-        self._window, self._deadline_s = window, deadline_s
+        self._window, self.deadline_s = window, deadline_s
         self._rows = ops.zeros((3 * rows,), "float64")
         self._spare = [LossBuffer(ops.pinned((3 * rows + 1,), "float64")) for _ in range(window + 1)]
         self._fetching: LossBuffer | None = None  # until its sum over ranks starts
@@ -125,7 +125,7 @@ class LossAllReduce:
             self.send()
         sums = self._under_way.popleft()
         if sums.pending is not None:
-            sums.pending.wait(self._deadline_s)
+            sums.pending.wait(self.deadline_s)
         self._spare.append(sums)
         return sums.outcome()
 

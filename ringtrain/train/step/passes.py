@@ -15,8 +15,6 @@ from ringtrain.nn.graph import Graph, Tapes
 from ringtrain.nn.losses import Loss
 from ringtrain.ops.keys import additive_key
 from ringtrain.train.step.input import DeviceInput
-from ringtrain.train.step.slow_rank import Feed
-from ringtrain.train.step.wrong_examples import WrongExample, wrong_examples
 from ringtrain.transport.base import Transport
 
 
@@ -69,7 +67,7 @@ class ModelPasses:
         self,
         graph: Graph,
         arena: Arena,
-        feed: Feed,
+        feed: DeviceInput,
         loss: Loss,
         ctx: Pass,
         seed: int,
@@ -79,7 +77,7 @@ class ModelPasses:
     ):
         self.graph, self.feed, self.ctx, self.denominator = graph, feed, ctx, 1.0
         self.arena, self.scale, ctx.factor = arena, scale, None if scale is None else scale.factor_1
-        self._output = output or graph.shapes[graph.output]
+        self.output = output or graph.shapes[graph.output]
         self.loss, self._seed, self._cuts = loss, seed, cuts
         self._key = ctx.key = ctx.ops.zeros((1,), "uint64")
         self.micro_batch = NO_MICRO_BATCH
@@ -98,7 +96,6 @@ class ModelPasses:
 
     def take(self, batch: Batch, start: int, stop: int, sums: Array) -> None:
         """As :meth:`load`, of a batch that is on the device and stays where it is (:meth:`DeviceInput.hold`)."""
-        assert isinstance(self.feed, DeviceInput), "a slow rank replays nothing"
         x, labels, self.ctx.examples = self.feed.take(self.ctx.space, batch, start, stop)
         self.micro_batch = MicroBatch(x, labels, sums)
 
@@ -152,10 +149,6 @@ class ModelPasses:
             _, tapes = self.graph.forward(ctx, self.micro_batch.x)
             layers.append(self.graph.first_nonfinite(ctx, tapes))
         return min((order.index(name) for name in layers if name), default=None)
-
-    def wrong_examples(self, batch: Batch) -> list[WrongExample]:
-        """The first example of this rank's part that makes the loss NaN, or none."""
-        return wrong_examples(self.loss, batch, self._output)
 
     def forget(self) -> None:
         """Free the memory of passes; the next pass allocates it anew."""

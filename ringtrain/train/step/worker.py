@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.update.owned_update import OwnedUpdate
@@ -13,7 +12,6 @@ from ringtrain.nn.base import Span
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.divergence import Divergence
-from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.instructions import (
     REPLAYED,
     Backward,
@@ -66,7 +64,6 @@ class Worker:
         partition: BatchPartition,
         losses: LossAllReduce,
         rate: Callable[[int], float],
-        deadline_s: float,
         stage: PipelineStage | None = None,
         lone: OwnedUpdate | None = None,
     ):
@@ -74,7 +71,7 @@ class Worker:
         self._partition, self._losses, self._stage, self._lone = partition, losses, stage, lone
         if lone is not None:
             lone.guard = losses.row(0)
-        self._divergence = Divergence(exchange, transport, passes, losses, deadline_s, bool(exchange.facts.roles.parts))
+        self._divergence = Divergence(exchange, transport, passes, losses)
         usual = independent if exchange.facts.dynamic_batches else instructions
         self._instructions = stage.instructions if stage else usual
         self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
@@ -112,7 +109,9 @@ class Worker:
         self.activity.iteration = batch.iteration + 1
         self.hooks.before_iteration(batch.iteration)
         batch = self._partition.own(batch)
-        replayed = self._may_replay(batch)
+        # One recording has the same operations on the same memory in each iteration.
+        traced, slowed = self.hooks.perform != self.run, self.passes.feed.pause is not None
+        replayed = self._lone is not None and len(batch.labels) > 0 and batch.mix is None and not (traced or slowed)
         self._begin(batch, no_batch if self._partition.scattered else following, replayed)
         self._recent = [*self._recent[-1:], self._batch]
         count = len(batch.labels)
@@ -143,18 +142,13 @@ class Worker:
         for micro in range(len(self._batch.micro)):
             self.run(Load(micro))
             current = self.passes.micro_batch
-            current.dlogits = self.passes.loss_gradient(self._forward(), current.labels)
+            current.dlogits = self.passes.loss_gradient(self.passes.forward(self.hooks.before_read), current.labels)
             for _ in self._backward(micro, last=False):
                 pass
         if self._stage is not None:
             self._stage.rehearse()
         self.exchange.rehearse()
         ctx.add_over_ranks = reduction
-
-    def _may_replay(self, batch: Batch) -> bool:
-        """Whether this iteration may be one recording, which has the same operations on the same memory in each."""
-        traced, slowed = self.hooks.perform != self.run, not isinstance(self.passes.feed, DeviceInput)
-        return self._lone is not None and len(batch.labels) > 0 and batch.mix is None and not traced and not slowed
 
     def _begin(self, batch: Batch, following: Callable[[], Batch | None] = no_batch, replayed: bool = False) -> None:
         # If passes contain collectives, ranks without examples make these passes too.
@@ -181,10 +175,13 @@ class Worker:
         """Run one instruction of the iteration."""
         match instruction:
             case Load(micro):
-                self._load(micro)
+                shards = self._partition.shards
+                sums = self._losses.row(shards.start + micro if shards else 0)
+                self.passes.load(self._batch.batch, *self._batch.micro[micro], sums)
             case Forward(micro):
                 current, loss = self.passes.micro_batch, self.passes.loss_gradient
-                current.dlogits = self.exchange.batches.loss_gradient(micro, self._forward(), current.labels, loss)
+                logits = self.passes.forward(self.hooks.before_read)
+                current.dlogits = self.exchange.batches.loss_gradient(micro, logits, current.labels, loss)
                 self._prefetch()
             case ReduceLoss():
                 self._losses.fetch(self._batch.batch)
@@ -202,16 +199,16 @@ class Worker:
                     self.hooks.grad_ready(span)
             case CheckLoss():
                 self._losses.send()
-                if self._losses.due:
-                    self._outcome = self._next_outcome()
+                self._check_due()
             case Replay():
                 self._replay()
             case CheckEarlierLoss():
-                if self._losses.due:
-                    self._outcome = self._next_outcome()
+                self._check_due()
                 self._prefetch()
             case CheckOwnLoss():
-                self._outcome = self._own_outcome()
+                self._outcome = self._losses.own(self._batch.batch)
+                if not math.isfinite(self._outcome.loss_sum):
+                    self._divergence.raise_here(self._outcome, self._batch)
             case Update():
                 iteration = self._batch.batch.iteration
                 self.exchange.finish(iteration, self.rate(iteration))
@@ -221,7 +218,6 @@ class Worker:
 
     def _replay(self) -> None:
         batch, ctx, feed = self._batch.batch, self.passes.ctx, self.passes.feed
-        assert isinstance(feed, DeviceInput), "a slow rank replays nothing"
         memory = feed.hold(batch)
         key = memory, tuple(self._batch.micro), ctx.total, self.passes.denominator, ctx.space, ctx.space.replaced
         self.ops.segment((self, *key), self._whole)
@@ -247,14 +243,6 @@ class Worker:
         finally:
             ctx.recorded = recorded
 
-    def _load(self, micro: int) -> None:
-        shards = self._partition.shards
-        sums = self._losses.row(shards.start + micro if shards else 0)
-        self.passes.load(self._batch.batch, *self._batch.micro[micro], sums)
-
-    def _forward(self) -> Array:
-        return self.passes.forward(self.hooks.before_read)
-
     def _backward(self, micro: int, last: bool) -> Iterator[Span]:
         """Run backward: a shard's gradient replaces the last one in the arena; gradients of micro-batches add up."""
         return self.passes.backward(micro > 0 and not self._partition.shards, last)
@@ -264,16 +252,14 @@ class Worker:
         if batch is not None:
             self.passes.feed.ahead(batch)
 
+    def _check_due(self) -> None:
+        if self._losses.due:
+            self._outcome = self._next_outcome()
+
     def _next_outcome(self) -> IterationLoss:
         """Wait for the oldest loss in flight. Raises DivergedError on every rank if it is not finite."""
         outcome = self._losses.next_outcome()
         if not math.isfinite(outcome.loss_sum):
             batches = (each for each in self._recent if each.batch.iteration == outcome.iteration)
             self._divergence.raise_everywhere(outcome, next(batches, self._batch))
-        return outcome
-
-    def _own_outcome(self) -> IterationLoss:
-        outcome = self._losses.own(self._batch.batch)
-        if not math.isfinite(outcome.loss_sum):
-            self._divergence.raise_here(outcome, self._batch)
         return outcome
