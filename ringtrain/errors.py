@@ -56,8 +56,6 @@ class RingtrainError(Exception):
 
 
 class UsageError(RingtrainError):
-    """A flag, a file or a model cannot be used as given."""
-
     exit_code = 2
 
 
@@ -86,14 +84,10 @@ class DeviceFullError(DeviceError):
 
 
 class DivergedError(RingtrainError):
-    """The loss, a weight or the optimizer's state is not finite."""
-
     exit_code = 3
 
 
 class ReplicaError(RingtrainError):
-    """Ranks hold different weights where all must hold the same."""
-
     exit_code = 3
 
 
@@ -128,20 +122,14 @@ class OutputError(RingtrainError, OSError):
 
 
 class OutputClosed(OutputError):
-    """The reader of standard output went away: nothing is printed."""
-
     exit_code = 141  # 128 + SIGPIPE, as of a shell's own tools
 
 
 class Interrupted(RingtrainError):
-    """A signal or the end of the job stopped the run: it can be requeued."""
-
     exit_code = 75
 
 
 class HungUp(RingtrainError):
-    """The terminal of the run was closed."""
-
     exit_code = 129
 
 

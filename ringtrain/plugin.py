@@ -7,24 +7,17 @@ it runs.
 """
 
 import hashlib
-import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.abc import SourceLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ringtrain.errors import RingtrainError, ScheduleError, UsageError
 from ringtrain.template import Lines, escaped
-
-LAYER_KIND = "a class derived from ringtrain.nn.base.Layer, with @dataclass(frozen=True)"
-LOSS_KIND = "a class derived from ringtrain.nn.losses.Loss, with a name"
-STRATEGY_KIND = "a ringtrain.exchange.catalogue.Strategy"
-OPTIMIZER_KIND = "a class derived from ringtrain.optim.optimizers.Optimizer"
-BUILDER_KIND = "a function (number of ranks) -> ringtrain.collectives.schedule.Schedule"
 
 PROVED_AT_MOST = 128  # ranks: a proof keeps every expression of every chunk
 
@@ -38,19 +31,6 @@ class Plugin:
 
 
 LOADED: list[Plugin] = []  # in the order of the command line
-
-
-class _Source(SourceLoader):
-    """Runs the bytes that have been hashed, and writes no compiled file beside them."""
-
-    def __init__(self, path: str, content: bytes):
-        self._path, self._content = path, content
-
-    def get_filename(self, fullname: str) -> str:
-        return self._path
-
-    def get_data(self, path: str) -> bytes:
-        return self._content
 
 
 def load_plugins(paths: Iterable[str]) -> None:
@@ -68,14 +48,12 @@ def load_plugins(paths: Iterable[str]) -> None:
 
 
 def _run(path: str, content: bytes) -> None:
-    name = f"plugin_{len(LOADED)}_{Path(path).stem}"
-    loader = _Source(path, content)
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None, "there is a loader"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look here for the types of fields
+    """Run the bytes that have been hashed."""
+    module = ModuleType(f"plugin_{len(LOADED)}_{Path(path).stem}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # dataclasses look here for the types of fields
     try:
-        loader.exec_module(module)
+        exec(compile(content, path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         raise _named(error, path) from error
 
@@ -110,7 +88,7 @@ def register_layer(layer: type) -> type:
     from ringtrain.nn.catalogue import LAYERS
 
     kind = isinstance(layer, type) and issubclass(layer, Layer) and "__dataclass_params__" in vars(layer)
-    _check(kind, "register_layer", LAYER_KIND, layer)
+    _check(kind, "register_layer", "a class derived from ringtrain.nn.base.Layer, with @dataclass(frozen=True)", layer)
     _whole("layer kind", layer.__name__, layer)
     kinds: dict[str, Any] = LAYERS
     kinds[_free("layer kind", layer.__name__, kinds)] = layer
@@ -122,7 +100,7 @@ def register_loss(loss: Any) -> Any:
     from ringtrain.nn.losses import LOSSES, Loss
 
     kind = isinstance(loss, type) and issubclass(loss, Loss) and isinstance(getattr(loss, "name", None), str)
-    _check(kind, "register_loss", LOSS_KIND, loss)
+    _check(kind, "register_loss", "a class derived from ringtrain.nn.losses.Loss, with a name", loss)
     _whole("loss", loss.name, loss)
     LOSSES[_free("loss", loss.name, LOSSES)] = loss
     return loss
@@ -134,7 +112,7 @@ def register_strategy(name: str, strategy) -> None:
     from ringtrain.exchange.catalogue import STRATEGIES, Strategy
     from ringtrain.exchange.compatibility import add_strategy
 
-    _check(isinstance(strategy, Strategy), "register_strategy", STRATEGY_KIND, strategy)
+    _check(isinstance(strategy, Strategy), "register_strategy", "a ringtrain.exchange.catalogue.Strategy", strategy)
     add_strategy(_free("strategy", name, STRATEGIES), strategy)
 
 
@@ -144,7 +122,7 @@ def register_optimizer(name: str, optimizer: type) -> None:
     from ringtrain.optim.optimizers import OPTIMIZERS, Optimizer
 
     kind = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
-    _check(kind, "register_optimizer", OPTIMIZER_KIND, optimizer)
+    _check(kind, "register_optimizer", "a class derived from ringtrain.optim.optimizers.Optimizer", optimizer)
     _whole("optimizer", name, optimizer)
     OPTIMIZERS[_free("optimizer", name, OPTIMIZERS)] = optimizer
     OPTIMIZER_NAMES.append(name)
@@ -158,7 +136,8 @@ def register_schedule(name: str, build: Callable, halves: tuple[Callable, Callab
     from ringtrain.collectives.algorithms.canonical import NAME
     from ringtrain.collectives.catalogue import SCHEDULES, add_schedule
 
-    _check(callable(build) and all(map(callable, halves or ())), "register_schedule", BUILDER_KIND, build)
+    wanted = "a function (number of ranks) -> ringtrain.collectives.schedule.Schedule"
+    _check(callable(build) and all(map(callable, halves or ())), "register_schedule", wanted, build)
     _free("schedule", name, {*SCHEDULES, *ALGORITHMS, AUTO, NAME})
     add_schedule(name, _proved(name, build), halves and (_proved(name, halves[0]), _proved(name, halves[1])))
 

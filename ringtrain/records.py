@@ -75,13 +75,15 @@ class Unfit(ValueError):
         return Unfit(self.problem, self.wanted, f"{key}{dot}{self.path}")
 
 
-def load(kind: Any, path, title: str, rules: Mapping = NO_RULES, named: str = "", **limits) -> Any:
-    """Read a JSON file. ``title``: what it has to be; ``named``: the file in errors, in place of its path;
-    ``limits``: of :func:`ringtrain.parsing.read_text`. Raises UsageError."""
+def load(kind: Any, path, title: str, rules: Mapping = NO_RULES, named: str = "", give: str = "", **limits) -> Any:
+    """Read a JSON file. ``title``: what it has to be; ``named``: the file in errors, in place of its path; ``give``:
+    what to give in its place, unless that is such a file; ``limits``: of :func:`ringtrain.parsing.read_text`. Raises
+    UsageError."""
     try:
         return read(kind, parse_json(read_text(path, **limits)), rules)
     except OSError as error:
-        raise UsageError(f"{named or plain(str(path))} cannot be read: {error.strerror}; give a {title}") from None
+        file, give = named or plain(str(path)), give or f"a {title}"
+        raise UsageError(f"{file} cannot be read: {error.strerror}; give {give}") from None
     except ValueError as error:
         raise UsageError(f"{named or plain(str(path))} is no {title}: {plain(str(error))}") from None
 

@@ -23,13 +23,12 @@ from ringtrain.nn.spec import parse_model
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, SGD, make_optimizer
-from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
 from tests.docs.markdown import steps
 from tests.docs.playing import ROOT
 from tests.loopback.world import LoopbackWorld
-from tests.runs import records
+from tests.runs import records, start
 
 FILES = {step.file: step.command for step in steps((ROOT / "docs" / "plugins.md").read_text()) if step.file}
 DICTS = (LAYERS, LOSSES, OPTIMIZERS, STRATEGIES, FLAT, HALVES, SCHEDULES)

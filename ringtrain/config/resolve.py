@@ -21,6 +21,7 @@ from ringtrain.config.record import (
     options_that,
 )
 from ringtrain.errors import ConfigError, nearest
+from ringtrain.records import WORDS
 
 IN_EPOCHS = "a whole number of iterations, or epochs like 5ep or 0.5ep"
 FLAGS = "flags"  # the source of the command line's values
@@ -59,20 +60,15 @@ def read_run_file(path: str, opener: Callable[[str, int], int] | None = None) ->
     try:
         return parse_run_file(text, f"run file {path}")
     except ConfigError as error:
-        raise ConfigError(_with_toml(error, text)) from None
-
-
-def _with_toml(error: ConfigError, text: str) -> str:
-    """Return the error, with the right TOML if the text looks like YAML."""
-    match = YAML.search(text)
-    if match is None:
-        return str(error)
-    key, value = match[1], match[2].strip()
-    try:
-        parsing.parse_toml(f"{key} = {value}")
-    except ValueError:
-        value = json.dumps(value, ensure_ascii=False)
-    return f"{error}. It looks like YAML, and a run file is TOML: write {key} = {value}"
+        match = YAML.search(text)
+        if match is None:
+            raise
+        key, value = match[1], match[2].strip()
+        try:
+            parsing.parse_toml(f"{key} = {value}")
+        except ValueError:
+            value = json.dumps(value, ensure_ascii=False)
+        raise ConfigError(f"{error}. It looks like YAML, and a run file is TOML: write {key} = {value}") from None
 
 
 def resolve(*layers: tuple[str, dict]) -> TrainConfig:
@@ -111,11 +107,7 @@ def _checked(source: str, key: str, value):
         return None
     if isinstance(spec.default, tuple):
         if not isinstance(value, (list, tuple)):
-            raise _wanted(
-                where,
-                value,
-                'a list like [4000] or ["30ep", "60ep"]' if spec.metadata["epochs"] else "a list of whole numbers",
-            )
+            raise _wanted(where, value, 'a list like [4000] or ["30ep", "60ep"]')
         return tuple(_scalar(where, int, spec.metadata, item) for item in value)
     return _scalar(where, kind_of(spec), spec.metadata, value)
 
@@ -136,9 +128,6 @@ def _wanted(where: tuple[str, str], value, wanted: str) -> ConfigError:
     return _refused(where, value, f"it wants {wanted}")
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-
-
 def _scalar(where: tuple[str, str], kind: type, rules, value):
     if type(value) is int and abs(value) > parsing.LARGEST_NUMBER:
         most = parsing.LARGEST_NUMBER
@@ -146,31 +135,20 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
         raise ConfigError(f"{_named(*where)} is a number of {len(str(abs(value)))} digits; it wants {wanted}")
     if kind is float and type(value) is int:
         value = float(value)
-    if rules["epochs"] and type(value) is str:
-        return _in_epochs(where, rules, value)
+    if rules["epochs"] and type(value) is str and (count := parsing.epochs(value)) is not None:
+        if rules["low"] and not count:
+            raise _wanted(where, value, "more than 0ep")
+        return value
     if type(value) is not kind:
-        raise _wanted(where, value, IN_EPOCHS if rules["epochs"] else _WORDS[kind])
+        raise _wanted(where, value, IN_EPOCHS if rules["epochs"] else WORDS[kind])
     if isinstance(value, float) and not math.isfinite(value):
         raise _wanted(where, value, "a finite number")
     if isinstance(value, str):
         _check_text(where, value)
         if rules["choices"] and value not in rules["choices"]:
-            known = nearest(value, rules["choices"])
-            raise _refused(
-                where,
-                value,
-                f"{known}; one of your own needs --plugin FILE.py" if isinstance(rules["choices"], list) else known,
-            )
+            known, open_to_all = nearest(value, rules["choices"]), isinstance(rules["choices"], list)
+            raise _refused(where, value, f"{known}; one of your own needs --plugin FILE.py" if open_to_all else known)
     _check_bounds(where, rules, value)
-    return value
-
-
-def _in_epochs(where: tuple[str, str], rules, value: str) -> str:
-    count = parsing.epochs(value)
-    if count is None:
-        raise _wanted(where, value, IN_EPOCHS)
-    if rules["low"] and not count:
-        raise _wanted(where, value, "more than 0ep")
     return value
 
 

@@ -47,8 +47,15 @@ class LearningRate:
     def __post_init__(self):
         if self.policy not in POLICIES:
             raise ConfigError(f"unknown lr_policy {self.policy!r}; {nearest(self.policy, POLICIES)}")
-        if self.policy in CHECKS:
-            CHECKS[self.policy](self)
+        steps, typed = list(self.steps), list(self.typed or self.steps)
+        if self.policy == "step" and (len(steps) != 1 or steps[0] < 1):
+            raise ConfigError(f"lr_policy 'step' wants one period in lr_steps, at least 1, got {typed}")
+        if self.policy == "multistep" and (not steps or steps != sorted(set(steps)) or steps[0] < 0):
+            in_epochs = any(isinstance(step, str) for step in typed)
+            why = ": in iterations they fall, or two of them are equal" if in_epochs else ""
+            raise ConfigError(f"lr_policy 'multistep' wants lr_steps, rising iterations, got {typed}{why}")
+        if self.policy in TO_FLOOR and self.total < 1:
+            raise ConfigError(f"lr_policy {self.policy!r} wants the iterations of the whole run, got {self.total}")
         if self.floor > self.lr:
             raise ConfigError(f"min_lr is the least learning rate, at most lr {self.lr:g}, got {self.floor:g}")
         if self.warmup < 0:
@@ -56,18 +63,13 @@ class LearningRate:
 
     def at(self, iteration: int) -> float:
         """Return the learning rate of an iteration."""
-        factor = self._factor(iteration)
-        if self.policy in TO_FLOOR:
-            rate = self.floor + (self.lr - self.floor) * factor
-        else:
-            rate = max(self.lr * factor, self.floor)
-        return rate * (iteration + 1) / self.warmup if iteration < self.warmup else rate
-
-    def _factor(self, iteration: int) -> float:
         try:
-            return POLICIES[self.policy](self, iteration)
+            factor = POLICIES[self.policy](self, iteration)
         except OverflowError:  # Python's powers raise here; training reports the infinity
-            return math.inf
+            factor = math.inf
+        to_floor = self.policy in TO_FLOOR
+        rate = self.floor + (self.lr - self.floor) * factor if to_floor else max(self.lr * factor, self.floor)
+        return rate * (iteration + 1) / self.warmup if iteration < self.warmup else rate
 
 
 def iterations_in(length: int | str, per_epoch: int) -> int:
@@ -80,11 +82,6 @@ def iterations_in(length: int | str, per_epoch: int) -> int:
     return math.ceil(epochs * per_epoch)
 
 
-def scaled(lr: float, batch: int, base_batch: int) -> float:
-    """Apply the linear scaling rule: k times the batch, k times the rate. Source: Goyal et al. 2017, section 2.1"""
-    return lr * batch / base_batch
-
-
 # The factor of each policy after ``i`` iterations.
 POLICIES: dict[str, Callable[[LearningRate, int], float]] = {
     "constant": lambda s, i: 1.0,
@@ -94,31 +91,4 @@ POLICIES: dict[str, Callable[[LearningRate, int], float]] = {
     "inv": lambda s, i: power(1 + s.gamma * i, -s.power),
     "cosine": lambda s, i: half_cosine(min(i / s.total, 1)),
 }
-TO_FLOOR = ("poly", "cosine")  # policies that end at the floor
-
-
-def _wants_one_step(s: LearningRate) -> None:
-    if len(s.steps) != 1 or s.steps[0] < 1:
-        raise ConfigError(f"lr_policy 'step' wants one period in lr_steps, at least 1, got {list(s.typed or s.steps)}")
-
-
-def _wants_rising_steps(s: LearningRate) -> None:
-    if not s.steps or list(s.steps) != sorted(set(s.steps)) or s.steps[0] < 0:
-        in_epochs = any(isinstance(step, str) for step in s.typed)
-        why = ": in iterations they fall, or two of them are equal" if in_epochs else ""
-        raise ConfigError(
-            f"lr_policy 'multistep' wants lr_steps, rising iterations, got {list(s.typed or s.steps)}{why}"
-        )
-
-
-def _wants_total(s: LearningRate) -> None:
-    if s.total < 1:
-        raise ConfigError(f"lr_policy {s.policy!r} wants the iterations of the whole run, got {s.total}")
-
-
-CHECKS = {
-    "step": _wants_one_step,
-    "multistep": _wants_rising_steps,
-    "poly": _wants_total,
-    "cosine": _wants_total,
-}
+TO_FLOOR = ("poly", "cosine")  # policies that end at the floor, with the run

@@ -153,12 +153,12 @@ class RuleOptimizer(Optimizer):
         )
 
     def apply(self, ops: Ops, weights, grads, slots, numbers, start, stop, first=0, squares=None, summed=False):
-        ranges = self.within(start, stop)
         if squares is not None and not summed:
             self._check_whole(start, stop)
             ops.fill(squares, 0)
             self.add_squares(ops, weights, grads, slots, numbers, start, stop, squares, first)
-        ops.update(self.rule, ranges, weights, grads, self._state(slots), first, numbers, squares)
+        state = [slots[name] for name in self.slots]
+        ops.update(self.rule, self.within(start, stop), weights, grads, state, first, numbers, squares)
 
     def add_squares(
         self,
@@ -174,8 +174,8 @@ class RuleOptimizer(Optimizer):
     ) -> None:
         """Turn the gradients of elements ``start:stop``, in place, into directions, and add the squares of weights and
         directions to ``squares``, float64 [norms, 2]."""
-        ranges = self.within(start, stop)
-        ops.update_squares(self.rule, ranges, weights, grads, self._state(slots), first, numbers, squares)
+        state = [slots[name] for name in self.slots]
+        ops.update_squares(self.rule, self.within(start, stop), weights, grads, state, first, numbers, squares)
 
     def _check_whole(self, start: int, stop: int) -> None:
         """Raise ValueError if elements ``start:stop`` have a part of a parameter whose norm is needed."""
@@ -185,9 +185,6 @@ class RuleOptimizer(Optimizer):
                     f"elements {start}:{stop} cut the parameter at {each.start}:{each.stop}, whose update wants its "
                     "norm: take whole parameters, or add the squares of all ranks' parts"
                 )
-
-    def _state(self, slots: Slots) -> list[Array]:
-        return [slots[name] for name in self.slots]
 
 
 class OwnOptimizer(Optimizer):

@@ -97,7 +97,14 @@ def _look_up(
     """(the checkpoint, on rank 0; its facts; configuration; model)."""
     asked = {"target": target, "best": best, "raw": raw, "split": more, "plug-ins": plugin.facts()}
     agree(transport, {**asked, **options})
-    stored, known = _find(transport, target, best)
+
+    def look() -> tuple[FoundCheckpoint, dict]:
+        with transport.activity.holds_gil(f"reading checkpoint {target}"):
+            stored = run_folder.find_checkpoint(target, best, ranks=False)
+        facts = common_facts(stored.checkpoint) | input_facts.form_of(stored.checkpoint)
+        return stored, {**facts, "path": str(stored.path), "skipped": stored.skipped}
+
+    stored, known = keep_on_root(transport, look)
     config = together(transport, lambda: _configured(known["config"], options))
     model = together(
         transport, lambda: spec.parse_model(known["model"], known["model_name"], "the model in the checkpoint")
@@ -146,18 +153,6 @@ def _load(
         loss=together(transport, lambda: make_loss(config.model)).evaluated(),
         facts=facts,
     )
-
-
-def _find(transport: Transport, target: str, best: bool) -> tuple[FoundCheckpoint | None, dict]:
-    """(the checkpoint, on rank 0; its facts, on all ranks). Collective."""
-
-    def look() -> tuple[FoundCheckpoint, dict]:
-        with transport.activity.holds_gil(f"reading checkpoint {target}"):
-            stored = run_folder.find_checkpoint(target, best, ranks=False)
-        facts = common_facts(stored.checkpoint) | input_facts.form_of(stored.checkpoint)
-        return stored, {**facts, "path": str(stored.path), "skipped": stored.skipped}
-
-    return keep_on_root(transport, look)
 
 
 def _configured(stored: str, options: dict) -> TrainConfig:

@@ -85,24 +85,15 @@ def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[
         images = together(transport, lambda: _images(transport, trained, paths))
         return Source(images, trained.feed_of(images), lambda example: (paths[example], None), images.problems)
     path = paths[0]
-    opened = _array if kind == inputs.ARRAY else _data_set
-    split, notes = opened(transport, trained, path, part)
-    return Source(split, trained.feed_of(split), lambda example: (path, example), notes=notes)
-
-
-def _data_set(
-    transport: Transport, trained: TrainedModel, path: str, part: str | None
-) -> tuple[Split, tuple[str, ...]]:
+    if kind == inputs.ARRAY:
+        array = together(transport, lambda: inputs.read_array(path, trained.facts.shape))
+        together(transport, lambda: check_images(trained.model, trained.facts.data_set(path, array)))
+        agree(transport, {f"shape of {path}": [array.count, *array.shape]})
+        return Source(array, trained.feed_of(array), lambda example: (path, example))
     data = read_data(trained.config.changed(data=path, test_data=None, synthetic=False), trained.model, transport)
     chosen = part or ("train" if data.test is None else "test")
-    return together(transport, lambda: split_of(data, chosen, trained.model)), data.notes
-
-
-def _array(transport: Transport, trained: TrainedModel, path: str, part: str | None) -> tuple[Split, tuple[str, ...]]:
-    split = together(transport, lambda: inputs.read_array(path, trained.facts.shape))
-    together(transport, lambda: check_images(trained.model, trained.facts.data_set(path, split)))
-    agree(transport, {f"shape of {path}": [split.count, *split.shape]})
-    return split, ()
+    split = together(transport, lambda: split_of(data, chosen, trained.model))
+    return Source(split, trained.feed_of(split), lambda example: (path, example), notes=data.notes)
 
 
 def _images(transport: Transport, trained: TrainedModel, paths: list[str]) -> inputs.ImageFiles:

@@ -79,14 +79,12 @@ def agree(transport: Transport, facts: dict) -> None:
     if len(set(digests)) == 1:
         return
     everyone = transport.gather_json(facts)
-    keys = dict.fromkeys(key for rank_facts in everyone for key in rank_facts)
-    lines = [_difference(key, [rank_facts.get(key) for rank_facts in everyone]) for key in keys]
-    raise everywhere(UsageError(joined(["the ranks do not agree on the run:", *filter(None, lines)])))
-
-
-def _difference(key: str, values: list) -> str | None:
-    encoded = [json.dumps(value) for value in values]
-    return f"  {key}: {holders(ranks_by_value(encoded))}" if len(set(encoded)) > 1 else None
+    lines = ["the ranks do not agree on the run:"]
+    for key in dict.fromkeys(key for rank_facts in everyone for key in rank_facts):
+        values = ranks_by_value([json.dumps(rank_facts.get(key)) for rank_facts in everyone])
+        if len(values) > 1:
+            lines.append(f"  {key}: {holders(values)}")
+    raise everywhere(UsageError(joined(lines)))
 
 
 def ranks_by_value(values: Sequence[str]) -> dict[str, list[int]]:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.optim.lr import POLICIES, LearningRate, iterations_in, scaled
+from ringtrain.optim.lr import POLICIES, LearningRate, iterations_in
 from tests.says import says
 
 KNOWN = [
@@ -31,12 +31,9 @@ KNOWN = [
 
 @pytest.mark.parametrize(("schedule", "values"), KNOWN, ids=lambda x: getattr(x, "policy", None))
 def test_known_values(schedule, values):
+    assert {schedule.policy for schedule, _ in KNOWN} == set(POLICIES)
     for iteration, value in values.items():
         assert schedule.at(iteration) == pytest.approx(value, rel=1e-5, abs=1e-15)
-
-
-def test_every_policy_has_known_values():
-    assert {schedule.policy for schedule, _ in KNOWN} == set(POLICIES)
 
 
 @pytest.mark.parametrize("policy", ["step", "multistep", "poly", "inv", "cosine"])
@@ -65,11 +62,6 @@ def test_rates_never_rise_after_warm_up(policy):
 def test_epochs_are_whole_iterations(length, per_epoch, iterations):
     """In decimals, not in binary fractions: a tenth of 10 is 1, and 7 tenths are 7."""
     assert iterations_in(length, per_epoch) == iterations
-
-
-def test_linear_scaling():
-    assert scaled(0.1, 1024, 256) == 0.4
-    assert scaled(0.1, 64, 256) == 0.025
 
 
 @pytest.mark.parametrize(

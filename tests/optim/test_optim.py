@@ -1,6 +1,8 @@
-"""Optimizers against their formulas, written out in NumPy for each parameter."""
+"""Optimizers against their formulas, and LARS and LAMB against the algorithms of their papers, written out in NumPy for
+each parameter."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,124 +12,183 @@ from ringtrain.errors import ConfigError
 from ringtrain.nn.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, UpdateRange, make_optimizer, update_ranges
+from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, UpdateRange, make_optimizer, make_squares, update_ranges
 from tests.says import says
-from tests.updates import apply, trained
+from tests.updates import apply, trained, update_numbers
 
-DECAYED = OptimizerConfig(momentum=0.9, weight_decay=0.1)
 ZERO = Fill("constant")
 TABLE = (
-    ("a.weight", Parameter("weight", (5, 4), ZERO, "weight", lr=1, decay=1)),
+    ("a.weight", Parameter("weight", (5, 4), ZERO, "weight")),
     ("a.bias", Parameter("bias", (3,), ZERO, "bias", lr=2, decay=0.5)),
+    ("b.weight", Parameter("weight", (33,), ZERO, "weight", lr=0.5, decay=3)),
+    ("c.weight", Parameter("weight", (17,), ZERO, "weight", lr=0.5, decay=3)),
     ("n.gamma", Parameter("gamma", (7,), ZERO, "norm")),
-    ("n.beta", Parameter("beta", (7,), ZERO, "norm")),
     ("n.mean", Parameter("mean", (7,), ZERO, "statistic", rate=0.25)),
-    ("b.weight", Parameter("weight", (33,), ZERO, "weight", lr=0.5, decay=250)),
+    ("d.weight", Parameter("weight", (2, 8), ZERO, "weight")),
 )
 SPANS = lay_out(TABLE)
 COUNT = SPANS[-1].stop
 LRS = [0.1, 0.05, 0.2]
+HYPER = OptimizerConfig(momentum=0.8, weight_decay=0.03, beta2=0.95, eps=1e-6, trust_coefficient=0.02)
 
 
-def sgd(w, g, slots, lr, decay, step, hyper):
+# ── formulas: (w, g, state, lr, decay, hyper, whether norms scale the update, step) → (w, state) ──────────────────────
+def sgd(w, g, state, lr, decay, hyper, adapts, step):
+    v = hyper.momentum * state["momentum"] + g + decay * w
+    return w - lr * v, {"momentum": v}
+
+
+def nesterov(w, g, state, lr, decay, hyper, adapts, step):
     g = g + decay * w
-    v = slots["momentum"] = hyper.momentum * slots["momentum"] + g
-    return w - lr * v
+    v = hyper.momentum * state["momentum"] + g
+    return w - lr * (g + hyper.momentum * v), {"momentum": v}
 
 
-def nesterov(w, g, slots, lr, decay, step, hyper):
-    g = g + decay * w
-    v = slots["momentum"] = hyper.momentum * slots["momentum"] + g
-    return w - lr * (g + hyper.momentum * v)
-
-
-def adamw(w, g, slots, lr, decay, step, hyper):
+def moments(g, state, hyper, step):
+    """Adam's state, and its step without the rate."""
     b1, b2 = hyper.momentum, hyper.beta2
-    m = slots["mean"] = b1 * slots["mean"] + (1 - b1) * g
-    v = slots["square"] = b2 * slots["square"] + (1 - b2) * g * g
-    w = w - lr * decay * w
-    return w - lr * (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
+    m, v = b1 * state["mean"] + (1 - b1) * g, b2 * state["square"] + (1 - b2) * g * g
+    return {"mean": m, "square": v}, (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + hyper.eps)
 
 
-def adam(w, g, slots, lr, decay, step, hyper):
-    return adamw(w, g + decay * w, slots, lr, 0.0, step, hyper)
+def adamw(w, g, state, lr, decay, hyper, adapts, step):
+    state, direction = moments(g, state, hyper, step)
+    return w - lr * decay * w - lr * direction, state
 
 
-def rmsprop(w, g, slots, lr, decay, step, hyper):
+def adam(w, g, state, lr, decay, hyper, adapts, step):
+    return adamw(w, g + decay * w, state, lr, 0.0, hyper, adapts, step)
+
+
+def rmsprop(w, g, state, lr, decay, hyper, adapts, step):
     g = g + decay * w
-    s = slots["square"] = hyper.beta2 * slots["square"] + (1 - hyper.beta2) * g * g
-    v = slots["momentum"] = hyper.momentum * slots["momentum"] + g / (np.sqrt(s) + hyper.eps)
-    return w - lr * v
+    s = hyper.beta2 * state["square"] + (1 - hyper.beta2) * g * g
+    v = hyper.momentum * state["momentum"] + g / (np.sqrt(s) + hyper.eps)
+    return w - lr * v, {"square": s, "momentum": v}
 
 
-# Of each element; the others are in test_optim_layerwise.
-FORMULAS = {"sgd": sgd, "nesterov": nesterov, "adamw": adamw, "adam": adam, "rmsprop": rmsprop}
+def lars(w, g, state, lr, decay, hyper, adapts, step):
+    """You, Gitman & Ginsburg 2017, algorithm 1: "local LR" of equation 6, momentum over global and local rate."""
+    local = hyper.trust_coefficient * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w))
+    local = min(local, hyper.trust_limit or np.inf) if adapts else 1.0
+    v = hyper.momentum * state["velocity"] + lr * local * (g + decay * w)
+    return w - v, {"velocity": v}
+
+
+def lamb(w, g, state, lr, decay, hyper, adapts, step):
+    """You et al. 2020, algorithm 2, with phi(z) = z."""
+    state, r = moments(g, state, hyper, step)
+    ratio = min(np.linalg.norm(w) / np.linalg.norm(r + decay * w), hyper.trust_limit or np.inf) if adapts else 1.0
+    return w - lr * ratio * (r + decay * w), state
+
+
+ELEMENTWISE = {"sgd": sgd, "nesterov": nesterov, "adamw": adamw, "adam": adam, "rmsprop": rmsprop}
+PAPERS = {"lars": lars, "lamb": lamb}
+FORMULAS = ELEMENTWISE | PAPERS
+
+
+def flat(draw_of):
+    """One draw a parameter, of very different sizes, in an arena whose padding is zero."""
+    array = np.zeros(COUNT)
+    for number, span in enumerate(SPANS):
+        array[span.start : span.start + span.count] = draw_of(span.count) * 4.0**number
+    return array
 
 
 def gradients(step):
-    return np.random.default_rng(step).standard_normal(COUNT) * padding_mask()
-
-
-def padding_mask():
-    mask = np.zeros(COUNT)
-    for span in SPANS:
-        mask[span.start : span.start + span.count] = 1
-    return mask
+    return flat(np.random.default_rng(step).standard_normal)
 
 
 def expected(name, hyper):
-    w = gradients(0)
-    slots = {slot: np.zeros(COUNT) for slot in OPTIMIZERS[name].slots}
-    for step, lr in enumerate(LRS, 1):
-        g = gradients(step)
-        for span in SPANS:
-            part, p = slice(span.start, span.stop), span.parameter
+    """Weights and slots by parameter name; slots as ``name.slot``."""
+    start, arrays = gradients(0), {}
+    for span in SPANS:
+        part, p = slice(span.start, span.start + span.count), span.parameter
+        w, state = start[part], {slot: np.zeros(span.count) for slot in OPTIMIZERS[name].slots}
+        plain = p.role in ("bias", "norm")
+        decay = 0.0 if plain and not hyper.decay_bias_norm else hyper.weight_decay * p.decay
+        for step, lr in enumerate(LRS, 1):
+            g = gradients(step)[part]
             if p.role == "statistic":
-                w[part] += p.rate * (g[part] - w[part])
-                continue
-            off = p.role in ("bias", "norm") and not hyper.decay_bias_norm
-            decay = 0 if off else hyper.weight_decay * p.decay
-            state = {slot: array[part] for slot, array in slots.items()}
-            w[part] = FORMULAS[name](w[part], g[part], state, lr * p.lr, decay, step, hyper)
-            for slot in slots:
-                slots[slot][part] = state[slot]
-    return w, slots
+                w = w + p.rate * (g - w)
+            else:
+                w, state = FORMULAS[name](w, g, state, lr * p.lr, decay, hyper, not plain, step)
+        arrays[span.name] = w
+        arrays |= {f"{span.name}.{slot}": array for slot, array in state.items()}
+    return arrays
 
 
-def measured(name, hyper, cuts=(0, COUNT)):
-    return trained(make_optimizer(name, SPANS, hyper), make_ops("reference", "float64"), gradients, LRS, cuts)
+def optimizer_of(name, hyper=HYPER, spans=SPANS):
+    return make_ops("reference", "float64"), make_optimizer(name, spans, hyper)
 
 
+def measured(name, hyper=HYPER, cuts=(0, COUNT), ops=None):
+    """(weights, slots) of updates of parts, one after the other."""
+    return trained(make_optimizer(name, SPANS, hyper), ops or make_ops("reference", "float64"), gradients, LRS, cuts)
+
+
+def measured_apart(name, cuts):
+    """Any parts, as of ranks that keep the state of their own parts alone and sum squares; rank 0 has every other."""
+    ops, optimizer = optimizer_of(name)
+    parts = list(pairwise(cuts))
+    w, states = gradients(0), [{slot: ops.zeros((b - a,)) for slot in optimizer.slots} for a, b in parts]
+    for step, lr in enumerate(LRS, 1):
+        g, total, numbers = gradients(step), make_squares(optimizer, ops), update_numbers(ops, lr, step)
+        for number, ((start, stop), slots) in enumerate(zip(parts, states, strict=True)):
+            squares = make_squares(optimizer, ops) if number % 2 else total
+            optimizer.add_squares(ops, w, g, slots, numbers, start, stop, squares, first=start)
+            total += squares if number % 2 else 0
+        for (start, stop), slots in zip(parts, states, strict=True):
+            optimizer.apply(ops, w, g, slots, numbers, start, stop, start, total, summed=True)
+    return w, {slot: np.concatenate([slots[slot] for slots in states]) for slot in optimizer.slots}
+
+
+def by_parameter(w, slots):
+    arrays, padding = {}, np.ones(COUNT, bool)
+    for span in SPANS:
+        part = slice(span.start, span.start + span.count)
+        padding[part] = False
+        arrays[span.name] = w[part]
+        arrays |= {f"{span.name}.{slot}": array[part] for slot, array in slots.items()}
+    assert not any(array[padding].any() for array in (w, *slots.values()))  # padding stays zero
+    return arrays
+
+
+def assert_same(arrays, wanted):
+    assert arrays.keys() == wanted.keys()
+    for name in wanted:
+        np.testing.assert_allclose(arrays[name], wanted[name], rtol=1e-12, atol=1e-15, err_msg=name)
+
+
+# ── updates ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("decay_bias_norm", [True, False])
-@pytest.mark.parametrize("name", FORMULAS)
-def test_updates_follow_the_formula(name, decay_bias_norm):
-    hyper = OptimizerConfig(momentum=0.8, weight_decay=0.03, decay_bias_norm=decay_bias_norm, beta2=0.95, eps=1e-6)
-    (w, slots), (w_expected, slots_expected) = measured(name, hyper), expected(name, hyper)
-    np.testing.assert_allclose(w, w_expected, rtol=1e-12, atol=1e-15)
-    for slot in slots:
-        np.testing.assert_allclose(slots[slot], slots_expected[slot], rtol=1e-12, atol=1e-15)
+@pytest.mark.parametrize(
+    ("name", "limit"), [*((name, None) for name in ELEMENTWISE), *((name, x) for name in PAPERS for x in (np.inf, 0.5))]
+)
+def test_updates_follow_the_formula(name, limit, decay_bias_norm):
+    hyper = replace(HYPER, decay_bias_norm=decay_bias_norm, trust_coefficient=0.9, trust_limit=limit)
+    assert_same(by_parameter(*measured(name, hyper)), expected(name, hyper))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_padding_stays_zero(name):
-    w, slots = measured(name, DECAYED)
-    for array in (w, *slots.values()):
-        assert not array[padding_mask() == 0].any()
-
-
-@pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("cuts", [(0, 16, 48, COUNT), (0, 5, 37, 61, 70, COUNT), tuple(range(COUNT + 1))])
+@pytest.mark.parametrize(
+    ("name", "cuts"),
+    [
+        *((name, cuts) for name in ELEMENTWISE for cuts in ((0, 5, 37, 61, 70, COUNT), tuple(range(COUNT + 1)))),
+        *((name, cuts) for name in PAPERS for cuts in ((0, 32, 48, COUNT), (0, *(span.stop for span in SPANS)))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else len(value),
+)
 def test_slices_add_up_to_the_whole(name, cuts):
-    """Sharded optimizers update any range of elements, also within a parameter."""
-    whole, parts = measured(name, DECAYED), measured(name, DECAYED, cuts)
+    """Sharded optimizers update any range of elements, also within a parameter, unless its norm scales the update."""
+    whole, parts = measured(name), measured(name, cuts=cuts)
     np.testing.assert_array_equal(parts[0], whole[0])
     for slot in whole[1]:
         np.testing.assert_array_equal(parts[1][slot], whole[1][slot])
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", ELEMENTWISE)
 def test_state_may_begin_where_a_slice_does(name):
-    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, DECAYED)
+    ops, optimizer = optimizer_of(name)
     ends = []
     for first in (0, 40):
         w, slots = gradients(0), {slot: np.zeros(COUNT - first) for slot in optimizer.slots}
@@ -138,10 +199,10 @@ def test_state_may_begin_where_a_slice_does(name):
     assert np.abs(ends[0] - gradients(0)).max() > 0.01
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", ELEMENTWISE)
 def test_the_average_moves_towards_the_weights_after_each_update(name):
     """It begins at those of the first update, and has running statistics too."""
-    ops, optimizer = make_ops("reference", "float64"), make_optimizer(name, SPANS, replace(DECAYED, ema=0.75))
+    ops, optimizer = optimizer_of(name, replace(HYPER, ema=0.75))
     assert optimizer.slots == (*OPTIMIZERS[name].slots, "ema")
     w, average = gradients(0), None
     slots = {slot: np.zeros(COUNT - 16) for slot in optimizer.slots}
@@ -152,21 +213,22 @@ def test_the_average_moves_towards_the_weights_after_each_update(name):
     np.testing.assert_allclose(slots["ema"], average[16:], rtol=1e-12, atol=1e-15)
 
 
-def test_neighbours_with_equal_multipliers_are_one_run():
-    assert update_ranges(SPANS, OptimizerConfig(weight_decay=0.1)) == (
-        UpdateRange(0, 32, 1, 0.1, 0),
-        UpdateRange(32, 48, 2, 0.05, 0),
-        UpdateRange(48, 80, 1, 0.1, 0),
-        UpdateRange(80, 96, 0, 0, 0.25),
-        UpdateRange(96, COUNT, 0.5, 25, 0),
+def test_neighbours_with_equal_multipliers_are_one_run_unless_norms_scale_them():
+    hyper = OptimizerConfig(weight_decay=0.5)
+    assert update_ranges(SPANS, hyper) == (
+        UpdateRange(0, 32, 1, 0.5, 0),
+        UpdateRange(32, 48, 2, 0.25, 0),
+        UpdateRange(48, 128, 0.5, 1.5, 0),
+        UpdateRange(128, 144, 1, 0.5, 0),
+        UpdateRange(144, 160, 0, 0, 0.25),
+        UpdateRange(160, COUNT, 1, 0.5, 0),
     )
-    undecayed = update_ranges(SPANS, OptimizerConfig(weight_decay=0.1, decay_bias_norm=False))
-    assert [run.decay for run in undecayed] == [0.1, 0, 0, 0, 25]
-
-
-def test_spans_apart_are_not_merged():
-    assert len(update_ranges((SPANS[2], SPANS[3]), OptimizerConfig())) == 1
-    assert len(update_ranges((SPANS[0], SPANS[2]), OptimizerConfig())) == 2
+    undecayed = update_ranges(SPANS, replace(hyper, decay_bias_norm=False))
+    assert [run.decay for run in undecayed] == [0.5, 0, 1.5, 0, 0, 0.5]
+    assert len(update_ranges((SPANS[0], SPANS[4]), hyper)) == 2  # which are apart
+    assert [(run.start, run.norm) for run in update_ranges(SPANS, hyper, layerwise=True)] == [
+        (0, 0), (32, None), (48, 1), (96, 2), (128, None), (144, None), (160, 3),
+    ]  # fmt: skip
 
 
 def test_names():
@@ -174,3 +236,84 @@ def test_names():
     hint = "did you mean 'adam'? known: adam, adamw, lamb, lars, nesterov, rmsprop, sgd"
     with pytest.raises(ConfigError, match=says("'adamv'", hint)):
         make_optimizer("adamv", SPANS, OptimizerConfig())
+
+
+def test_which_updates_are_linear():
+    """The mean of two ranks' updates is the update by the mean of their gradients, or it is not."""
+    for name in OPTIMIZERS:
+        ops, optimizer = optimizer_of(name)
+        ends = []
+        for g in (gradients(1), gradients(2), (gradients(1) + gradients(2)) / 2):
+            w, slots = gradients(0), {slot: np.zeros(COUNT) for slot in optimizer.slots}
+            apply(optimizer, ops, w, g, slots, 0.1, 1, 0, COUNT)
+            ends.append(w)
+        assert np.allclose((ends[0] + ends[1]) / 2, ends[2], rtol=1e-12, atol=0) == optimizer.linear, name
+
+
+# ── norms ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_momentum_correction_scales_what_was_gathered_by_the_new_rate_over_the_old():
+    """Goyal et al. 2017, equation 10, beside the rate that is within v in LARS. Rates of the table halve, then grow."""
+    hyper = replace(HYPER, trust_coefficient=0.9)
+    corrected, plain = (by_parameter(*measured("lars", replace(hyper, momentum_correction=on))) for on in (True, False))
+    for span in (span for span in SPANS if span.parameter.role == "weight"):
+        part, p = slice(span.start, span.start + span.count), span.parameter
+        w, v = gradients(0)[part], np.zeros(span.count)
+        for step, lr in enumerate(LRS, 1):
+            state = {"velocity": lr / LRS[max(0, step - 2)] * v}
+            w, state = lars(w, gradients(step)[part], state, lr * p.lr, hyper.weight_decay * p.decay, hyper, True, step)
+            v = state["velocity"]
+        np.testing.assert_allclose(corrected[span.name], w, rtol=1e-12)
+        assert np.abs(plain[span.name] - w).max() > 1e-4
+    ends = []  # with a constant rate it changes nothing
+    for on in (True, False):
+        ops, optimizer = optimizer_of("lars", replace(hyper, momentum_correction=on))
+        w, slots = gradients(0), {"velocity": np.zeros(COUNT)}
+        for step in (1, 2, 3):
+            apply(optimizer, ops, w, gradients(step), slots, 0.1, step, 0, COUNT)
+        ends.append(w)
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_cpu_kernels_agree(name):
+    reference, cpu = (measured(name, ops=make_ops(kind, "float32")) for kind in ("reference", "cpu"))
+    np.testing.assert_allclose(cpu[0], reference[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("cuts", [(0, 5, 37, 61, 70, COUNT), tuple(range(0, COUNT + 1, 3)), (0, COUNT)])
+def test_parts_of_parameters_give_the_same_where_squares_are_summed(name, cuts):
+    cuts = (*cuts, COUNT) if cuts[-1] != COUNT else cuts
+    assert_same(by_parameter(*measured_apart(name, cuts)), by_parameter(*measured(name)))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_part_of_a_parameter_alone_is_refused_and_an_empty_part_is_no_part(name):
+    """Kernels are rehearsed on no elements, in the middle of a parameter."""
+    with pytest.raises(ValueError, match=r"elements 5:176 cut the parameter at 0:32, .* or add the squares of all"):
+        measured(name, cuts=(5, COUNT))
+    np.testing.assert_array_equal(measured(name, cuts=(10, 10))[0], gradients(0))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_weights_of_zero_can_leave_it_and_no_gradient_divides_nothing(name):
+    ops, optimizer = optimizer_of(name, OptimizerConfig(momentum=0.0), SPANS[:1])
+    slots = {slot: ops.zeros((32,)) for slot in optimizer.slots}
+    w, g = ops.zeros((32,)), ops.from_host(np.ones(32))
+    apply(optimizer, ops, w, g, slots, 0.1, 1, 0, 32)
+    np.testing.assert_allclose(w, -0.1, rtol=1e-5)
+    before, nothing = w.copy(), {slot: ops.zeros((32,)) for slot in optimizer.slots}
+    apply(optimizer, ops, w, ops.zeros((32,)), nothing, 0.1, 1, 0, 32)
+    np.testing.assert_array_equal(w, before)
+
+
+def test_the_step_of_lars_does_not_hang_on_the_gradients_scale():
+    """What it is for: without decay, a layer moves by lr · trust · |w|, whatever the gradient."""
+    hyper = OptimizerConfig(momentum=0.0, weight_decay=0.0, trust_coefficient=0.01)
+    ops, optimizer = optimizer_of("lars", hyper, SPANS[:1])
+    moved = []
+    for size in (1e-3, 1e3):
+        w, slots = ops.from_host(np.full(32, 2.0)), {"velocity": ops.zeros((32,))}
+        apply(optimizer, ops, w, ops.from_host(np.full(32, size)), slots, 0.5, 1, 0, 32)
+        moved.append(np.linalg.norm(w - 2))
+    np.testing.assert_allclose(moved, 0.5 * 0.01 * np.linalg.norm(np.full(32, 2.0)))

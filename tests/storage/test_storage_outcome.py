@@ -8,7 +8,7 @@ from ringtrain.cli.main import run
 from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
 from ringtrain.storage.run_folder import outcome
 from ringtrain.storage.run_folder.outcome import RunOutcome
-from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
+from ringtrain.train.start.recovery_state import OutcomeWriter
 from tests.says import says
 
 DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand more")
@@ -16,7 +16,7 @@ DIVERGED = RunOutcome("diverged", 3, 1500, 3000, 3, (1,), "the loss is nan\nand 
 
 def test_what_is_written_is_read_and_the_command_ends_with_its_code(tmp_path, capsys):
     assert run(["outcome", str(tmp_path)]) == 2
-    assert says(tmp_path / "outcome.json", "No such file").matches(capsys.readouterr().err)
+    assert says(tmp_path / "outcome.json", "No such file", "folder").matches(capsys.readouterr().err)
     outcome.write_outcome(tmp_path, DIVERGED)
     assert outcome.read_outcome(tmp_path) == DIVERGED
     assert run(["outcome", str(tmp_path)]) == 3
@@ -50,7 +50,7 @@ def test_errors_end_with_their_words_and_codes(tmp_path):
 def test_a_file_system_that_does_not_answer_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
     answers, written = threading.Event(), []
     monkeypatch.setattr(outcome, "write_outcome", lambda folder, ending: written.append(answers.wait(60)))
-    monkeypatch.setattr("ringtrain.train.checkpoints.outcome_file.WRITTEN_S", 0.01)
+    monkeypatch.setattr("ringtrain.train.start.recovery_state.WRITTEN_S", 0.01)
     assert ended(tmp_path, StalledError("no progress")) is None
     assert not written  # nobody has waited for that
     answers.set()

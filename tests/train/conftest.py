@@ -2,9 +2,9 @@ import pytest
 from small_runs import DIGITS, DROPOUT_NET
 
 from ringtrain.report import plots
-from ringtrain.train.start import start
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.turns import OneAtATime
+from tests.runs import start
 
 DRAW = "ringtrain.train.start.start.draw_curves"
 
@@ -27,7 +27,7 @@ def train(alone, folder):
     """train(flag=value...): a run of a small net on the shipped digits, in an empty folder."""
 
     def run(run_file=None, stop=None, **flags):
-        start.start(alone, run_file, {**DIGITS, **flags}, stop)
+        start(alone, run_file, {**DIGITS, **flags}, stop)
 
     return run
 

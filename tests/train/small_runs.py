@@ -24,43 +24,16 @@ LOWER_THE_RATE = says("--lr", "--warmup", "--clip-norm", "--resume")  # the advi
 # A net with everything that is drawn at random (crops, flips, dropout), of layers that see one example at a time.
 DROPOUT_NET = """
 summary = "for tests"
-[input]
-shape = [8, 8, 1]
-mean = "image"
-std = "channel"
-pad = 1
-flip = true
-[[layers]]
-name = "conv1"
-kind = "Conv2D"
-channels = 6
-kernel = 3
-pad = 1
-[[layers]]
-name = "relu1"
-kind = "ReLU"
-[[layers]]
-name = "norm1"
-kind = "LRN"
-size = 3
-alpha = 0.001
-beta = 0.75
-[[layers]]
-name = "pool1"
-kind = "MaxPool"
-kernel = 2
-stride = 2
-[[layers]]
-name = "drop"
-kind = "Dropout"
-rate = 0.3
-[[layers]]
-name = "flat"
-kind = "Flatten"
-[[layers]]
-name = "fc"
-kind = "Linear"
-units = 10
+input = { shape = [8, 8, 1], mean = "image", std = "channel", pad = 1, flip = true }
+layers = [
+  { name = "conv1", kind = "Conv2D", channels = 6, kernel = 3, pad = 1 },
+  { name = "relu1", kind = "ReLU" },
+  { name = "norm1", kind = "LRN", size = 3, alpha = 0.001, beta = 0.75 },
+  { name = "pool1", kind = "MaxPool", kernel = 2, stride = 2 },
+  { name = "drop", kind = "Dropout", rate = 0.3 },
+  { name = "flat", kind = "Flatten" },
+  { name = "fc", kind = "Linear", units = 10 },
+]
 [recipe]
 batch = 30
 lr = 0.05
@@ -68,9 +41,7 @@ momentum = 0.9
 weight_decay = 0.001
 """
 
-BATCH_NORM_NET = DROPOUT_NET.replace(
-    'kind = "LRN"\nsize = 3\nalpha = 0.001\nbeta = 0.75', 'kind = "BatchNorm"\nghost = 8'
-)
+BATCH_NORM_NET = DROPOUT_NET.replace('"LRN", size = 3, alpha = 0.001, beta = 0.75', '"BatchNorm", ghost = 8')
 
 # A net of layers that see one example at a time, and one with ghost batch norm.
 NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}
@@ -92,19 +63,18 @@ PAST_A_TAIL = lasting(12, 50)  # where the bits are compared: one difference sta
 
 
 def run_of(transport, model_text, ops=None, examples=FEW, **flags):
-    """The assembly of a run on the first of the shipped digits. ``ops``: operations, or their name."""
+    """The assembly of a run on the first of the shipped digits; without ``examples``, on all of its data. ``ops``:
+    operations, or their name."""
     model = spec.parse_model(model_text, "small")
     flags = {"check_collectives": False, "ops": "reference", "model": "small", "data": "digits", **flags}
     config = resolve(("recipe", model.recipe), ("flags", flags))
     ops = make_ops(ops or config.device.ops, config.device.dtype) if isinstance(ops, str | None) else ops
-    data = first_of(open_data(config, model, transport), examples)
+    data = open_data(config, model, transport)
+    if examples is not None:
+        train = replace(data.train, images=data.train.images[:examples], labels=data.train.labels[:examples])
+        data = replace(data, train=train)
     initial = find_initial(transport, config.model, model)
     return assemble(config, model, data, transport, ops, lambda: False, initial=initial), ops
-
-
-def first_of(data, examples):
-    train = replace(data.train, images=data.train.images[:examples], labels=data.train.labels[:examples])
-    return replace(data, train=train)
 
 
 def iterate(run, transport, start, stop, after=lambda batch: None):
@@ -139,7 +109,7 @@ def begun(transport, model_text, ops=None, checkpoint=None, **flags):
     """As :func:`run_of`, of a run that goes on from a checkpoint, if there is one."""
     run, ops = run_of(transport, model_text, ops, **flags)
     if checkpoint is not None:
-        restore(run, ops, transport, common_facts(checkpoint), checkpoint if transport.rank == 0 else None)
+        restore(run, common_facts(checkpoint), checkpoint if transport.rank == 0 else None)
     return run, ops
 
 
@@ -153,13 +123,13 @@ def trained(transport, model_text, iterations, start=0, checkpoint=None, settle_
         if batch.iteration + 1 in settle_at:
             run.exchange.serving.drain_peers()
             settled.extend(run.worker.drain())
-            capture(run, ops, transport, Progress(iteration=batch.iteration + 1))
+            capture(run, Progress(iteration=batch.iteration + 1))
 
     outcomes = iterate(run, transport, start, iterations, settle)
     run.exchange.serving.drain_peers()
     outcomes += settled + run.worker.drain()
     outcomes.sort(key=lambda outcome: outcome.iteration)
-    state = capture(run, ops, transport, Progress(iteration=iterations))
+    state = capture(run, Progress(iteration=iterations))
     weights = None if transport.rank in run.roles.parts else ops.to_host(run.arena.weights)
     return means(outcomes), weights, state
 
@@ -168,7 +138,7 @@ def paced(transport, model_text, iterations, **flags):
     """Losses, weights and lag of ranks that go at the pace of the strategy, with two meetings."""
     run, ops = run_of(transport, model_text, examples=None, iterations=iterations, **flags)
     outcomes = []
-    pace = make_driver(run, transport, 0, outcomes.append, lambda *_: None)
+    pace = make_driver(run, 0, outcomes.append, lambda *_: None)
     for first, stop in ((0, iterations // 2), (iterations // 2, iterations)):
         assert not pace.train(first, stop)
     pace.close()

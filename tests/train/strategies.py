@@ -12,48 +12,20 @@ from tests.fakes.strategies import settings_of
 
 # Two fully connected layers after the convolution, with columns that no number of ranks divides. Between them: a bias
 # that learns twice as fast, a ReLU that is folded and one that is not, dropout.
-FLAT = '[[layers]]\nname = "flat"\nkind = "Flatten"\n'
-BETWEEN = """[[layers]]
-name = "fc1"
-kind = "Linear"
-units = 21
-bias = { value = 0.1, lr = 2, decay = 0 }
-[[layers]]
-name = "relu2"
-kind = "ReLU"
-[[layers]]
-name = "drop1"
-kind = "Dropout"
-rate = 0.4
-[[layers]]
-name = "relu3"
-kind = "ReLU"
+FLAT, LAST = '  { name = "flat", kind = "Flatten" },\n', '  { name = "fc", kind = "Linear", units = 10 },\n'
+BETWEEN = """  { name = "fc1", kind = "Linear", units = 21, bias = { value = 0.1, lr = 2, decay = 0 } },
+  { name = "relu2", kind = "ReLU" },
+  { name = "drop1", kind = "Dropout", rate = 0.4 },
+  { name = "relu3", kind = "ReLU" },
 """
 # Three fully connected layers, with random numbers by example and (in the ghost net) statistics by ghost batch between.
-LAST = '[[layers]]\nname = "fc"\nkind = "Linear"\nunits = 10\n'
-THREE = """
-[[layers]]
-name = "fc1"
-kind = "Linear"
-units = 24
-[[layers]]
-name = "relu2"
-kind = "ReLU"
-[[layers]]
-name = "drop2"
-kind = "Dropout"
-rate = 0.3
-[[layers]]
-name = "fc2"
-kind = "Linear"
-units = 16
-{more}
-[[layers]]
-name = "fc3"
-kind = "Linear"
-units = 10
+FIRST_TWO = """  { name = "fc1", kind = "Linear", units = 24 },
+  { name = "relu2", kind = "ReLU" },
+  { name = "drop2", kind = "Dropout", rate = 0.3 },
+  { name = "fc2", kind = "Linear", units = 16 },
 """
-NORM = '[[layers]]\nname = "norm"\nkind = "BatchNorm"\nghost = 8\n'
+THIRD = '  { name = "fc3", kind = "Linear", units = 10 },\n'
+NORM = '  { name = "norm", kind = "BatchNorm", ghost = 8 },\n'
 TWO = DROPOUT_NET.replace(FLAT, FLAT + BETWEEN)
 NETS = {
     "dropout": DROPOUT_NET,
@@ -61,9 +33,9 @@ NETS = {
     "whole batch": BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000"),
     "two": TWO,
     "two, ghost": BATCH_NORM_NET.replace(FLAT, FLAT + BETWEEN),
-    "all fc": TWO[: TWO.index("[[layers]]")] + TWO[TWO.index(FLAT) :],  # nothing is left to the inner exchange
-    "three": DROPOUT_NET.replace(LAST, THREE.format(more="")),
-    "three, ghost": DROPOUT_NET.replace(LAST, THREE.format(more=NORM)),
+    "all fc": TWO[: TWO.index('  { name = "conv1"')] + TWO[TWO.index(FLAT) :],  # nothing is left to the inner exchange
+    "three": DROPOUT_NET.replace(LAST, FIRST_TWO + THIRD),
+    "three, ghost": DROPOUT_NET.replace(LAST, FIRST_TWO + NORM + THIRD),
 }
 
 # What every strategy is asked to do, but for the options that it names in ``cannot``.

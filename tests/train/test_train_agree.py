@@ -33,23 +33,18 @@ def test_values_where_nothing_fails():
 
 
 def test_an_error_of_some_ranks_is_every_ranks():
-    def fails(transport):
-        together(transport, lambda: missing() if transport.rank in (1, 2) else None)
+    """And keeps its lines; what the system refuses is an error of use."""
 
-    def missing():
-        raise DataError("there is no data set x.h5")
+    def missing(transport):
+        if transport.rank in (1, 2):
+            raise DataError("there is no data set x.h5")
 
-    assert raised(4, fails) == (DataError, "ranks 1, 2: there is no data set x.h5")
-
-
-def test_an_error_of_one_rank_keeps_its_lines():
-    def fails():
+    def refused():
         raise UsageError(Lines("of another machine:\n  cpu"))
 
-    assert raised(2, lambda t: on_root(t, fails)) == (UsageError, "rank 0: of another machine:\n  cpu")
-
-
-def test_what_the_system_refuses_is_an_error_of_use():
+    fails = raised(4, lambda t: together(t, lambda: missing(t)))
+    assert fails == (DataError, "ranks 1, 2: there is no data set x.h5")
+    assert raised(2, lambda t: on_root(t, refused)) == (UsageError, "rank 0: of another machine:\n  cpu")
     kind, message = raised(2, lambda t: on_root(t, lambda: Path("/" + 300 * "x").read_text()))
     assert kind is UsageError and "File name too long" in message
 

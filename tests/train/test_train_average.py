@@ -6,10 +6,9 @@ from small_runs import BATCH_NORM_NET, begun, everywhere, iterate, run_of, same_
 
 from ringtrain.train.checkpoints.state import Progress, averaged_weights, by_name, capture
 from ringtrain.train.load import load, score_of
-from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
 from ringtrain.weights.sources import weights_for_use
-from tests.runs import records
+from tests.runs import records, start
 
 DECAY, ITERATIONS = 0.8, 6
 OPTIMIZER = {"optimizer": "rmsprop", "lr": 0.002, "eps": 1e-3, "clip_norm": 5.0, "dtype": "float64", "ema": DECAY}
@@ -30,7 +29,7 @@ WORLDS = {
 
 def averages(transport, stop, first=0, checkpoint=None, **flags):
     """(the weights after each update, those that evaluations have, the checkpoint) of iterations up to ``stop``."""
-    run, ops = begun(transport, BATCH_NORM_NET, None, checkpoint, **{"iterations": stop, **OPTIMIZER, **flags})
+    run, _ = begun(transport, BATCH_NORM_NET, None, checkpoint, **{"iterations": stop, **OPTIMIZER, **flags})
     updated = []
 
     def update(batch):
@@ -43,7 +42,7 @@ def averages(transport, stop, first=0, checkpoint=None, **flags):
     with averaged_weights(run):
         evaluated = run.arena.weights.copy()
     assert run.arena.weights.tobytes() == before.tobytes()
-    return updated, evaluated, capture(run, ops, transport, Progress(iteration=stop))
+    return updated, evaluated, capture(run, Progress(iteration=stop))
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -11,27 +11,14 @@ pytestmark = [needs_compiler, pytest.mark.device]
 
 MLP = """
 summary = "for tests"
-[input]
-shape = [8, 8, 1]
-scale = 0.0625
-[[layers]]
-name = "flat"
-kind = "Flatten"
-[[layers]]
-name = "fc1"
-kind = "Linear"
-units = 24
-[[layers]]
-name = "relu1"
-kind = "ReLU"
-[[layers]]
-name = "drop"
-kind = "Dropout"
-rate = 0.2
-[[layers]]
-name = "fc2"
-kind = "Linear"
-units = 10
+input = { shape = [8, 8, 1], scale = 0.0625 }
+layers = [
+  { name = "flat", kind = "Flatten" },
+  { name = "fc1", kind = "Linear", units = 24 },
+  { name = "relu1", kind = "ReLU" },
+  { name = "drop", kind = "Dropout", rate = 0.2 },
+  { name = "fc2", kind = "Linear", units = 10 },
+]
 [recipe]
 batch = 30
 lr = 0.1

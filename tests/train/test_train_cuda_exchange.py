@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, everywhere, iterate, run_of, trained
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, iterate, run_of, trained
 
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.report.trace import DEVICE
@@ -20,6 +20,20 @@ def on_device(transport, hasty=False):
     """(transport, operations)"""
     runtime = device_runtime(hasty)
     return DeviceTransport(transport, runtime, STAGED, 1 << 12), cuda_ops(runtime=runtime)
+
+
+@pytest.mark.parametrize("flags", [{"fc": "pipeline"}, {"fc": "pipeline", "fc_ranks": 2}, {"sync": "sharded"}], ids=str)
+def test_training_over_messages_that_are_staged_in_small_pieces_is_that_of_the_host(flags):
+    def staged(transport):
+        runtime = device_runtime()
+        end = DeviceTransport(transport, runtime, STAGED, segment_bytes=256)
+        return trained(end, DROPOUT_NET, 4, ops=CudaOps(runtime, "float32", "float32"), **flags)
+
+    ranks = 1 + flags.get("fc_ranks", 1)
+    host = everywhere(ranks, lambda t: trained(t, DROPOUT_NET, 4, **flags))
+    device = everywhere(ranks, staged)
+    for (_, expected, _), (_, weights, _) in list(zip(host, device, strict=True))[: 1 if "fc" in flags else 2]:
+        assert np.abs(weights - expected).max() < (1e-5 if REAL else 1e-6)  # a device fuses a·b + c
 
 
 @pytest.mark.parametrize("hasty", [False, True], ids=["late", "ahead"])

@@ -8,9 +8,8 @@ import pytest
 from small_runs import DIGITS, everywhere
 
 from ringtrain.train.run import driver
-from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
-from tests.runs import records
+from tests.runs import records, start
 from tests.says import says
 
 ITERATIONS, BATCH = 12, 30

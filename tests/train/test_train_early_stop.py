@@ -11,9 +11,8 @@ from ringtrain.storage.run_folder.outcome import read_outcome
 from ringtrain.train import evaluate
 from ringtrain.train.assembly.recipe import EARLY_STOP, check_early_stop
 from ringtrain.train.evaluate import Score
-from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
-from tests.runs import FC_NET, records
+from tests.runs import FC_NET, records, start
 from tests.says import says
 
 # (loss, accuracy): by loss the third is the best one, by accuracy the second.
@@ -54,8 +53,11 @@ def test_a_run_ends_after_evaluations_without_a_better_one(train, tmp_path, by, 
     assert (outcome.outcome, outcome.exit_code, outcome.iteration) == ("done", 0, 12 * epochs)
 
 
-def test_a_run_that_is_not_told_to_goes_to_its_end(train):
-    assert train()["reason"] == "done"
+def test_a_run_that_is_not_told_to_goes_to_its_end(train, capsys):
+    """The screen marks the best ones."""
+    assert train(best_by="loss")["reason"] == "done"
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ") and "/" in line]
+    assert [number for number, line in enumerate(lines, 1) if " * " in line] == [1, 2, 3, 7, 8]
 
 
 def test_a_resumed_run_keeps_the_count(train, tmp_path):
@@ -64,16 +66,15 @@ def test_a_resumed_run_keeps_the_count(train, tmp_path):
 
 
 def test_a_stopped_run_that_is_started_again_does_not_train(train, tmp_path, capsys):
+    """With more patience it goes on; one that leaves its best checkpoint behind counts anew, in a folder of its own."""
     train(early_stop=3)
     before = (tmp_path / "run" / "log.jsonl").read_bytes()
     capsys.readouterr()
     train([], early_stop=3, resume="auto")
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == before
     assert says("done", "lengthens").matches(capsys.readouterr().out)
-
-
-def test_it_goes_on_with_more_patience(train):
-    train(early_stop=3)
+    end = train(SCORES[5:], early_stop=3, resume=str(tmp_path / "run"), out="other")
+    assert (end, records(tmp_path / "other")[-1]["epochs"]) == (records(tmp_path / "run")[-1], 8)
     end = train(SCORES[5:], early_stop=5, resume="auto")
     assert (end["reason"], end["epochs"]) == ("done", 8)
 
@@ -82,16 +83,3 @@ def test_data_without_a_test_part_are_refused():
     config, data = make_config(early_stop=3), SimpleNamespace(test=None, name="photos")
     with pytest.raises(ConfigError, match=says("--early-stop", 3, "photos")):
         check_early_stop(config, data)
-
-
-def test_a_run_that_leaves_its_best_checkpoint_behind_counts_anew(train, tmp_path):
-    """Of a folder of its own, whose first evaluation is the best there."""
-    train(early_stop=3)
-    end = train(SCORES[5:], early_stop=3, resume=str(tmp_path / "run"), out="other")
-    assert (end, records(tmp_path / "other")[-1]["epochs"]) == (records(tmp_path / "run")[-1], 8)
-
-
-def test_the_screen_marks_the_best_by_loss(train, capsys):
-    train(best_by="loss")
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ") and "/" in line]
-    assert [number for number, line in enumerate(lines, 1) if " * " in line] == [1, 2, 3, 7, 8]

@@ -21,20 +21,19 @@ from ringtrain.report.sinks import JsonLines, truncate_log
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
-from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, restart_origin
-from ringtrain.train.checkpoints.saving import RecoverableState
 from ringtrain.train.checkpoints.state import Progress, checkpoint_of
 from ringtrain.train.options import read_options
-from ringtrain.train.run.run import Run
+from ringtrain.train.run.run import RecoverableState, Run
 from ringtrain.train.start.open_run import tuning_of
 from ringtrain.train.start.recover import ElasticRun, newest_first
-from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
+from ringtrain.train.start.recovery_state import OutcomeWriter, RecoveryState, check_elastic, for_devices
 from ringtrain.train.start.run_folder import make_folder, make_sinks
-from ringtrain.train.start.start import run_training, start
+from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import StopFlag, watching
 from ringtrain.transport.loopback import Loopback
 from tests.loopback.world import LoopbackWorld
+from tests.runs import start
 from tests.says import says
 
 ELASTIC = make_config(elastic="shrink")
@@ -53,12 +52,10 @@ def test_what_a_survivor_goes_on_from_is_told_to_the_others():
     """All of it but the state itself, which is broadcast."""
 
     def body(transport):
-        run, ops = trained(transport, elastic="shrink")
+        run, _ = trained(transport, elastic="shrink")
         progress = Progress(iteration=3, best=0.5)
         elastic = survivor(transport, {"elastic": "shrink"})
-        elastic._state.recoverable = RecoverableState(
-            3, True, lambda: checkpoint_of(run, ops, progress, run.exchange.owned_state.state())
-        )
+        elastic._state.recoverable = RecoverableState(3, True, lambda: checkpoint_of(run, progress))
         return elastic._origin("run")
 
     ((origin, source),) = everywhere(1, body)
@@ -101,7 +98,8 @@ def checkpoints() -> list[Checkpoint]:
     return [each for each in gc.get_objects() if type(each) is Checkpoint]
 
 
-def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch):
+def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch, tmp_path):
+    """And after a death there is no trace, whose iterations or ranks are gone."""
     seen, others = [], checkpoints()  # those that other tests keep
 
     def go(run):
@@ -110,8 +108,8 @@ def test_a_state_that_was_taken_up_is_not_kept_besides(begun, monkeypatch):
     monkeypatch.setattr(Run, "go", go)
     start(Loopback(), None, begun, StopFlag())
     state = recovered(begun, RunFolder("run").latest().checkpoint)
-    run_training(Loopback(), read_options(None, begun), StopFlag(), state)
-    assert seen == [[], []] and state.origin is None
+    run_training(Loopback(), read_options(None, {**begun, "trace": "t.json"}), StopFlag(), state)
+    assert seen == [[], []] and state.origin is None and not (tmp_path / "run" / "t.json").exists()
 
 
 def test_what_goes_wrong_where_survivors_meet_is_written_by_their_own_first_rank(tmp_path):
@@ -165,13 +163,13 @@ def trained(transport, **flags):
 @pytest.mark.parametrize("overlap", ["none", "backward", "forward"])
 def test_a_death_in_an_exchange_leaves_the_state_of_the_last_iteration(overlap):
     def body(transport):
-        run, ops = trained(transport, elastic="shrink", overlap=overlap)
+        run, _ = trained(transport, elastic="shrink", overlap=overlap)
         assert run.exchange.facts.survives_rank_loss
-        before = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.owned_state.state())
+        before = checkpoint_of(run, Progress(iteration=3))
         run.exchange._updates._sums = Lost()
         with pytest.raises(RankLostError):
             run.exchange.finish(3, 0.1)
-        after = checkpoint_of(run, ops, Progress(iteration=3), run.exchange.owned_state.state())
+        after = checkpoint_of(run, Progress(iteration=3))
         for name, array in before.weights.items():
             assert np.array_equal(after.weights[name], array)
         assert after.scalars["step"] == before.scalars["step"] == 3
@@ -180,26 +178,19 @@ def test_a_death_in_an_exchange_leaves_the_state_of_the_last_iteration(overlap):
     assert everywhere(2, body) == [0, 1]
 
 
-def test_elastic_changes_no_weight():
+def test_elastic_changes_no_weight_and_says_what_it_does():
+    """State in parts does not outlive a rank, and --overlap forward is backward."""
+
     def weights(**flags):
         return everywhere(2, lambda t: trained(t, bucket_bytes=200, **flags)[0].arena.weights.tobytes())
 
+    def facts(**flags):
+        return everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.facts)[0]
+
     assert weights() == weights(elastic="shrink")
-
-
-@pytest.mark.parametrize("flags", [{"sync": "sharded"}, {"compress": "top-k"}, {"sync": "delayed"}, {"fc": "hybrid"}])
-def test_state_in_parts_does_not_outlive_a_rank(flags):
-    assert (
-        everywhere(2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", **flags)[0].exchange.facts.survives_rank_loss)
-        == [False] * 2
-    )
-
-
-def test_overlap_forward_says_that_it_is_backward():
-    (notes, _) = everywhere(
-        2, lambda t: run_of(t, DROPOUT_NET, elastic="shrink", overlap="forward")[0].exchange.facts.notes
-    )
-    assert says("--overlap", "--elastic").matches(notes)
+    for flags in ({"sync": "sharded"}, {"compress": "top-k"}, {"sync": "delayed"}, {"fc": "hybrid"}):
+        assert not facts(**flags).survives_rank_loss
+    assert says("--overlap", "--elastic").matches(facts(overlap="forward").notes)
 
 
 class Here:
@@ -224,11 +215,9 @@ def test_device_memory_is_staged():
 
 def test_the_flag_is_known_before_ranks_meet(tmp_path):
     (tmp_path / "run.toml").write_text('elastic = "replace"\n')
-    assert read_options(str(tmp_path / "run.toml"), {}).elastic == "replace"
-    assert read_options(str(tmp_path / "run.toml"), {"elastic": "shrink"}).elastic == "shrink"
-    assert read_options(None, {}).elastic is None
-    absent = read_options(str(tmp_path / "none.toml"), {})
-    assert absent.elastic is None
+    run_file, absent = str(tmp_path / "run.toml"), read_options(str(tmp_path / "none.toml"), {})
+    assert absent.elastic is read_options(None, {}).elastic is None and read_options(run_file, {}).elastic == "replace"
+    assert read_options(run_file, {"elastic": "shrink"}).elastic == "shrink"
     with pytest.raises(UsageError, match=r"none\.toml"):  # in the first step that ranks make together
         absent.checked()
 
@@ -239,12 +228,6 @@ def test_without_state_a_run_goes_on_in_its_folder(tmp_path):
     origin = restart_origin(str(folder.path), read_options(None, {"resume": "auto", "out": str(folder.path)}))
     assert (origin.facts, origin.folder, origin.continues) == (None, str(folder.path), True)
     assert restart_origin(None, read_options(None, {})).folder is None
-
-
-def test_after_a_death_there_is_no_trace():
-    traced = make_config(trace="trace.json")
-    assert RecoveryState().adapted(traced) == traced
-    assert RecoveryState(lost=(1,)).adapted(traced) == TrainConfig()
 
 
 def test_after_a_death_a_tuning_file_need_not_fit(tmp_path):

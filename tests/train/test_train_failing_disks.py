@@ -17,9 +17,9 @@ from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.evaluate import Evaluator, Score
 from ringtrain.train.load import load
-from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
+from tests.runs import start
 from tests.says import says
 
 
@@ -72,29 +72,24 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_a_run(train, monkeypatch, 
     assert note.matches([notes(folder)]) and note.matches(capsys.readouterr().out)
 
 
-def test_three_in_a_row_end_it_and_it_goes_on_when_there_is_room(train, monkeypatch):
-    when = {4, 6, 8, 10}
-    tried = full(monkeypatch, when)
+@pytest.mark.parametrize(
+    ("full_at", "iterations", "tried", "left"),
+    [([4, 6, 8, 10], 12, [4, 6, 8], 2), ([6], 6, [6], 4)],
+    ids=["three in a row", "the last one"],
+)
+def test_a_disk_that_stays_full_ends_it_and_it_goes_on_when_there_is_room(
+    train, monkeypatch, tmp_path, full_at, iterations, tried, left
+):
+    when = {*full_at}
+    refused = full(monkeypatch, when)
     with pytest.raises(RingtrainError, match=r"no room for 1,234 bytes .*make room, then .*--resume auto") as end:
-        train(iterations=12, checkpoint_every=2, evaluate_every=100)
-    assert tried == [4, 6, 8] and end.value.exit_code == 1
+        train(iterations=iterations, checkpoint_every=2, evaluate_every=100)
+    assert refused == tried and end.value.exit_code == 1
+    assert RunFolder(tmp_path / "run").latest().checkpoint.iteration == left
     when.clear()
-    folder = train(iterations=12)
-    assert [record["iteration"] for record in records(folder, "iteration")] == list(range(1, 13))
-    assert records(folder, "start")[-1]["resumed_at"] == 2
-
-
-def test_the_last_one_must_be_saved(train, monkeypatch, tmp_path):
-    when = {6}
-    full(monkeypatch, when)
-    with pytest.raises(RingtrainError, match="no room") as end:
-        train(iterations=6, checkpoint_every=2, evaluate_every=100)
-    assert end.value.exit_code == 1 and RunFolder(tmp_path / "run").latest().checkpoint.iteration == 4
-    when.clear()
-    train(iterations=6)
-    folder = RunFolder(tmp_path / "run")
-    assert folder.latest().checkpoint.iteration == 6
-    assert [record["iteration"] for record in records(folder, "iteration")] == [1, 2, 3, 4, 5, 6]
+    folder = train(iterations=iterations)
+    assert [record["iteration"] for record in records(folder, "iteration")] == list(range(1, iterations + 1))
+    assert records(folder, "start")[-1]["resumed_at"] == left and folder.latest().checkpoint.iteration == iterations
 
 
 @pytest.mark.parametrize("linking", [False, True])
@@ -205,7 +200,9 @@ def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, finished, tmp
     train(iterations=7)
     assert weights(folder) == wanted
     if "newest" in what:
-        assert says("checkpoint").matches(notes(folder)) and says("aside", "later").matches(notes(folder))
+        assert says("passed over", "checkpoint").matches(notes(folder))
+        assert says("aside", "later").matches(notes(folder))
+        assert [each["iteration"] for each in records(folder, "iteration")] == [*range(1, 8)]
     elif what == "somebody's log":
         assert "log.jsonl is no log of a run" in notes(folder)
         assert (folder.path / "superseded-log.jsonl").read_text() == "somebody's\n"
@@ -213,33 +210,28 @@ def test_it_goes_on_to_the_very_weights_of_an_undamaged_run(train, finished, tmp
         assert re.search(says("regular", "now"), notes(folder))
 
 
-SOMEBODYS = [b"\xff\xfe", b"[[[[", b"batch = 'many'", b"name = 'of something else'"]
-
-
-@pytest.mark.parametrize("text", SOMEBODYS)
-def test_a_config_of_something_else_is_put_aside_where_there_is_no_checkpoint(train, tmp_path, text):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_bytes(text)
-    (tmp_path / "run" / "log.jsonl").write_text("somebody's\n")
-    folder = train(iterations=2)
-    assert "is not what a run writes" in notes(folder) and "log.jsonl is no log of a run" in notes(folder)
-    assert says("uses", "flags", "superseded-config.toml").matches(notes(folder))
-    assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
-    assert (tmp_path / "run" / "superseded-log.jsonl").read_text() == "somebody's\n"
-    assert tomllib.loads(folder.config.read_text())["iterations"] == 2
-
-
-@pytest.mark.parametrize("text", SOMEBODYS)
-def test_a_config_of_something_else_is_put_aside_where_there_are_checkpoints(train, finished, tmp_path, text):
+@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[[[[", b"batch = 'many'", b"name = 'of something else'"])
+def test_a_config_of_something_else_is_put_aside(train, finished, tmp_path, text, checkpoints):
+    """Without checkpoints a run uses its own flags alone; with some it goes on."""
     run, wanted = finished
-    folder = RunFolder(shutil.copytree(run, tmp_path / "run"))
-    folder.config.write_bytes(text)
-    train(iterations=7)
-    assert weights(folder) == wanted
+    if checkpoints:
+        shutil.copytree(run, tmp_path / "run")
+    else:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "log.jsonl").write_text("somebody's\n")
+    (tmp_path / "run" / "config.toml").write_bytes(text)
+    folder = train(iterations=7)
+    said = notes(folder)
+    assert "is not what a run writes" in said and says("superseded-config.toml").matches(said)
+    assert says("uses", "flags").matches(said) != checkpoints
     assert (tmp_path / "run" / "superseded-config.toml").read_bytes() == text
-    assert "is not what a run writes" in notes(folder) and not says("uses", "flags").matches(notes(folder))
-    assert says(")", "superseded-config.toml").matches(notes(folder))
     assert tomllib.loads(folder.config.read_text())["iterations"] == 7
+    if checkpoints:
+        assert weights(folder) == wanted
+    else:
+        assert "log.jsonl is no log of a run" in said
+        assert (tmp_path / "run" / "superseded-log.jsonl").read_text() == "somebody's\n"
 
 
 def test_a_second_run_in_a_folder_is_refused(train, tmp_path):
@@ -283,17 +275,13 @@ def test_evaluate_says_which_checkpoints_it_passed_over(train, capsys):
 
 
 # ── what a file may name ──────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    "trace", ["/tmp/x.json", "../x.json", "a/b.json", "log.jsonl", "./log.jsonl", "checkpoints", ".", ""]
-)
-def test_a_run_file_writes_into_the_run_folder_alone(train, tmp_path, trace):
-    (tmp_path / "run.toml").write_text(f"trace = '{trace}'\n")
-    with pytest.raises(ConfigError, match=says("--trace", "run.toml", f"{trace!r}")):
-        train("run.toml", iterations=2)
+def test_a_trace_is_written_into_the_run_folder_alone(train, tmp_path):
+    """As a run file names it, which may be another user's; and it does not follow a link."""
+    for trace in ("/tmp/x.json", "../x.json", "a/b.json", "log.jsonl", "./log.jsonl", "checkpoints", ".", ""):
+        (tmp_path / "run.toml").write_text(f"trace = '{trace}'\n")
+        with pytest.raises(ConfigError, match=says("--trace", "run.toml", f"{trace!r}")):
+            train("run.toml", iterations=2)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_trace_does_not_follow_a_link(train, tmp_path):
     (tmp_path / "mine").write_text("mine")
     folder = train(iterations=1)
     (folder.path / "t.json.part").symlink_to(tmp_path / "mine")

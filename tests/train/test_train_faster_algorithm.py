@@ -10,9 +10,9 @@ from small_runs import everywhere
 
 from ringtrain.errors import StalledError
 from ringtrain.train.run import faster_algorithm, records
-from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from tests.runs import records as records_of
+from tests.runs import start
 from tests.says import says
 
 MEASURED = ("mapped", "mpi", "stream", "sliced", "ring")  # after the run's own, which comes first

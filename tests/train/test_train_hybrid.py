@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, PAST_A_TAIL, apart, everywhere, iterate, results, run_of
-from strategies import DEDICATED, FLAT, MASTER, NETS, OPTIONS, SERVER, TWO
+from strategies import DEDICATED, FLAT, LAST, MASTER, NETS, OPTIONS, SERVER, TWO
 
 from ringtrain.errors import ConfigError, DivergedError
 from tests.says import says
@@ -70,40 +70,29 @@ def test_what_is_sent_is_the_formula(size):
         assert divided[0] == pytest.approx(3 * columns + rest, rel=1e-3)
 
 
-def test_a_master_does_not_say_what_it_received_without_the_activations():
+def test_the_header_says_what_it_saves():
+    def facts(size, **flags):
+        return everywhere(size, lambda t: run_of(t, TWO, fc="hybrid", **flags)[0])[0].exchange.facts
+
+    two = facts(2)
+    assert (two.name, two.header, two.exact) == ("allreduce", says("fc", "hybrid"), True)
+    assert two.notes[0] == (
+        "hybrid: columns of fc1, fc are divided among 2 ranks: a rank sends on average 3,660 numbers for them in an "
+        "iteration, with --fc data 2,257: at this batch --fc data sends less"
+    )
+    sends = "sends on average 963 numbers for them in an iteration, with --fc data "
+    assert facts(3, batch=6).notes[0].endswith(f"{sends}3,009: 68% less")
+    assert facts(3, batch=6, **DEDICATED).notes[0].endswith(f"{sends}1,505: 36% less")  # one rank trains
+    assert facts(1).notes[0].endswith("among 1 ranks: one rank has all columns, and sends nothing")
+    # A master does not say what it received without the activations.
     (run, *_) = everywhere(2, lambda t: run_of(t, TWO, fc="hybrid", **MASTER)[0])
     assert run.exchange.reducers.traffic().bytes_received is None
 
 
-def test_the_header_says_what_it_saves():
-    (run, *_) = everywhere(2, lambda t: run_of(t, TWO, fc="hybrid")[0])
-    exchange = run.exchange
-    assert (exchange.facts.name, exchange.facts.header, exchange.facts.exact) == (
-        "allreduce",
-        says("fc", "hybrid"),
-        True,
-    )
-    assert exchange.facts.notes[0] == (
-        "hybrid: columns of fc1, fc are divided among 2 ranks: a rank sends on average 3,660 numbers for them in an "
-        "iteration, with --fc data 2,257: at this batch --fc data sends less"
-    )
-    (run, *_) = everywhere(3, lambda t: run_of(t, TWO, fc="hybrid", batch=6)[0])
-    assert run.exchange.facts.notes[0].endswith(
-        "sends on average 963 numbers for them in an iteration, with --fc data 3,009: 68% less"
-    )
-    (run, *_) = everywhere(3, lambda t: run_of(t, TWO, fc="hybrid", batch=6, **DEDICATED)[0])
-    assert run.exchange.facts.notes[0].endswith(  # one rank trains
-        "sends on average 963 numbers for them in an iteration, with --fc data 1,505: 36% less"
-    )
-    (run,) = everywhere(1, lambda t: run_of(t, TWO, fc="hybrid")[0])
-    assert run.exchange.facts.notes[0].endswith("among 1 ranks: one rank has all columns, and sends nothing")
-
-
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 CONVOLUTIONAL = DROPOUT_NET.replace(
-    FLAT + '[[layers]]\nname = "fc"\nkind = "Linear"\nunits = 10\n',
-    '[[layers]]\nname = "conv2"\nkind = "Conv2D"\nchannels = 10\nkernel = 1\n'
-    '[[layers]]\nname = "mean"\nkind = "GlobalAvgPool"\n',
+    FLAT + LAST,
+    '  { name = "conv2", kind = "Conv2D", channels = 10, kernel = 1 },\n  { name = "mean", kind = "GlobalAvgPool" },\n',
 )
 
 

@@ -3,11 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from small_runs import DROPOUT_NET, ITERATIONS, everywhere, iterate, run_of, trained
-
-
-def serial(net=DROPOUT_NET, iterations=ITERATIONS, **flags):
-    return everywhere(1, lambda t: trained(t, net, iterations, dtype="float64", **flags))[0]
+from small_runs import DROPOUT_NET, everywhere, iterate, run_of, trained
 
 
 def test_rank_0_alone_reads_and_keeps_a_state():
@@ -22,7 +18,7 @@ def test_rank_0_alone_reads_and_keeps_a_state():
             counts, outcomes = zip(*((len(b.labels), run.worker.iterate(b)) for b in batches), strict=True)
         return counts, [o.loss_sum for o in outcomes], sorted(run.exchange.owned_state.state())
 
-    want = serial(iterations=2)[0]
+    want = everywhere(1, lambda t: trained(t, DROPOUT_NET, 2, dtype="float64"))[0][0]
     ranks = everywhere(3, body)
     assert [counts for counts, *_ in ranks] == [(30, 30), (0, 0), (0, 0)]
     assert [names for *_, names in ranks] == [["momentum", "step"], ["step"], ["step"]]

@@ -7,9 +7,9 @@ from ringtrain.errors import ModelError
 from ringtrain.nn import spec
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.train.assembly.memory_check import check_room
-from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.doctor_context import put
+from tests.runs import start
 from tests.says import says
 
 NET = """
@@ -31,18 +31,12 @@ def checked(root, size, wide, trained=True, ops=None):
 
 
 def test_all_ranks_of_a_host_share_what_it_has(tmp_path):
+    checked(tmp_path, 2, 1 << 30)  # where nothing tells of memory all fits
     put(tmp_path, {"proc/meminfo": "MemTotal: 64 kB\n"})
     checked(tmp_path, 1, 96)  # 64 x 96, 96, 96 x 10 and 16 numbers, twice
     with pytest.raises(ModelError, match=says("weights", "gradients", "56.33 KiB", "64 KiB", "2 ranks")):
         checked(tmp_path, 2, 96)
     checked(tmp_path, 2, 96, trained=False)
-
-
-def test_where_nothing_tells_of_memory_all_fits(tmp_path):
-    checked(tmp_path, 2, 1 << 30)
-
-
-def test_the_message_names_what_is_large(tmp_path):
     put(tmp_path, {"proc/meminfo": "MemTotal: 1048576 kB\n"})
     with pytest.raises(ModelError, match=says("1 GiB", "1 rank", "fc1.weight", "64x10000000")):
         checked(tmp_path, 1, 10_000_000)

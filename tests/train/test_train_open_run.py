@@ -75,10 +75,13 @@ def test_each_rank_opens_its_own_and_the_table_says_so(monkeypatch):
     assert device.ops.precision == "float32"
 
 
-def test_a_process_without_a_device_ends_all(monkeypatch):
+def test_a_process_without_a_device_or_without_cupy_ends_all(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DeviceError, match=says("CUDA_VISIBLE_DEVICES", "''")):
         opened(2, 0)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceError, match=says("--device", 13, "pip", "cuda")):
+        everywhere(2, lambda t: open_device(config_of(device="cuda"), t))
 
 
 def test_the_cpu_is_opened_without_a_word():
@@ -128,9 +131,7 @@ def test_whole_ghost_batches_fit_and_none_may():
     with pytest.raises(DeviceFullError, match=says(LESS)):
         everywhere(1, lambda t: rehearsed(t, 60_000, BATCH_NORM_NET, batch=1400))
 
-
-def test_not_even_one_example_may_fit():
-    def body(t):
+    def not_even_one(t):
         ops = FakeGpuOps()
         run, _ = run_of(DeviceTransport(t, ops), DROPOUT_NET, ops, None, batch=1400)
         ops.runtime.total = ops.runtime.others + ops.runtime.used + 100
@@ -138,16 +139,10 @@ def test_not_even_one_example_may_fit():
             rehearse(run, ops, next(batches))
 
     with pytest.raises(DeviceFullError, match=says("even", "fits")):
-        everywhere(1, body)
+        everywhere(1, not_even_one)
 
 
 # ── the real way ──────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_without_cupy_all_ranks_are_told_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=says("--device", 13, "pip", "cuda")):
-        everywhere(2, lambda t: open_device(config_of(device="cuda"), t))
-
-
 @pytest.mark.parametrize(("reproducible", "left_out"), [(False, {"wgmma": "float32 on 0"}), (True, {})])
 def test_kinds_that_a_device_has_not_passed_are_left_out(reproducible, left_out):
     """Without a choice, none of them is taken, and no trial is made."""

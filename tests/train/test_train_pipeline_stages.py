@@ -6,10 +6,10 @@ from small_runs import DIGITS, DROPOUT_NET, everywhere, iterate, run_of
 from ringtrain.report.events import Note
 from ringtrain.report.sinks import Sink
 from ringtrain.train.start.run_folder import TimedSink
-from ringtrain.train.start.start import start
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.loopback import Loopback
 from tests.loopback.world import LoopbackWorld
+from tests.runs import start
 
 
 class Seen:

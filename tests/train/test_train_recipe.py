@@ -20,11 +20,11 @@ from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.recipe import accumulate_notes, iterations_of, rate_of, schedule_notes, schedule_words
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.start.header import header
-from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
 from tests.loopback.world import LoopbackWorld
+from tests.runs import start
 from tests.says import says
 
 IMAGENET, CIFAR = 1_281_167, 50_000
@@ -171,11 +171,6 @@ def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain,
     assert accumulate_notes(resolve(("flags", {"accumulate": accumulate})).run, examples, grain) == message
 
 
-def test_the_micro_batches_of_a_run_are_noted(train, capsys):
-    train(out="run", iterations=1, batch=30, accumulate=40)
-    assert few(40, "30 examples", "30 micro-batches").matches(capsys.readouterr().out)
-
-
 # ── what is refused, and going on ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
 def train(train):
@@ -198,26 +193,25 @@ def rates(folder):
     ],
 )
 def test_a_warm_up_as_long_as_the_run_is_refused(train, tmp_path, flags, message):
+    """A comparison does so before it trains."""
     (tmp_path / "run.toml").write_text('warmup = "2ep"\n')
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         train(out="run", **flags)
-    assert re.search(message, str(error.value)) and error.value.exit_code == 2 and error.value.everywhere
+    assert error.value.exit_code == 2 and error.value.everywhere
+    variant = Variant("a", flags.get("run_file"), {**DIGITS, "batch": 300, **flags})
+    variant.flags.pop("run_file", None)
+    with pytest.raises(ConfigError, match=says("'a'") + message):
+        check_variants(Loopback, [variant])
     assert not (tmp_path / "run").exists()
 
 
-def test_a_comparison_refuses_it_before_it_trains(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    world = LoopbackWorld(1)
-    flags = {"model": "digits", "ops": "reference", "warmup": "3ep", "epochs": 2}
-    with pytest.raises(ConfigError, match=says("'a'", "--warmup 3ep", "69 iterations")):
-        check_variants(lambda: world.transport(0), [Variant("a", None, flags)])
-
-
 def test_the_warm_up_of_a_recipe_may_be_longer_than_a_trial(train, tmp_path, capsys):
+    """Which is a note, and so are more micro-batches than examples."""
     (tmp_path / "net.toml").write_text(DROPOUT_NET + 'warmup = "1ep"\n')
-    train(out="run", iterations=2)
-    short = says("--warmup", "1 epoch = 5 iterations", "2 iterations")
-    assert re.search(says("note") + short, capsys.readouterr().out)
+    train(out="run", iterations=2, accumulate=400)
+    said = capsys.readouterr().out
+    assert re.search(says("note") + says("--warmup", "1 epoch = 5 iterations", "2 iterations"), said)
+    assert few(400, "300 examples", "300 micro-batches").matches(said)
     assert rates(tmp_path / "run") == pytest.approx([0.01, 0.02])
 
 

@@ -8,8 +8,7 @@ from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.checkpoints.resume import restart_origin
 from ringtrain.train.options import read_options
-from ringtrain.train.start.start import start
-from tests.runs import records
+from tests.runs import records, start
 from tests.says import says
 
 

@@ -33,11 +33,10 @@ from ringtrain.train.run import memory_trial
 from ringtrain.train.start import start as begin
 from ringtrain.train.start.header import command_of, provenance, versions_of
 from ringtrain.train.start.open_run import find_prediction
-from ringtrain.train.start.start import start
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
 from tests.plan_rows import plan_row, plan_text
-from tests.runs import records
+from tests.runs import records, start
 from tests.says import says
 from tests.tiers import thorough
 
@@ -232,12 +231,13 @@ def test_a_run_that_is_done_is_left_as_it_is(train, drawn, tmp_path, capsys, len
     assert row["images_per_s"] == end["images_per_s"] > 0
 
 
-@pytest.mark.parametrize("again", [{"out": "run", "resume": "auto"}, {"resume": "run/checkpoints"}])
-def test_a_run_that_is_done_is_lengthened(train, tmp_path, again):
+def test_a_run_that_is_done_is_lengthened(train, tmp_path):
     """The folder of its checkpoints stands for the run."""
     train(out="run", iterations=3)
-    train(**again, iterations=5)
-    assert [record["iteration"] for record in records(tmp_path / "run", "iteration")] == [1, 2, 3, 4, 5]
+    for iterations, again in ((5, {"out": "run", "resume": "auto"}), (6, {"resume": "run/checkpoints"})):
+        train(**again, iterations=iterations)
+        logged = [record["iteration"] for record in records(tmp_path / "run", "iteration")]
+        assert logged == [*range(1, iterations + 1)]
 
 
 @pytest.mark.parametrize("lacking", ["outcome.json", "log.jsonl", "the end", "test_loss", "images_per_s"])
@@ -271,13 +271,8 @@ def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(t
     train(out="run", iterations=3)
     (newest,) = (tmp_path / "run" / "checkpoints").glob("iteration-*.h5")
     stored = store.load_checkpoint(newest)
-    store.save_checkpoint(
-        newest,
-        replace(
-            stored,
-            config=stored.config + "".join(f'{key} = "a value"\n' for key, now in FORMER_KEYS.items() if now is None),
-        ),
-    )
+    gone = "".join(f'{key} = "a value"\n' for key, now in FORMER_KEYS.items() if now is None)
+    store.save_checkpoint(newest, replace(stored, config=stored.config + gone))
     train(resume="run", iterations=5)
     assert [record["iteration"] for record in records(tmp_path / "run", "iteration")] == [1, 2, 3, 4, 5]
     assert load(alone, "run", False, {}, "test").iteration == 5
@@ -286,17 +281,15 @@ def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(t
 def test_a_run_keeps_its_order_and_one_of_an_earlier_version_one_permutation(train, tmp_path, monkeypatch):
     """Whether its set is large decides where a run begins alone. Checkpoints of earlier versions do not name it."""
     monkeypatch.setattr("ringtrain.train.assembly.data.FULL_BYTES", 1)
-    folder = tmp_path / "run" / "checkpoints"
+    first, second, third = (tmp_path / f"run/checkpoints/iteration-0000000{number}.h5" for number in (2, 4, 6))
     train(out="run", iterations=2)
     train(out="run", resume="auto", iterations=4, shuffle="blocks")
-    first, second = folder / "iteration-00000002.h5", folder / "iteration-00000004.h5"
-    stored = store.load_checkpoint(first)
-    assert 'shuffle = "blocks"\n' in stored.config
-    store.save_checkpoint(
-        second, replace(store.load_checkpoint(second), config=stored.config.replace('shuffle = "blocks"\n', ""))
-    )
+    config = store.load_checkpoint(first).config
+    assert 'shuffle = "blocks"\n' in config
+    unnamed = replace(store.load_checkpoint(second), config=config.replace('shuffle = "blocks"\n', ""))
+    store.save_checkpoint(second, unnamed)
     train(out="run", resume="auto", iterations=6)
-    assert 'shuffle = "full"' in store.load_checkpoint(folder / "iteration-00000006.h5").config
+    assert 'shuffle = "full"' in store.load_checkpoint(third).config
 
 
 def test_auto_in_a_folder_that_was_left_before_its_first_checkpoint(train, tmp_path):

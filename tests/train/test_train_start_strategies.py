@@ -5,9 +5,8 @@ from functools import partial
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.train.start.start import start
 from ringtrain.transport.loopback import Loopback
-from tests.runs import records
+from tests.runs import records, start
 
 
 @pytest.fixture

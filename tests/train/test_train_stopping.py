@@ -12,7 +12,6 @@ import pytest
 from small_runs import DROPOUT_NET, on_ranks, run_of
 
 from ringtrain.config.record import TrainConfig, make_config
-from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import HungUp, Interrupted, UsageError
 from ringtrain.train import evaluate
@@ -39,6 +38,15 @@ def test_the_first_signal_is_noted_and_an_end_follows_sigterm_alone(heard):
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGUSR1)
         assert stop() and stop.ending and stop.why() == "by SIGUSR1"
+        stop.stopped()
+    with watching() as stop:  # the next run of the same process
+        assert not stop()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
+    stop, answers = StopFlag(), iter([None, "since it rains"])
+    stop.other = lambda: next(answers)
+    assert not stop()
+    assert stop() and stop() and stop.why() == "since it rains"
 
 
 class Gone(BaseException):
@@ -117,7 +125,7 @@ def test_what_ends_a_process_and_what_does_not(program, end):
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_run_without_a_launcher_ends_with_its_terminal(tmp_path, ignored):
     """The MPI takes the signal for itself."""
-    flags = ["--out", str(tmp_path / "run"), "--iterations", "150" if ignored else "1000000000"]
+    flags = ["--out", str(tmp_path / "run"), "--iterations", "30" if ignored else "1000000000"]
     command = [sys.executable, "-m", "ringtrain", "train", "--ops", "reference", *flags]
     prepare = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if ignored else None
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=prepare)
@@ -129,16 +137,6 @@ def test_a_run_without_a_launcher_ends_with_its_terminal(tmp_path, ignored):
     outcome = json.loads((tmp_path / "run" / "outcome.json").read_text())
     assert (run.returncode, outcome["exit_code"]) == ((0, 0) if ignored else (129, 129))
     assert outcome["text"] == ("" if ignored else says("SIGHUP", "terminal"))
-
-
-def test_the_next_run_of_the_same_process_is_stopped_as_the_first(heard):
-    with watching() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        stop.stopped()
-    with watching() as stop:
-        assert not stop()
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop()
 
 
 @pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGTERM])
@@ -164,13 +162,6 @@ def test_a_request_that_comes_when_all_is_over_does_not_kill(heard):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-def test_another_reason_is_kept_once_it_has_held():
-    stop, answers = StopFlag(), iter([None, "since it rains"])
-    stop.other = lambda: next(answers)
-    assert not stop()
-    assert stop() and stop() and stop.why() == "since it rains"
 
 
 def test_a_signal_that_is_meant_for_the_tests_is_not_taken_by_a_run():
@@ -209,20 +200,14 @@ def test_how_long_before_the_end_a_run_stops(alone, value, left, before):
     )
 
 
-def test_it_can_be_left_off_and_then_nobody_is_asked(alone):
+def test_an_end_that_is_left_off_or_not_known_or_no_time(alone):
     assert find_job_end(alone, make_config(stop_before_s=0.0).run, {"SLURM_JOB_ID": "1"}, None).end is None
-
-
-def test_one_asked_for_without_an_end_that_is_known_is_said_so(alone):
     note = find_job_end(alone, make_config(stop_before_s=60.0).run, {}, str).words()
     assert note.startswith("--stop-before-s 60: no end of a job is known here: export RINGTRAIN_JOB_END=")
 
-
-def test_all_ranks_hear_of_an_end_that_is_no_time():
     def look(transport):
-        return find_job_end(
-            transport, TrainConfig().run, {"RINGTRAIN_JOB_END": "x"} if transport.rank == 0 else {}, str
-        )
+        environ = {"RINGTRAIN_JOB_END": "x"} if transport.rank == 0 else {}
+        return find_job_end(transport, TrainConfig().run, environ, str)
 
     assert [type(each) for each in on_ranks(3, look)] == [UsageError] * 3
 
@@ -244,60 +229,41 @@ def test_a_run_stops_before_the_end_of_its_job(train, tmp_path, monkeypatch):
 
 
 # ── before the first iteration ────────────────────────────────────────────────────────────────────────────────────────
-def test_a_signal_while_data_are_opened(train, tmp_path, monkeypatch):
-    def opened(*args):
+def test_a_signal_before_the_first_iteration(heard, train, tmp_path, monkeypatch):
+    """Before all of it, while data are opened, and while kernels are compiled."""
+
+    def told(number, returned=None):
+        return lambda *_: os.kill(os.getpid(), number) or returned
+
+    with watching() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
-        return open_dataset("digits")
-
-    monkeypatch.setattr(open_run, "read_data", opened)
-    with pytest.raises(Interrupted, match="^" + says("by SIGUSR1", "checkpoint", "yet")):
-        train(iterations=5)
+        with pytest.raises(Interrupted, match=says("by SIGUSR1")):
+            train(stop=stop, iterations=5)
+        os.kill(os.getpid(), signal.SIGUSR1)  # it is still noted, and kills nobody
+    with monkeypatch.context() as patched:
+        patched.setattr(open_run, "read_data", told(signal.SIGUSR1, open_dataset("digits")))
+        with pytest.raises(Interrupted, match="^" + says("by SIGUSR1", "checkpoint", "yet")):
+            train(iterations=5)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_signal_while_kernels_are_compiled(heard, train, tmp_path, monkeypatch):
     train(iterations=2)
-
-    def compiled(*args):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(start, "_prepare", compiled)
+    monkeypatch.setattr(start, "_prepare", told(signal.SIGTERM))
     with pytest.raises(Interrupted, match="^" + says("by SIGTERM", 2, "checkpoint", "was")):
         train(iterations=5)
     outcome = json.loads((tmp_path / "run/outcome.json").read_text())
     assert (outcome["outcome"], outcome["exit_code"], outcome["iteration"]) == ("interrupted", 75, 2)
 
 
-def test_a_signal_that_came_before_all_of_it(train, tmp_path):
-    with watching() as stop:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        with pytest.raises(Interrupted, match=says("by SIGUSR1")):
-            train(stop=stop, iterations=5)
-        os.kill(os.getpid(), signal.SIGUSR1)  # it is still noted, and kills nobody
-
-
-def test_one_rank_that_is_told_ends_all_and_is_named():
+@pytest.mark.parametrize(("stopping", "why"), [((2,), "by SIGUSR1 to rank 2"), ((0, 1, 2), "by SIGUSR1"), ((), None)])
+def test_one_rank_that_is_told_ends_all_and_is_named(stopping, why):
     def told(transport):
         stop = StopFlag()
-        stop.other = lambda: "by SIGUSR1" if transport.rank == 2 else None
+        stop.other = lambda: "by SIGUSR1" if transport.rank in stopping else None
+        assert stop_reason(transport, stop) == why
         check_stop(transport, stop, "there is no checkpoint of it yet")
 
     errors = on_ranks(3, told)
-    assert {str(error) for error in errors} == {
-        "stopped by SIGUSR1 to rank 2 before the first iteration; there is no checkpoint of it yet: start it again by "
-        "the same command"
-    }
-    assert all(error.everywhere for error in errors)
-
-
-def test_what_all_are_told_names_none():
-    def told(transport):
-        stop = StopFlag()
-        stop.other = lambda: "by SIGTERM"
-        return stop_reason(transport, stop)
-
-    assert on_ranks(2, told) == [says("SIGTERM")] * 2
-    assert on_ranks(2, lambda transport: stop_reason(transport, StopFlag())) == [None] * 2
+    text = f"stopped {why} before the first iteration; there is no checkpoint of it yet: start it again by the same "
+    assert [error and (str(error), error.everywhere) for error in errors] == [why and (text + "command", True)] * 3
 
 
 # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -384,10 +350,3 @@ def test_a_ctrl_c_when_the_run_has_stopped_is_passed_over(train, tmp_path, monke
     with pytest.raises(Interrupted, match=r"after iteration \d; a checkpoint is in run"):
         train(iterations=8, evaluate_every=4)
     assert ends == [] and json.loads((tmp_path / "run/outcome.json").read_text())["exit_code"] == 75
-
-
-# ── what is not handed on ─────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_end_of_one_job_is_not_that_of_the_next(train):
-    train(iterations=2, stop_before_s=50.0)
-    train(iterations=3)
-    assert resolve(("flags", {"stop_before_s": 1})).run.stop_before_s == 1.0

@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
+from small_runs import DROPOUT_NET, iterate, run_of
 
-from ringtrain.config.resolve import resolve
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.nn import spec
-from ringtrain.ops.catalogue import make_ops
-from ringtrain.train.assembly.assemble import assemble
-from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.world import connect
-from tests.train.small_runs import DROPOUT_NET, iterate
 
 
 @pytest.fixture
@@ -23,11 +18,7 @@ def files(tmp_path):
 
 def weights(transport, data, start=0, **flags):
     """(held, hash of the weights, examples) of the iterations from ``start`` up to 12."""
-    model = spec.parse_model(DROPOUT_NET, "small")
-    flags = {"check_collectives": False, "ops": "reference", "model": "small", "data": data, "iterations": 12, **flags}
-    config = resolve(("recipe", model.recipe), ("flags", flags))
-    ops = make_ops(config.device.ops, config.device.dtype)
-    run = assemble(config, model, open_data(config, model, transport), transport, ops, lambda: False)
+    run, ops = run_of(transport, DROPOUT_NET, examples=None, data=data, iterations=12, **flags)
     seen = []
     iterate(run, transport, start, 12, lambda batch: seen.append(batch.examples.copy()))
     return run.data.location, run.arena.hash(ops), np.concatenate(seen).tolist()

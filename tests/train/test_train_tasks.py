@@ -97,21 +97,15 @@ def test_metrics_are_the_same_at_any_number_of_ranks(task):
         assert rank.examples == one.examples
 
 
-def test_metrics_of_a_grain_have_the_same_bits():
+def test_metrics_of_a_grain_have_the_same_bits_and_are_of_the_outputs():
     def whole(transport):
         run, _ = task_run(transport, "mse of fields")
-        return run.evaluator.score(run.data.train, 4 * transport.size, 4)
+        return run.evaluator.score(run.data.train, 4 * transport.size, 4), run.data.train.labels.astype(np.float64)
 
-    (one,), two = everywhere(1, whole), everywhere(2, whole)
-    assert all((each.loss, each.metrics) == (one.loss, one.metrics) for each in two)
-
-
-def test_metrics_of_values_are_those_of_the_outputs():
-    run, _ = everywhere(1, lambda t: task_run(t, "mse of fields"))[0]
-    scored = run.evaluator.score(run.data.train, 12)
-    labels = run.data.train.labels.astype(np.float64)
-    assert scored.accuracy is None and scored.metrics["rmse"] ** 2 == pytest.approx(scored.loss, rel=1e-12)
-    assert scored.metrics["r2"] == pytest.approx(1 - scored.loss / labels.var(), rel=1e-9)
+    ((one, labels),), two = everywhere(1, whole), everywhere(2, whole)
+    assert all((each.loss, each.metrics) == (one.loss, one.metrics) for each, _ in two)
+    assert one.accuracy is None and one.metrics["rmse"] ** 2 == pytest.approx(one.loss, rel=1e-12)
+    assert one.metrics["r2"] == pytest.approx(1 - one.loss / labels.var(), rel=1e-9)
 
 
 # ── examples that no network can learn ────────────────────────────────────────────────────────────────────────
@@ -140,12 +134,9 @@ def test_a_label_that_makes_the_loss_nan_ends_the_run_by_name(task, value, shown
 
 
 def test_an_input_that_is_not_finite_ends_the_run_by_name():
-    message = says("23", "nan")
-    for work in (train_task, score):
-        errors = on_ranks(2, lambda t, work=work: work(t, "ce", nan_at=23))
-        assert [str(error) for error in errors] == [message, message]
-    errors = on_ranks(2, lambda t: train_task(t, "ce", nan_at=23, mixup=0.4))
-    assert [str(error) for error in errors] == [message, message]
+    for work, flags in ((train_task, {}), (score, {}), (train_task, {"mixup": 0.4})):
+        errors = on_ranks(2, lambda t, work=work, flags=flags: work(t, "ce", nan_at=23, **flags))
+        assert [str(error) for error in errors] == [says("23", "nan")] * 2
 
 
 def test_the_best_score_has_the_highest_accuracy_or_the_lowest_loss():

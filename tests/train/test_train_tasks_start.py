@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 from task_runs import TASKS, data_of
@@ -59,14 +60,6 @@ def test_an_unknown_loss_is_refused_before_the_data_are_read(run_task):
         run_task("mae of sequences", loss="mea")
 
 
-def test_runs_of_values_are_compared_by_their_metrics(run_task):
-    run_task("huber of numbers")
-    (row,) = rows_of([read_run("run", "run")])
-    assert row["test_accuracy"] is None and row["rmse"] > 0 and row["mean_iou"] is None
-    head = "\n".join(line for table in fitting_tables(NAME, GROUPS, [row], 300) for line in plain_lines(table))
-    assert "RMSE" in head and "accuracy" not in head
-
-
 # ── ringtrain evaluate ────────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
 def report(alone, capsys):
@@ -83,7 +76,7 @@ def report(alone, capsys):
     return tell
 
 
-def test_dense_classes_are_evaluated_by_class(run_task, report, tmp_path):
+def test_dense_classes_are_evaluated_by_class(run_task, report, tmp_path, monkeypatch):
     run_task("dense ce")
     said, score = report(per_class=True, confusion=True)
     assert says(f"{score.examples:,}", "37").matches(said[1]) and "mIoU" in said[1]
@@ -95,40 +88,28 @@ def test_dense_classes_are_evaluated_by_class(run_task, report, tmp_path):
     assert score.accuracy == hits / score.examples
     ((line,), _) = report(as_json=True)
     assert json.loads(line)["mean_iou"] == score.metrics["mean_iou"]
-
-
-@pytest.mark.parametrize("name", ["m.json", "m.csv"])
-def test_all_metrics_are_written_to_a_file(run_task, report, tmp_path, name):
-    run_task("dense ce")
-    said, score = report(output=tmp_path / name)
-    assert said[-1] == says(tmp_path / name)
-    if name == "m.json":
-        values = json.loads((tmp_path / name).read_text())
-        assert values["confusion"] == score.classes.confusion.tolist() and len(values["classes"]) == 4
-    else:
-        rows = list(csv.DictReader((tmp_path / name).read_text().splitlines()))
-        assert [int(row["as b"]) for row in rows] == score.classes.confusion[:, 1].tolist()
-    with pytest.raises(UsageError, match=says("--force")):
-        evaluate._check_output(tmp_path / name, force=False)
+    # All of them go to a file.
+    for name in ("m.json", "m.csv"):
+        assert report(output=tmp_path / name)[0][-1] == says(tmp_path / name)
+        with pytest.raises(UsageError, match=says("--force")):
+            evaluate._check_output(tmp_path / name, force=False)
     with pytest.raises(UsageError, match=says("metrics", "csv")):
         evaluate._check_output(tmp_path / "m.txt", force=False)
-
-
-def test_classes_of_the_same_name_keep_their_columns(run_task, report, tmp_path, monkeypatch):
-    run_task("dense ce")
-    monkeypatch.setattr(evaluate, "_names", lambda trained, count: ["cat", "cat", "dog", "=cat"])
-    _, score = report(output=tmp_path / "m.csv")
+    values = json.loads((tmp_path / "m.json").read_text())
+    assert values["confusion"] == matrix and len(values["classes"]) == 4
+    rows = list(csv.DictReader((tmp_path / "m.csv").read_text().splitlines()))
+    assert [int(row["as b"]) for row in rows] == score.classes.confusion[:, 1].tolist()
+    # Classes of the same name keep their columns.
+    names = ["cat", "cat", "dog", "=cat"]
+    monkeypatch.setattr(evaluate, "_names", lambda trained, count: names)
+    report(output=tmp_path / "m.csv")
     head, *rows = csv.reader((tmp_path / "m.csv").read_text().splitlines())
-    assert head[-4:] == ["as cat", "as cat", "as dog", "as =cat"] and [row[0] for row in rows] == [
-        "cat",
-        "cat",
-        "dog",
-        "=cat",
-    ]
-    assert [list(map(int, row[-4:])) for row in rows] == score.classes.confusion.tolist()
+    assert head[-4:] == ["as cat", "as cat", "as dog", "as =cat"] and [row[0] for row in rows] == names
+    assert [list(map(int, row[-4:])) for row in rows] == matrix
 
 
 def test_values_have_no_classes(run_task, report, tmp_path):
+    """And those that do not exclude one another are not confused."""
     run_task("huber of numbers")
     for flag in ("per_class", "confusion"):
         with pytest.raises(UsageError, match=says("--loss", "huber")):
@@ -136,9 +117,11 @@ def test_values_have_no_classes(run_task, report, tmp_path):
     report(output=tmp_path / "m.csv")
     (row,) = csv.DictReader((tmp_path / "m.csv").read_text().splitlines())
     assert {"loss", "rmse", "mae", "r2"} <= row.keys()
-
-
-def test_classes_that_do_not_exclude_one_another_are_not_confused(run_task, report):
+    (row,) = rows_of([read_run("run", "run")])  # runs of values are compared by their metrics
+    assert row["test_accuracy"] is None and row["rmse"] > 0 and row["mean_iou"] is None
+    head = "\n".join(line for table in fitting_tables(NAME, GROUPS, [row], 300) for line in plain_lines(table))
+    assert "RMSE" in head and "accuracy" not in head
+    shutil.rmtree(tmp_path / "run")
     run_task("bce of images")
     assert [line.split()[0] for line in report(per_class=True)[0][4:]] == ["0", "1", "2"]
     with pytest.raises(UsageError, match=says("--confusion", "--loss", "--per-class", "3", "bce")):

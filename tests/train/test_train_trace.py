@@ -65,20 +65,13 @@ def test_buckets_travel_while_backward_runs(tmp_path):
         assert backward[0] < starts[0] < starts[1] < backward[1] < update[0]
         (conv1, _), (fc, _) = named(loop, "backward conv1"), named(loop, "backward fc")
         assert fc[1] < starts[0] < conv1[0] < starts[-1]  # fc's left before conv1 was computed
-
-
-def test_without_overlap_they_travel_in_the_update(tmp_path):
-    document, _ = traced(tmp_path, algorithm="ring", overlap="none")
-    (update, _) = named(slices(document, 0, LOOP), "update")
-    started = named(slices(document), "gradients 0")[0][0]
-    assert update[0] < started < update[1]
-
-
-def test_what_a_bucket_is(tmp_path):
-    document, _ = traced(tmp_path, algorithm="ring")
     about = next(e["args"] for e in document["traceEvents"] if e["name"] == "gradients 0" and e["ph"] == "X")
     assert about["algorithm"] == "ring" and about["bytes"] >= 500 and about["sent"] == about["bytes"]
     assert (about["first"], about["last"]) == ("fc.weight", "fc.bias")
+    document, _ = traced(tmp_path, algorithm="ring", overlap="none")  # without overlap they travel in the update
+    (update, _) = named(slices(document, 0, LOOP), "update")
+    started = named(slices(document), "gradients 0")[0][0]
+    assert update[0] < started < update[1]
 
 
 @pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
@@ -112,10 +105,7 @@ def test_rank_0_has_written_its_own_before_ranks_meet(tmp_path):
     document, alone = traced(tmp_path, first=1, stop=3)
     assert {e["pid"] for e in alone["traceEvents"]} == {0}
     assert slices(alone) == slices(document) and {e["pid"] for e in document["traceEvents"]} == {0, 1}
-
-
-def test_a_window_that_the_run_does_not_reach_is_empty(tmp_path):
-    document, _ = traced(tmp_path, first=50, stop=60)
+    document, _ = traced(tmp_path, first=50, stop=60)  # which the run does not reach
     assert not slices(document) and not slices(document, 1)
 
 
@@ -150,12 +140,9 @@ def test_windows(tmp_path):
     assert path_of("t.json", tmp_path) == tmp_path / "t.json"
     assert str(path_of("./t.json", tmp_path)) in ("t.json", str(tmp_path / "t.json"))
     assert str(path_of("a/t.json", tmp_path)) == "a/t.json"
-
-
-@pytest.mark.parametrize("name", [".", "..", "a/.."])
-def test_a_trace_is_a_file(name):
-    with pytest.raises(ConfigError, match=says("--trace")):
-        window_of(config(trace=name).run, 0)
+    for name in (".", "..", "a/.."):
+        with pytest.raises(ConfigError, match=says("--trace")):
+            window_of(config(trace=name).run, 0)
 
 
 def test_a_flag_without_a_value_is_a_file_in_the_run_folder():
@@ -176,17 +163,17 @@ def train(train, folder):
 
 
 def test_a_run_leaves_its_trace_and_says_so(train, tmp_path, capsys):
+    """Or that it ended before; a file that cannot be written is told before the run."""
     train(iterations=9, trace="trace.json")
     path = tmp_path / "run" / "trace.json"
     names = [name for name, *_ in slices(json.loads(path.read_text()), 0, LOOP)]
     assert [name for name in names if "iteration" in name] == ["iteration 6", "iteration 7", "iteration 8"]
     output = "".join(capsys.readouterr().out.split())
     assert "thetraceisin" in output and "openitathttps://ui.perfetto.dev" in output
-
-
-def test_a_run_that_ends_before_says_so(train, capsys):
-    train(iterations=2, trace="trace.json")
+    train(out="short", iterations=2, trace="trace.json")
     assert says(6, "traced", "asked").matches(capsys.readouterr().out)
+    with pytest.raises(UsageError, match=r"nowhere/trace\.json\.part: No such file or directory"):
+        train(out="none", iterations=2, trace=str(tmp_path / "nowhere" / "trace.json"))
 
 
 def test_a_run_that_fails_leaves_what_was_traced(train, tmp_path, monkeypatch):
@@ -195,8 +182,3 @@ def test_a_run_that_fails_leaves_what_was_traced(train, tmp_path, monkeypatch):
         train(iterations=30, trace="trace.json", lr=1e9)
     values = json.loads((tmp_path / "run" / "trace.json").read_text())
     assert "backward" in {name for name, *_ in slices(values, 0, LOOP)}
-
-
-def test_a_file_that_cannot_be_written_is_told_before_the_run(train, tmp_path):
-    with pytest.raises(UsageError, match=r"nowhere/trace\.json\.part: No such file or directory"):
-        train(iterations=2, trace=str(tmp_path / "nowhere" / "trace.json"))

@@ -12,12 +12,12 @@ from ringtrain.errors import ConfigError, DataError, DivergedError, TransportErr
 from ringtrain.template import Lines
 from ringtrain.train.options import read_options
 from ringtrain.train.start import variants as room
-from ringtrain.train.start.start import start
 from ringtrain.train.start.variants import Variant, check_variants, run_variants
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
 from tests import runs
 from tests.loopback.world import LoopbackWorld
+from tests.runs import start
 from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("folder")

@@ -87,5 +87,4 @@ def test_told_of_once_and_open_again():
         handout.open(2, 4)
         return seen, handout.finished(lambda _: 1), list(handout.tickets(never))
 
-    ((seen, anew, tickets),) = LoopbackWorld(1).run(body)
-    assert seen == [1, 0] and anew == [] and tickets == [(2, 0), (3, 0)]
+    assert LoopbackWorld(1).run(body) == [([1, 0], [], [(2, 0), (3, 0)])]

@@ -63,5 +63,5 @@ def write_outcome(folder: Path, outcome: RunOutcome) -> None:
 
 def read_outcome(folder) -> RunOutcome:
     """Read the outcome in the folder of a run. Raises UsageError if it is missing or malformed."""
-    title = "file of a run of this version"
-    return load(RunOutcome, Path(folder) / NAME, title, largest=LARGEST_BYTES, opener=files.open_nofollow)
+    title, give = "file of a run of this version", "the folder of a run of this version"
+    return load(RunOutcome, Path(folder) / NAME, title, give=give, largest=LARGEST_BYTES, opener=files.open_nofollow)

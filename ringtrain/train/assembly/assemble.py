@@ -217,22 +217,9 @@ def assemble(
     worker = _worker(config, exchange, transport, passes, stage, rate, grain, stop)
     space, whole = ctx.space, roles.whole(transport.size)
     evaluator = Evaluator(ops, space, graph, loss.evaluated(), feed, transport, deadline_s, stop, whole)
+    crops, check = augment_of(config.data, model), ReplicaCheck(ops, arena, exchange, transport)
     return Assembly(
-        config=config,
-        transport=transport,
-        guard=guard,
-        model=model,
-        data=data,
-        sampler=sampler,
-        graph=graph,
-        arena=arena,
-        rate=rate,
-        worker=worker,
-        stop_requested=stop,
-        evaluator=evaluator,
-        augment=augment_of(config.data, model),
-        grain=grain,
-        replicas=ReplicaCheck(ops, arena, exchange, transport),
+        config, transport, guard, model, data, sampler, graph, arena, rate, worker, stop, evaluator, crops, grain, check
     )
 
 

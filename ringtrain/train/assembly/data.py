@@ -1,6 +1,6 @@
 """Opens the data set of a configuration, in memory or in its files, and says which network takes it, in which order."""
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +66,7 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
         with activity.holds_gil(f"opening images {path}"):
             return open_image_files(path, config, model, transport)
     limit = _most_in_memory(config.data, transport)
-    node = NodeMemory(transport.node_window, _awaiting(transport, path), transport.local_rank == 0)
+    node = NodeMemory(transport.node_window, partial(_await_reader, transport, path), transport.local_rank == 0)
     with activity.holds_gil(f"opening data {path}"):
         return open_dataset(
             path,
@@ -86,14 +86,9 @@ def _most_in_memory(config: DataConfig, transport: Transport) -> int | None:
     return min(free) // 2 if free else None
 
 
-def _awaiting(transport: Transport, path: str) -> Callable[[], None]:
-    """A barrier for the ranks that do not read, with its name for people."""
-
-    def barrier() -> None:
-        with transport.activity.during(f"waiting until data {path} are read"):
-            transport.node_barrier()
-
-    return barrier
+def _await_reader(transport: Transport, path: str) -> None:
+    with transport.activity.during(f"waiting until data {path} are read"):
+        transport.node_barrier()
 
 
 def windows_of(shuffle: str | None, train: Split) -> Windows | None:

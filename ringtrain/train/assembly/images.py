@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ringtrain.config.record import DataConfig, DeviceConfig, TrainConfig
 from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
 from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
 from ringtrain.data.file.dataset import DataSet
-from ringtrain.data.image_files.index import Divide, Tables
+from ringtrain.data.image_files.index import Tables
 from ringtrain.data.image_files.open import open_images, open_part
 from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError
@@ -85,7 +86,7 @@ def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport
             "x width x channels"
         )
     view, threads = View(_size_of(model), resize_of(config.data)), threads_of(config.device, transport)
-    channels, divide = model.input.shape[2], _divided(transport)
+    channels, divide = model.input.shape[2], partial(_divide, transport)
     data = open_images(path, view, channels, threads, divide)
     if config.data.test_data is None:
         return data
@@ -142,36 +143,31 @@ def threads_of(config: DeviceConfig, transport: Transport) -> int:
     return max(1, min(MOST_THREADS, share if config.device == "cuda" else share // 2))
 
 
-def _divided(transport: Transport) -> Divide:
-    def divide(count: int, work: Callable[[int], Tables]) -> list[Tables]:
-        """Each rank does every size-th piece of work; results travel by broadcasts of bytes."""
-        turns = [range(rank, count, transport.size) for rank in range(transport.size)]
+def _divide(transport: Transport, count: int, work: Callable[[int], Tables]) -> list[Tables]:
+    """Each rank does every size-th piece of work; results travel by broadcasts of bytes."""
+    turns = [range(rank, count, transport.size) for rank in range(transport.size)]
 
-        def touched(number: int) -> Tables:
-            transport.activity.touch()
-            return work(number)
+    def touched(number: int) -> Tables:
+        transport.activity.touch()
+        return work(number)
 
-        rank_tables = together(transport, lambda: [touched(number) for number in turns[transport.rank]])
-        forms = transport.gather_json(
-            [{name: [array.dtype.str, list(array.shape)] for name, array in table.items()} for table in rank_tables]
-        )
-        tables: list[Tables] = [{} for _ in range(count)]
-        for rank, form in enumerate(forms):
-            piece_tables = rank_tables
-            if rank != transport.rank:
-                piece_tables = [
-                    {name: np.empty(shape, dtype) for name, (dtype, shape) in each.items()} for each in form
-                ]
-            arrays = [array for table in piece_tables for array in table.values() if array.size]
-            if arrays:
-                flat = np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
-                transport.broadcast(flat, rank)
-                _fill(arrays, flat)
-            for number, table in zip(turns[rank], piece_tables, strict=True):
-                tables[number] = table
-        return tables
-
-    return divide
+    rank_tables = together(transport, lambda: [touched(number) for number in turns[transport.rank]])
+    forms = transport.gather_json(
+        [{name: [array.dtype.str, list(array.shape)] for name, array in table.items()} for table in rank_tables]
+    )
+    tables: list[Tables] = [{} for _ in range(count)]
+    for rank, form in enumerate(forms):
+        piece_tables = rank_tables
+        if rank != transport.rank:
+            piece_tables = [{name: np.empty(shape, dtype) for name, (dtype, shape) in each.items()} for each in form]
+        arrays = [array for table in piece_tables for array in table.values() if array.size]
+        if arrays:
+            flat = np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+            transport.broadcast(flat, rank)
+            _fill(arrays, flat)
+        for number, table in zip(turns[rank], piece_tables, strict=True):
+            tables[number] = table
+    return tables
 
 
 def _fill(arrays: list[np.ndarray], flat: np.ndarray) -> None:

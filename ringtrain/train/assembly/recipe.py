@@ -11,7 +11,7 @@ from ringtrain.errors import ConfigError
 from ringtrain.humanize import plural
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import IMAGE_EXTENTS, ModelSpec
-from ringtrain.optim.lr import LearningRate, iterations_in, scaled
+from ringtrain.optim.lr import LearningRate, iterations_in
 
 EARLY_STOP = "early stop"  # the reason in the last record
 STEPPED = ("step", "multistep")  # policies that read lr_steps
@@ -23,19 +23,22 @@ def iterations_of(config: RunConfig, sampler: Sampler) -> int:
 
 def rate_of(config: TrainConfig, iterations: int, per_epoch: int) -> LearningRate:
     """The learning rate of a run of ``iterations``, ``per_epoch`` of them an epoch."""
-    scale = (
-        (lambda lr: scaled(lr, config.run.batch, config.optimizer.base_batch)) if config.optimizer.base_batch else float
-    )
+    hyper, batch = config.optimizer, config.run.batch
+
+    def scaled(lr: float) -> float:
+        """k times the base batch, k times the rate. Source: Goyal et al. 2017, section 2.1"""
+        return lr * batch / hyper.base_batch if hyper.base_batch else lr
+
     return LearningRate(
-        lr=scale(config.optimizer.lr),
-        floor=scale(config.optimizer.min_lr),
-        policy=config.optimizer.lr_policy,
-        steps=tuple(iterations_in(step, per_epoch) for step in config.optimizer.lr_steps),
-        gamma=config.optimizer.lr_gamma,
-        power=config.optimizer.lr_power,
-        warmup=iterations_in(config.optimizer.warmup, per_epoch),
+        lr=scaled(hyper.lr),
+        floor=scaled(hyper.min_lr),
+        policy=hyper.lr_policy,
+        steps=tuple(iterations_in(step, per_epoch) for step in hyper.lr_steps),
+        gamma=hyper.lr_gamma,
+        power=hyper.lr_power,
+        warmup=iterations_in(hyper.warmup, per_epoch),
         total=iterations,
-        typed=config.optimizer.lr_steps,
+        typed=hyper.lr_steps,
     )
 
 

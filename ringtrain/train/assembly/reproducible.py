@@ -1,17 +1,10 @@
 """``--reproducible``: checks kernels, and describes them."""
 
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.config.record import TrainConfig, options_that
 from ringtrain.errors import ConfigError, everywhere
 from ringtrain.ops.base import Ops
 from ringtrain.transport.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport
-
-
-def numerics_of(config: TrainConfig) -> dict:
-    """The settings that a reproducible run keeps when it resumes."""
-    values = config.values()
-    return {key: values[key] for key in options_that("fixes_bits")}
 
 
 def check_kernels(config: ExchangeConfig, transport: Transport, ops: Ops) -> None:

@@ -1,1 +1,1 @@
-"""Saves and resumes a run, and writes its outcome file."""
+"""Saves and resumes a run."""

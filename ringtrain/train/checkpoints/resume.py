@@ -1,6 +1,5 @@
 """Finds the start of a run: anew, or at a checkpoint. Rank 0 looks; its answer decides for all ranks."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint, RunFolder
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import best_by_of, length_of
-from ringtrain.train.assembly.reproducible import numerics_of
 from ringtrain.train.checkpoints.state import SUMS, common_facts, parameter_shapes
 from ringtrain.train.options import AUTO, RunOptions, checkpoint_in
 from ringtrain.transport.agree import keep_on_root
@@ -103,14 +101,18 @@ def _origin_of(resume: str | None, out: str | None, named: str | None) -> Origin
     if resume == AUTO:
         if out is None:
             raise ConfigError("--resume auto looks for a checkpoint in the run folder: name it with --out")
-        RunFolder(out).check_idle()
-        return _origin_in(RunFolder(out), named)
+        run = RunFolder(out)
+        run.check_idle()
+        return _origin_in(run, named)
     parent = run_folder.run_folder_of(Path(resume)) if Path(resume).is_dir() else None
     folder = out or (str(parent) if parent else None)
     if folder is not None:
-        RunFolder(folder).check_idle()
-        if _began_at(RunFolder(folder), resume):
-            return _first_origin(RunFolder(folder), resume)
+        run = RunFolder(folder)
+        run.check_idle()
+        before = _checkpoint_of(config_of(run)[0])
+        same = before is not None and Path(before) == Path(resume)
+        if same and not _lies_in(resume, folder) and run.is_empty():  # of a start there, and without a checkpoint yet
+            return _first_origin(run, resume)
     stored = run_folder.find_checkpoint(resume)
     return _continued(stored, folder, folder is not None and _lies_in(stored.path, folder))
 
@@ -138,13 +140,6 @@ def _first_origin(folder: RunFolder, named: str | None) -> Origin:
     if before is None or Path(before) != Path(source):
         config = tomli_w.dumps({**parse_run_file(stored.checkpoint.config, FORMER_RUN), "resume": source})
     return replace(origin, config=config)
-
-
-def _began_at(folder: RunFolder, resume: str) -> bool:
-    """Whether the folder is of a start at this checkpoint of another folder, and has no checkpoint of its own."""
-    before = _checkpoint_of(config_of(folder)[0])
-    same = before is not None and Path(before) == Path(resume)
-    return same and not _lies_in(resume, folder.path) and folder.is_empty()
 
 
 def _checkpoint_of(config: str | None) -> str | None:
@@ -179,40 +174,36 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
     """Lay the sources of the configuration over one another. A run that goes on keeps its network. Raises ConfigError
     for options that do not go together."""
     options.checked()
-    config, model = _resolved(origin, options.layers)
-    check_options(config)
-    make_loss(config.model)  # a known one
-    return config, model
-
-
-def _resolved(origin: Origin, option_layers: Sequence[tuple[str, dict]]) -> tuple[TrainConfig, ModelSpec]:
     before = parse_run_file(origin.config, FORMER_RUN) if origin.config else {}
     if origin.facts is not None:
         before.setdefault("shuffle", FULL)  # the order of versions without --shuffle, whose checkpoints do not name it
-    chosen_options = {key: value for _, values in option_layers for key, value in values.items()}
+    flags = {key: value for _, values in options.layers for key, value in values.items()}
     # The configuration keeps the checkpoint of the first start: until there is another, the next start looks for it.
     first = checkpoint_in(before.get("resume")) if origin.continues else None
     kept = (FORMER_RUN, {"resume": first} if first else {})
-    layers = [(FORMER_RUN, without_former(for_continuation(before), chosen_options)), *option_layers, kept]
-    chosen = resolve(*layers)
-    if checkpoint_in(chosen.run.resume) and any(values.get("init") for _, values in option_layers):
+    layers = [(FORMER_RUN, without_former(for_continuation(before), flags)), *options.layers, kept]
+    config = resolve(*layers)
+    if checkpoint_in(config.run.resume) and any(values.get("init") for _, values in options.layers):
         raise ConfigError(
-            f"--init {chosen.model.init} begins a run, and --resume {chosen.run.resume} goes on with one, whose "
+            f"--init {config.model.init} begins a run, and --resume {config.run.resume} goes on with one, whose "
             "weights it has: leave one of them out"
         )
     if origin.facts is None:
-        model = _loaded(chosen.model)
-        return resolve(recipe_layer(model.name, model.recipe), *layers), model
-    model = spec.parse_model(origin.facts["model"], origin.facts["model_name"], "the model in the checkpoint")
-    if any("model" in values for _, values in option_layers):
-        other = _loaded(chosen.model)
-        if (model.nodes, model.input) != (other.nodes, other.input):
-            raise CheckpointError(
-                f"the checkpoint is of another model than {chosen.model.model!r}: its {model.name!r} has other layers "
-                "or another input. Leave --model out to go on with the checkpoint's, or start a new run"
-            )
-    _check_fixed(resolve((FORMER_RUN, before)), chosen)
-    return chosen, model
+        model = _loaded(config.model)
+        config = resolve(recipe_layer(model.name, model.recipe), *layers)
+    else:
+        model = spec.parse_model(origin.facts["model"], origin.facts["model_name"], "the model in the checkpoint")
+        if "model" in flags:
+            other = _loaded(config.model)
+            if (model.nodes, model.input) != (other.nodes, other.input):
+                raise CheckpointError(
+                    f"the checkpoint is of another model than {config.model.model!r}: its {model.name!r} has other "
+                    "layers or another input. Leave --model out to go on with the checkpoint's, or start a new run"
+                )
+        _check_fixed(resolve((FORMER_RUN, before)), config)
+    check_options(config)
+    make_loss(config.model)  # a known one
+    return config, model
 
 
 def _loaded(config: ModelConfig) -> ModelSpec:
@@ -222,21 +213,17 @@ def _loaded(config: ModelConfig) -> ModelSpec:
 
 
 def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
-    fixed = [{key: config.values()[key] for key in options_that("fixed")} for config in (before, now)]
-    why = "its examples, its optimizer's state or its best checkpoint depend"
-    _check_same("", why, *fixed)
-    _check_same("", why, *({"best_by": best_by_of(config)} for config in (before, now)))
-    if before.exchange.reproducible:
-        numerics = numerics_of(before), numerics_of(now)
-        _check_same(" is reproducible, and", "the bits of its products depend", *numerics)
-
-
-def _check_same(kind: str, why: str, before: Mapping, now: Mapping) -> None:
-    for key in before:
-        if before[key] != now[key]:
+    """Raise ConfigError for an option that a run keeps."""
+    kept = [config.values() | {"best_by": best_by_of(config)} for config in (before, now)]
+    order = "", "its examples, its optimizer's state or its best checkpoint depend"
+    bits = " is reproducible, and", "the bits of its products depend"
+    keys = dict.fromkeys((*options_that("fixed"), "best_by"), order)
+    keys |= {key: bits for key in options_that("fixes_bits") if before.exchange.reproducible}
+    for key, (kind, why) in keys.items():
+        if kept[0][key] != kept[1][key]:
             raise ConfigError(
-                f"{FORMER_RUN}{kind} has {key} = {before[key]!r}, not {now[key]!r}: {why} on that, so leave it out; to "
-                "change it, start a new run"
+                f"{FORMER_RUN}{kind} has {key} = {kept[0][key]!r}, not {kept[1][key]!r}: {why} on that, so leave it "
+                "out; to change it, start a new run"
             )
 
 

@@ -16,7 +16,6 @@ from ringtrain.exchange.base import RankState
 from ringtrain.humanize import plural
 from ringtrain.nn.arena import Arena, lay_out
 from ringtrain.nn.base import Span
-from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import EMA
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly
@@ -107,15 +106,16 @@ def averaged_weights(run: Assembly) -> Iterator[None]:
         ops.synchronize()
 
 
-def capture(run: Assembly, ops: Ops, transport: Transport, progress: Progress) -> Checkpoint | None:
+def capture(run: Assembly, progress: Progress) -> Checkpoint | None:
     """The state between two iterations, on rank 0. Collective: a strategy may gather parts of it."""
     run.exchange.synchronize()
-    state, ranks = run.exchange.owned_state.state(), _gathered(run, transport)
-    return replace(checkpoint_of(run, ops, progress, state), ranks=ranks) if transport.rank == 0 else None
+    state, ranks = run.exchange.owned_state.state(), _gathered(run)
+    return replace(checkpoint_of(run, progress, state), ranks=ranks) if run.transport.rank == 0 else None
 
 
-def checkpoint_of(run: Assembly, ops: Ops, progress: Progress, state: dict) -> Checkpoint:
-    """The checkpoint of a run. ``state``: the exchange's, whole. Not collective."""
+def checkpoint_of(run: Assembly, progress: Progress, whole: dict | None = None) -> Checkpoint:
+    """The checkpoint of a run. ``whole``: the exchange's whole state, unless a rank has it alone. Not collective."""
+    ops, state = run.ops, run.exchange.owned_state.state() if whole is None else whole
     slots = {name: by_name(run.arena, flat) for name, flat in state.items() if name != "step"}
     return Checkpoint(
         iteration=progress.iteration,
@@ -153,19 +153,18 @@ def common_facts(checkpoint: Checkpoint) -> dict:
     }
 
 
-def restore(run: Assembly, ops: Ops, transport: Transport, facts: dict, checkpoint: Checkpoint | None) -> Progress:
+def restore(run: Assembly, facts: dict, checkpoint: Checkpoint | None) -> Progress:
     """Restore rank 0's checkpoint on every rank; ``facts``: its :func:`common_facts`, on all. Collective."""
-
-    whole = lay_out(run.graph.parameters())
+    ops, whole = run.ops, lay_out(run.graph.parameters())
 
     def spread(named: Mapping[str, np.ndarray] | None) -> np.ndarray:
-        return from_root(transport, whole, named, ops.dtype)
+        return from_root(run.transport, whole, named, ops.dtype)
 
     weights = spread(checkpoint.weights if checkpoint else None)
     ops.upload(run.exchange.own_part(weights), run.arena.weights)
     slots = {name: spread(checkpoint.optimizer[name] if checkpoint else None) for name in facts["slots"]}
     run.exchange.owned_state.restore({"step": int(facts["scalars"]["step"]), **slots})
-    _restore_ranks(run, transport, facts["ranks"], checkpoint)
+    _restore_ranks(run, facts["ranks"], checkpoint)
     if run.scale is not None:
         run.scale.restore(facts["scalars"])
     sums = {key: facts["scalars"][f"epoch_{key}"] for key in ("loss", "correct", "valid")}
@@ -179,39 +178,39 @@ def restore(run: Assembly, ops: Ops, transport: Transport, facts: dict, checkpoi
 
 # ── state in which ranks differ (:class:`RankState`): arrays with one row a rank ─────────────────────────────
 # ``form``: name → [type, ranks, elements of each]
-def _gathered(run: Assembly, transport: Transport) -> dict[str, np.ndarray]:
+def _gathered(run: Assembly) -> dict[str, np.ndarray]:
     """The arrays of all ranks, on rank 0. Collective."""
-    state, rows = run.exchange.owned_state.rank_state, {}
+    transport, state, rows = run.transport, run.exchange.owned_state.rank_state, {}
     for name, array in state.arrays().items() if state is not None and state.differs else ():
         rows[name] = np.empty((1 if transport.rank else transport.size, *array.shape), array.dtype)
         rows[name][0] = array if isinstance(array, np.ndarray) else run.ops.to_host(array)
-        _move(run, transport, rows[name], to_root=True)
+        _move(run, rows[name], to_root=True)
     return rows
 
 
-def _restore_ranks(run: Assembly, transport: Transport, form: dict[str, list], checkpoint: Checkpoint | None) -> None:
+def _restore_ranks(run: Assembly, form: dict[str, list], checkpoint: Checkpoint | None) -> None:
     """Give each rank its rows of rank 0's checkpoint, if they are of these ranks. Collective."""
-    state, taken = _fitting(run, transport, form) if form else None, {}
+    state, taken = _fitting(run, form) if form else None, {}
     if state is None:
         return
     for name, (dtype, _, count) in form.items():
         rows = np.empty((1, count), dtype) if checkpoint is None else checkpoint.ranks[name]
-        _move(run, transport, rows, to_root=False)
+        _move(run, rows, to_root=False)
         taken[name] = rows[0]
     state.take(taken)
 
 
-def _fitting(run: Assembly, transport: Transport, form: dict[str, list]) -> RankState | None:
+def _fitting(run: Assembly, form: dict[str, list]) -> RankState | None:
     """The state that these arrays are of, by as many ranks; else None."""
     state = run.exchange.owned_state.rank_state
     arrays = {} if state is None else state.arrays()
-    fits = form == {name: [array.dtype.str, transport.size, *array.shape] for name, array in arrays.items()}
+    fits = form == {name: [array.dtype.str, run.transport.size, *array.shape] for name, array in arrays.items()}
     return state if fits else None
 
 
-def _move(run: Assembly, transport: Transport, rows: np.ndarray, to_root: bool) -> None:
+def _move(run: Assembly, rows: np.ndarray, to_root: bool) -> None:
     """Move the row of each other rank, which is the first there, to rank 0 or from it."""
-    root = transport.rank == 0
+    transport, root = run.transport, run.transport.rank == 0
     moves = [(rank, rows[rank]) for rank in range(1, transport.size)] if root else [(0, rows[0])]
     handle = (transport.recvs if root == to_root else transport.sends)(moves, tags.RANK_STATE)
     handle.start()
@@ -219,11 +218,11 @@ def _move(run: Assembly, transport: Transport, rows: np.ndarray, to_root: bool) 
     handle.free()
 
 
-def rank_notes(run: Assembly, transport: Transport, form: dict[str, list]) -> list[str]:
+def rank_notes(run: Assembly, form: dict[str, list]) -> list[str]:
     """Say where ranks begin, if it is not where each rank of the checkpoint was."""
-    if not form or _fitting(run, transport, form):
+    if not form or _fitting(run, form):
         return []
-    before, now = (plural(ranks, "rank") for ranks in (next(iter(form.values()))[1], transport.size))
+    before, now = (plural(ranks, "rank") for ranks in (next(iter(form.values()))[1], run.transport.size))
     return [
         (
             f"the checkpoint has {', '.join(form)} of each of its {before}, for as many of the same strategy and "

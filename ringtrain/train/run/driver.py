@@ -28,41 +28,40 @@ class IterationDriver(ABC):
              this rank waited for its part
     """
 
-    def __init__(self, account: Account, tick: Tick):
-        self._account, self._tick = account, tick
+    def __init__(self, run: Assembly, account: Account, tick: Tick):
+        self._run, self._transport, self._account, self._tick = run, run.transport, account, tick
 
     @abstractmethod
     def train(self, first: int, stop: int) -> bool:
         """Run iterations ``first`` up to ``stop``; True if a rank has to stop, which may end them early."""
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027
+        """Nothing is open between two meetings."""
 
 
 class Synchronous(IterationDriver):
     """Every rank has its part of each iteration."""
 
-    def __init__(self, run: Assembly, transport: Transport, first: int, account: Account, tick: Tick):
-        super().__init__(account, tick)
-        self._worker, self._guard, self._exchange = run.worker, run.guard, run.exchange
-        self._first, self._batches = first, run.batches(transport, first, run.iterations)
+    def __init__(self, run: Assembly, first: int, account: Account, tick: Tick):
+        super().__init__(run, account, tick)
+        self._first, self._batches = first, run.batches(run.transport, first, run.iterations)
 
     def train(self, first: int, stop: int) -> bool:
-        stopping = False
+        stopping, guard, worker = False, self._run.guard, self._run.worker
         for iteration in range(first, stop):
-            if self._guard is not None:
-                self._guard.iterate(iteration + 1)
+            if guard is not None:
+                guard.iterate(iteration + 1)
             asked = time.perf_counter()
             batch = next(self._batches)
             began = time.perf_counter()
-            outcome = self._worker.iterate(batch, self._batches.peek)
+            outcome = worker.iterate(batch, self._batches.peek)
             waited_s = began - asked if iteration > self._first else 0.0  # the loader starts with the first one
             self._tick(batch.total, time.perf_counter() - began, waited_s)
             stopping = self._account_all([outcome] if outcome else [])
             if stopping:
                 break
-        self._exchange.serving.drain_peers()
-        return self._account_all(self._worker.drain()) or stopping
+        self._run.exchange.serving.drain_peers()
+        return self._account_all(worker.drain()) or stopping
 
     def _account_all(self, outcomes: list[IterationLoss]) -> bool:
         for outcome in outcomes:
@@ -134,17 +133,20 @@ class WorkQueueDriver(IterationDriver):
     """Every trainer takes the next free part, and waits for no other. Rank 0 accounts for finished iterations at once,
     the others at the meeting."""
 
-    def __init__(self, run: Assembly, transport: Transport, account: Account, tick: Tick):
-        super().__init__(account, tick)
-        self._run, self._transport = run, transport
-        self._queue = WorkQueue(transport, len(run.roles.trainers), run.sampler.iterations_per_epoch)
+    def __init__(self, run: Assembly, account: Account, tick: Tick):
+        super().__init__(run, account, tick)
+        self._queue = WorkQueue(run.transport, len(run.roles.trainers), run.sampler.iterations_per_epoch)
 
     def train(self, first: int, stop: int) -> bool:
         self._queue.open(first, stop)
         self._looked_at = time.perf_counter()
         diverged = None
         if self._transport.rank in self._run.roles.trainers:
-            diverged = self._until_divergence(first, stop)
+            try:
+                self._take_parts(first, stop)
+            except DivergedError as error:  # no rank begins another part then, and all end together at the meeting
+                self._queue.end()
+                diverged = str(error)
         else:
             self._run.exchange.serving.serve(self._account_now_and_then)
         self._run.exchange.synchronize()
@@ -155,16 +157,6 @@ class WorkQueueDriver(IterationDriver):
             if text is not None:
                 raise everywhere(DivergedError(text))
         return any(stopping for stopping, _ in everyone)
-
-    def _until_divergence(self, first: int, stop: int) -> str | None:
-        """Take parts; the error's text if a loss is not finite. No rank begins another part then, and all ranks end
-        together at the meeting."""
-        try:
-            self._take_parts(first, stop)
-        except DivergedError as error:
-            self._queue.end()
-            return str(error)
-        return None
 
     def _take_parts(self, first: int, stop: int) -> None:
         """Train on one part while the next is gathered."""
@@ -200,12 +192,9 @@ class WorkQueueDriver(IterationDriver):
         _, start, stop = self._run.sampler.place(iteration)
         return stop - start
 
-    def close(self) -> None:
-        """Nothing is open between two meetings."""
 
-
-def make_driver(run: Assembly, transport: Transport, first: int, account: Account, tick: Tick) -> IterationDriver:
+def make_driver(run: Assembly, first: int, account: Account, tick: Tick) -> IterationDriver:
     """Make the driver of a run that begins at iteration ``first``."""
     if run.exchange.facts.dynamic_batches:
-        return WorkQueueDriver(run, transport, account, tick)
-    return Synchronous(run, transport, first, account, tick)
+        return WorkQueueDriver(run, account, tick)
+    return Synchronous(run, first, account, tick)

@@ -1,7 +1,5 @@
 """Tries one iteration before the first, and describes the sizes that fit if it does not fit in device memory."""
 
-from dataclasses import dataclass
-
 from ringtrain.data.batches.batches import Batch
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.errors import DeviceError, DeviceFullError
@@ -12,20 +10,6 @@ from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.step.partition import with_rows
 
 USABLE = 0.92  # of a device's memory: the rest is the driver's, the libraries', and what lies between arrays
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryNeed:
-    """Bytes. fixed: of weights, gradients and the optimizer's state; each: of an example; total: of the device"""
-
-    fixed: int
-    each: int
-    total: int
-
-    @property
-    def examples(self) -> int:
-        """About how many fit if no other process uses the device."""
-        return max(0, int((USABLE * self.total - self.fixed) // self.each)) if self.each else 0
 
 
 def rehearse(run: Assembly, ops: Ops, batch: Batch) -> None:
@@ -39,42 +23,33 @@ def rehearse(run: Assembly, ops: Ops, batch: Batch) -> None:
 
 
 def _advice(run: Assembly, ops: Ops, batch: Batch, error: DeviceError) -> str:
-    run.worker.passes.forget()
+    """The examples that do not fit, those that would if no other process uses the device, and the options to set."""
+    passes, space = run.worker.passes, run.worker.space
+    passes.forget()
     try:
-        need = _need(run, ops, batch)
+        run.worker.rehearse(with_rows(batch, lambda array: array[:1]))
+        each = space.nbytes
     except DeviceFullError:
         return _smaller(f"{error}. Not even one example fits beside weights, gradients and the optimizer's state", run)
     finally:
-        run.worker.passes.forget()
-    return advise(need, run)
-
-
-def _need(run: Assembly, ops: Ops, batch: Batch) -> MemoryNeed:
-    """Measure the need of one example."""
-    run.worker.rehearse(with_rows(batch, lambda array: array[:1]))
+        passes.forget()
     fixed = 2 * run.arena.count * ops.dtype.itemsize + (run.exchange.facts.state_bytes or 0)
     _, total = ops.memory() or (0, 0)
-    return MemoryNeed(fixed, run.worker.space.nbytes, total)
-
-
-def advise(need: MemoryNeed, run: Assembly) -> str:
-    """The examples that do not fit, those that would, and the options to set."""
+    examples = max(0, int((USABLE * total - fixed) // each)) if each else 0
     config, ranks = run.config, len(run.roles.trainers)
-    share, fit = largest_part(config.run.batch, ranks, run.grain), need.examples // run.grain * run.grain
-    total, fixed, each = map(format_bytes, (need.total, need.fixed, need.each))
+    share, fit = largest_part(config.run.batch, ranks, run.grain), examples // run.grain * run.grain
     problem = (
-        f"{run.at_a_time} examples at a time do not fit in the {total} of a rank's device: weights, gradients and "
-        f"optimizer take {fixed}, and each example {each}"
+        f"{run.at_a_time} examples at a time do not fit in the {format_bytes(total)} of a rank's device: weights, "
+        f"gradients and optimizer take {format_bytes(fixed)}, and each example {format_bytes(each)}"
     )
     if not fit:
         return _smaller(problem, run)
     if config.exchange.reproducible:
-        shards, batch = -(-config.run.batch // fit), fit * config.exchange.shards
-        return f"{problem}. About {fit} fit: give --shards {shards}, or --batch {batch}{_less(run)}"
-    parts, batch = -(-share // fit), fit * ranks
+        shards, batch_size = -(-config.run.batch // fit), fit * config.exchange.shards
+        return f"{problem}. About {fit} fit: give --shards {shards}, or --batch {batch_size}{_less(run)}"
     return (
-        f"{problem}. About {fit} fit: give --accumulate {parts}, which computes the same in parts, or --batch "
-        f"{batch}{_less(run)}"
+        f"{problem}. About {fit} fit: give --accumulate {-(-share // fit)}, which computes the same in parts, or "
+        f"--batch {fit * ranks}{_less(run)}"
     )
 
 

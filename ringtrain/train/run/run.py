@@ -1,19 +1,21 @@
 """Runs the iterations from the first to the end, and between them evaluations, checkpoints and records."""
 
 import math
+import time
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from ringtrain.errors import DivergedError, Interrupted, StalledError, everywhere
+from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
 from ringtrain.humanize import plural
-from ringtrain.report.events import is_better
+from ringtrain.report.events import CheckpointSaved, Event, is_better
 from ringtrain.report.sinks import Sink
+from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.assembly.recipe import EARLY_STOP, best_by_of, is_stale
-from ringtrain.train.checkpoints.saving import Checkpointing, RecoverableState
-from ringtrain.train.checkpoints.state import Progress, averaged_weights
+from ringtrain.train.checkpoints.state import Progress, averaged_weights, capture, checkpoint_of
 from ringtrain.train.evaluate import EvaluationStopped, Score
 from ringtrain.train.run.driver import make_driver
 from ringtrain.train.run.records import RunRecords
@@ -21,6 +23,23 @@ from ringtrain.train.run.tracing import Tracer
 from ringtrain.train.step.loss_sum import IterationLoss
 from ringtrain.train.stopping.reasons import JobEnd, stop_reason
 from ringtrain.train.stopping.signals import StopFlag
+
+UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverableState:
+    """The state from which a rank can go on when another dies.
+
+    due:      whether evaluation and checkpoint of the iteration are still to be made
+    capture:  () → the state. Not collective
+    finished: the iteration's records, which a dead rank 0 may not have logged; none before the first of this world
+    """
+
+    iteration: int
+    due: bool
+    capture: Callable[[], Checkpoint]
+    finished: tuple[Event, ...] = ()
 
 
 class Run:
@@ -43,7 +62,7 @@ class Run:
         due: bool = False,
     ):
         self._run, self._transport, self._progress, self._folder = assembly, assembly.transport, progress, folder
-        self._stop = stop
+        self._sink, self._stop, self._job_end = sink, stop, end
         self._tracing = tracing  # until its file is written
         self._due_at_once = due
         self._before: Progress | None = None  # the progress at the start of the meeting under way
@@ -51,14 +70,18 @@ class Run:
         self._score: Score | None = None  # the last one
         self._checked = (-1, False)  # finished iterations at the last check; whether it compared ranks
         self._records = RunRecords(assembly, progress, sink, started)
-        self._saving = Checkpointing(assembly, progress, sink, folder, end)
+        self._saved_at = -1  # finished iterations at the last checkpoint, saved or not
+        self._unsaved_in_a_row = 0
 
     def go(self) -> None:
         """Train to the end. Raises Interrupted, after a checkpoint, if a rank has to stop."""
         try:
-            self._begin()
+            if self._due_at_once:
+                self._end_early(self._after(stopping=False))
+            if self._tracing is not None:
+                self._tracing.align()
             begun, tick = self._progress.iteration, self._records.tick
-            with closing(make_driver(self._run, self._transport, begun, self._account, tick)) as driver:
+            with closing(make_driver(self._run, begun, self._account, tick)) as driver:
                 while self._progress.iteration < self._run.iterations and not self._stale:
                     self._syncs_at = self._next_sync()
                     stopping = driver.train(self._progress.iteration, self._syncs_at)
@@ -71,14 +94,8 @@ class Run:
             if self._tracing is not None:
                 self._tracing.end()
 
-    def _begin(self) -> None:
-        if self._due_at_once:
-            self._end_early(self._after(stopping=False))
-        if self._tracing is not None:
-            self._tracing.align()
-
     def _finish(self) -> None:
-        if self._saving.at != self._progress.iteration:  # a run that was resumed at its end
+        if self._saved_at != self._progress.iteration:  # a run that was resumed at its end
             score, stopping = self._evaluated()
             self._save(self._best(score), must=True)
             self._end_early(stopping)
@@ -156,9 +173,8 @@ class Run:
             return None
         progress = self._before or self._progress
         due = self._before is not None or progress.iteration == self._syncs_at  # a death may come between the two
-        capture = partial(self._saving.capture_alone, progress)
         finished = self._records.finished[: 1 if due else None]
-        return RecoverableState(progress.iteration, due, capture, finished)
+        return RecoverableState(progress.iteration, due, partial(checkpoint_of, self._run, progress), finished)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
         return self._progress.iteration % every == 0 if every else epoch_ends
@@ -170,19 +186,15 @@ class Run:
 
     def _evaluated(self) -> tuple[Score | None, bool]:
         """(the score, False), or (None, True) if a rank has to stop meanwhile."""
+        run = self._run
+        if run.data.test is None:
+            return None, False
+        run.exchange.synchronize()
         try:
-            return self._evaluate(), False
+            with averaged_weights(run), self._transport.activity.during("evaluating"):
+                self._score = run.evaluator.score(run.data.test, run.evaluation_batch, run.evaluation_grain)
         except EvaluationStopped:
             return None, True
-
-    def _evaluate(self) -> Score | None:
-        if self._run.data.test is None:
-            return None
-        self._run.exchange.synchronize()
-        with averaged_weights(self._run), self._transport.activity.during("evaluating"):
-            self._score = self._run.evaluator.score(
-                self._run.data.test, self._run.evaluation_batch, self._run.evaluation_grain
-            )
         if self._score and not math.isfinite(self._score.loss):
             what, done = f"the test loss is {self._score.loss:g}", self._progress.iteration
             raise everywhere(
@@ -191,7 +203,7 @@ class Run:
                     "--clip-norm, and go on from an earlier checkpoint with --resume"
                 )
             )
-        return self._score
+        return self._score, False
 
     def _digest(self, settled: bool) -> str | None:
         """The hash of the weights, on rank 0; None if ranks' weights differ."""
@@ -201,14 +213,41 @@ class Run:
         return self._run.arena.hash(self._run.ops) if self._transport.rank == 0 else None
 
     def _save(self, best: Score | None, must: bool) -> None:
-        """Save a checkpoint. ``must``: see :meth:`Checkpointing.save`."""
+        """Save a checkpoint. ``must``: whether a disk that is full or fails ends the run, as no later checkpoint can
+        make up for this one. Collective."""
         self._check(comparing=self._run.config.exchange.check_replicas != 0)
-        value = getattr(best, best_by_of(self._run.config)) if best is not None else None
+        folder, activity = self._folder, self._transport.activity
         if best is not None:
-            self._progress.best = value
-        saved = self._saving.save(best is not None, must)
+            self._progress.best = getattr(best, best_by_of(self._run.config))
+        began, self._saved_at = time.perf_counter(), self._progress.iteration
+        checkpoint, kept = capture(self._run, self._progress), self._progress.best
+        if checkpoint is not None and folder is not None:
+            try:
+                with activity.during(f"writing checkpoint {folder.numbered(checkpoint.iteration)}", limited=True):
+                    path = folder.save(checkpoint, self._run.config.run.keep, best is not None)
+            except RingtrainError as error:
+                self._unsaved(error, must)
+                if best is not None:
+                    with activity.during(f"reading checkpoint {folder.best}", limited=True):
+                        kept = folder.best_so_far()
+            else:
+                self._unsaved_in_a_row, seconds = 0, time.perf_counter() - began
+                self._job_end.slowest_s = max(self._job_end.slowest_s, seconds)
+                self._sink.handle(CheckpointSaved(path=str(path), iteration=checkpoint.iteration, seconds=seconds))
         if best is not None:  # later scores compare with a saved one
-            self._progress.best = self._transport.gather_json(value if saved else self._saving.best())[0]
+            self._progress.best = self._transport.gather_json(kept)[0]
+
+    def _unsaved(self, error: RingtrainError, must: bool) -> None:
+        """End the run if it must, or else note it: a disk that is full for an hour must not cost a day's training, and
+        the last checkpoints are still there."""
+        self._unsaved_in_a_row += 1
+        if must or self._unsaved_in_a_row == UNSAVED_AT_MOST:
+            raise RingtrainError(str(error)) from error
+        more = plural(UNSAVED_AT_MOST - self._unsaved_in_a_row, "checkpoint")
+        self._records.note(
+            f"no checkpoint of iteration {self._progress.iteration:,}: {error}. The run goes on; it ends if {more} "
+            "more cannot be saved"
+        )
 
     def _check(self, comparing: bool = True) -> None:
         """Check that all state is finite, as an update may overflow although its loss did not, and the same on all

@@ -102,7 +102,7 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     skipped = origin.stored.skipped if origin.stored else ()
     notes = [*run.exchange.facts.notes, *(f"passed over: {problem}" for problem in skipped)]
     notes += run.data.notes
-    notes += rank_notes(run, transport, origin.facts["ranks"] if origin.facts else {})
+    notes += rank_notes(run, origin.facts["ranks"] if origin.facts else {})
     notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config.optimizer, run.rate)
     notes += _frozen(run)

@@ -2,8 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from ringtrain import __version__, plugin
 from ringtrain.allreduce.catalogue import AUTO
@@ -32,17 +31,6 @@ from ringtrain.transport.agree import agree, on_root, together
 from ringtrain.transport.base import Transport
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedRun:
-    """The parts of a run. ``remarks``: notes for the user; ``predicted``: by ``--plan``, or None"""
-
-    origin: Origin
-    run: Assembly
-    job_end: JobEnd
-    remarks: Sequence[str]
-    predicted: PredictedSpeed | None
-
-
 def open_run(
     transport: Transport,
     options: RunOptions,
@@ -50,8 +38,9 @@ def open_run(
     recovery: RecoveryState,
     only_run: bool,
     read: Callable[[TrainConfig, ModelSpec, Transport], DataSet] | None = None,
-) -> OpenedRun:
-    """Open a run. Collective; raises RingtrainError, the same on every rank.
+) -> tuple[Assembly, Origin, JobEnd, list[str], PredictedSpeed | None]:
+    """Open a run: (its parts, its start, the end of the job, notes for the user, the speed by ``--plan``). Collective;
+    raises RingtrainError, the same on every rank.
 
     stop:     None if the run is checked, and does not begin
     only_run: whether this process makes no other run
@@ -59,7 +48,8 @@ def open_run(
     """
     origin = recovery.origin or find_origin(transport, options)
     config, model = together(transport, lambda: resolve_run(origin, options))
-    config = recovery.adapted(config)
+    if recovery.lost:  # without a trace, whose iterations or ranks are gone
+        config = config.changed(trace=None)
     agree(transport, _facts(config, model))
     together(transport, lambda: check_elastic(config.exchange, transport, only_run))
     if config.run.tensorboard:
@@ -92,7 +82,7 @@ def open_run(
         *device.notes,
         *filter(None, [tuning.remark, unpredicted, moved, end.words(), _initial_words(origin, options, initial)]),
     ]
-    return OpenedRun(origin, run, end, remarks, predicted)
+    return run, origin, end, remarks, predicted
 
 
 Prediction = tuple[PredictedSpeed | None, str | None]  # of the plan of ``--plan``; a note if the plan has none

@@ -14,11 +14,10 @@ from pathlib import Path
 from ringtrain.errors import RingtrainError
 from ringtrain.report.events import RanksLost
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint
-from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, restart_origin
 from ringtrain.train.checkpoints.state import common_facts
 from ringtrain.train.options import RunOptions
-from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, RecoveryState
+from ringtrain.train.start.recovery_state import ANEW, CHECKPOINT, MEMORY, REPLACE, OutcomeWriter, RecoveryState
 from ringtrain.train.start.start import run_training
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.agree import keep_on_root
@@ -64,31 +63,19 @@ class ElasticRun:
                 self._enter()
             run_training(self._world.transport, self._options, self._stop, self._state)
             if self._options.elastic is not None:
-                self._part()
+                # One that sees a death only in its last step would recover alone, and wait for ranks that are to end.
+                self._world.transport.barrier()
             return True
         except RingtrainError as error:
-            if not self._is_survivable(error):
-                self._record(error)
+            ending, tolerant = self._stop.ending, not self._world.transport.why_not_fault_tolerant
+            if ending or self._options.elastic is None or not (tolerant and self._world.is_of_a_death(error)):
+                if ending and self._world.is_of_a_death(error):
+                    time.sleep(KILLED_S)  # the launcher is ending all ranks
+                self._state.record_failure(error)  # a death too, as the end of the run
                 raise
             self._state.lost_at = time.perf_counter()
         self._leave()  # outside of the handler, whose error holds the old world's arrays
         return False
-
-    def _part(self) -> None:
-        """Wait for the other ranks: one that sees a death only in its last step would recover alone, and wait for ranks
-        that are about to end."""
-        self._world.transport.barrier()
-
-    def _is_survivable(self, error: RingtrainError) -> bool:
-        """Whether the error is a death that these ranks survive."""
-        tolerant = self._options.elastic is not None and not self._world.transport.why_not_fault_tolerant
-        return tolerant and self._world.is_of_a_death(error) and not self._stop.ending
-
-    def _record(self, error: RingtrainError) -> None:
-        """Record an error, a death too, as the end of the run."""
-        if self._stop.ending and self._world.is_of_a_death(error):
-            time.sleep(KILLED_S)  # the launcher is ending all ranks
-        self._state.record_failure(error)
 
     # ── from the old world to the new one ─────────────────────────────────────────────────────────────────
     def _leave(self) -> None:

@@ -1,20 +1,72 @@
-"""Keeps the state of a run that outlives a world in which a rank dies (``--elastic``)."""
+"""Keeps the state of a run that outlives a world in which a rank dies (``--elastic``), and writes its outcome."""
 
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.record import TrainConfig
-from ringtrain.errors import ConfigError
+from ringtrain.errors import ConfigError, RingtrainError
 from ringtrain.report.events import RanksLost
-from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
+from ringtrain.storage.run_folder import outcome
+from ringtrain.storage.run_folder.outcome import DONE, FAILED, RUNNING, WORDS, RunOutcome
 from ringtrain.train.checkpoints.resume import Origin
-from ringtrain.train.checkpoints.saving import RecoverableState
-from ringtrain.train.run.run import Run
+from ringtrain.train.checkpoints.state import Progress
+from ringtrain.train.run.run import RecoverableState, Run
+from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN
 from ringtrain.transport.base import Transport
 
 SHRINK, REPLACE = "shrink", "replace"
 MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"  # where a run goes on after a death
+WRITTEN_S = 10.0  # the end of a run waits no longer for a file system, which may be its error
+
+
+class OutcomeWriter:
+    """Writes the outcome of a run for scripts, ``outcome.json``, at its start and at its end. Every rank has a writer:
+    it writes an error of its own that the others do not know.
+
+    writes: whether this rank writes the outcome of all ranks
+    """
+
+    def __init__(self, folder: Path, writes: bool, iterations: int, ranks: int, lost: tuple[int, ...] = ()):
+        self._folder, self._writes = folder, writes
+        self._iterations, self._ranks, self._lost = iterations, ranks, lost
+        self.progress = Progress()
+        self._final, self._writing = False, threading.Thread()
+
+    def running(self, iteration: int) -> None:
+        """Write that the run goes on. Raises RingtrainError, UsageError if the file cannot be written."""
+        self._write(RUNNING, None, iteration)
+
+    def done(self) -> None:
+        """Write that the run is done. A later error does not change that."""
+        if self._writes:
+            self._write(DONE, 0, self.progress.iteration)
+        self._final = True
+
+    def failed(self, error: BaseException) -> None:
+        """Write the error, a second Ctrl-C or a defect of ringtrain as the end, if the folder can be written."""
+        if not self._final and (self._writes or not (isinstance(error, RingtrainError) and error.everywhere)):
+            self._writing = threading.Thread(target=self._write_failure, args=(error,), name="outcome", daemon=True)
+            self._writing.start()
+        self._final = True
+        if self._writing.ident is not None:  # a Ctrl-C may come during the write
+            self._writing.join(WRITTEN_S)
+
+    def _write_failure(self, error: BaseException) -> None:
+        with suppress(RingtrainError):
+            if isinstance(error, RingtrainError):
+                text, code = str(error), error.exit_code
+            else:
+                text = f"{type(error).__name__}: {error}"
+                code = INTERRUPTED_AGAIN if isinstance(error, KeyboardInterrupt) else 1
+            self._write(WORDS.get(code, FAILED), code, self.progress.iteration, text)
+
+    def _write(self, word: str, code: int | None, iteration: int, text: str = "") -> None:
+        written = RunOutcome(word, code, iteration, self._iterations, self._ranks, self._lost, text)
+        outcome.write_outcome(self._folder, written)
 
 
 @dataclass(slots=True)
@@ -43,14 +95,6 @@ class RecoveryState:
     origin: Origin | None = None
     ranks_lost: RanksLost | None = None
     lost_at: float = 0.0
-
-    def adapted(self, config: TrainConfig) -> TrainConfig:
-        """The configuration for this world: after a death without a trace, whose iterations or ranks are gone."""
-        return config.changed(trace=None) if self.lost else config
-
-    def begin(self, training: Run) -> None:
-        """Begin training in this world, in place of the state from the last one."""
-        self.training, self.recoverable = training, None
 
     def end(self) -> None:
         """End training. After a later death survivors go on from the last checkpoint, since closing ends the run's own

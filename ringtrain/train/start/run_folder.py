@@ -16,9 +16,8 @@ from ringtrain.report.tensorboard import TensorBoard
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin, config_of
-from ringtrain.train.start.recovery_state import RecoveryState
+from ringtrain.train.start.recovery_state import OutcomeWriter, RecoveryState
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.agree import keep_on_root, on_root
 

@@ -6,7 +6,7 @@ files before the first iteration (:mod:`ringtrain.transport.agree`).
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields, replace
 from itertools import chain
 
@@ -24,51 +24,31 @@ from ringtrain.storage.run_folder import outcome as outcomes
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly.assemble import Assembly, broadcast_array
 from ringtrain.train.assembly.recipe import EARLY_STOP, is_stale, length_of
-from ringtrain.train.checkpoints.outcome_file import OutcomeWriter
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import SINCE_BEST, Progress, restore
-from ringtrain.train.options import RunOptions, read_options
+from ringtrain.train.options import RunOptions
 from ringtrain.train.run.memory_trial import rehearse
 from ringtrain.train.run.records import forget_peak
 from ringtrain.train.run.run import Run
 from ringtrain.train.run.tracing import Tracer, window_of
 from ringtrain.train.start.header import header, notes
 from ringtrain.train.start.open_run import open_run
-from ringtrain.train.start.recovery_state import RecoveryState
+from ringtrain.train.start.recovery_state import OutcomeWriter, RecoveryState
 from ringtrain.train.start.run_folder import make_folder, make_sinks
 from ringtrain.train.stopping.reasons import check_stop
-from ringtrain.train.stopping.signals import StopFlag, watching
+from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.activity import tell_none
 from ringtrain.transport.agree import on_root, take_turns, together
 from ringtrain.transport.base import Transport
 
 
-def start(transport: Transport, run_file: str | None, flags: dict, stop: StopFlag | None = None) -> None:
-    """Train as flags and run file say. Raises RingtrainError, the same on every rank if possible.
-
-    stop: a flag that has recorded signals since the start of the process, or None
-    """
-    with watching() if stop is None else nullcontext(stop) as noted:
-        run_training(transport, read_options(run_file, flags), noted)
-
-
 def run_training(
     transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState | None = None
 ) -> None:
-    """Train as options say; the caller handles signals.
+    """Train as options say, unless the folder says that the run is done; the caller handles signals. Collective; raises
+    RingtrainError, the same on every rank if possible.
 
     recovery: the state that survives the death of a rank; None if the process makes several runs
-    """
-    with run_session(transport, options, stop, recovery or RecoveryState(), recovery is not None) as training:
-        if training is not None:
-            training.go()
-
-
-@contextmanager
-def run_session(
-    transport: Transport, options: RunOptions, stop: StopFlag, recovery: RecoveryState, only_run: bool
-) -> Iterator[Run | None]:
-    """Yield a run that is ready for its first iteration; None if its folder says that it is done. Collective.
 
     ====================================  =============================================================
     step                                  what remains if it, or a later one, fails
@@ -80,37 +60,36 @@ def run_session(
     ====================================  =============================================================
     """
     forget_peak()
-    opened = open_run(transport, options, stop, recovery, only_run)
-    run, origin, job_end, transport = opened.run, opened.origin, opened.job_end, opened.run.transport
+    only_run, recovery = recovery is not None, recovery or RecoveryState()
+    run, origin, job_end, remarks, predicted = open_run(transport, options, stop, recovery, only_run)
+    transport = run.transport
     if _report_finished(run, origin, bool(recovery.lost)):
         run.close()
-        yield None
         return
     with ExitStack() as stack:
         if run.guard is not None:
             stack.callback(run.guard.close)
-        remarks = list(opened.remarks)
         outcome, folder, best = make_folder(run, origin, recovery, remarks, stack)
         if origin.facts is not None:
             origin = replace(origin, facts={**origin.facts, "best": best})
         sink = stack.enter_context(_recorded_end(run, folder, stop, outcome, recovery, (origin.iteration, origin.due)))
-        sink.handle(header(run, origin, folder, opened.predicted))
+        sink.handle(header(run, origin, folder, predicted))
         for text in (*remarks, *notes(run, origin)):
             sink.handle(Note(text=text))
         outcome.progress = progress = _equal_weights(run, origin)
         state, due = origin.words, origin.due
-        del opened, origin  # frees the checkpoint's arrays: the run has their values
+        del origin  # frees the checkpoint's arrays: the run has their values
         recovery.origin = None
         _prepare(run, sink, progress)
         if not recovery.unsaved:
             check_stop(transport, stop, state)
         tracing = _tracing(run, folder, progress)
         training = Run(run, progress, sink, folder, recovery.started, stop, job_end, tracing, due)
-        recovery.begin(training)
+        recovery.training, recovery.recoverable = training, None  # in place of the state from the last world
         report = recovery.take_report()
         if report is not None:
             sink.handle(report)
-        yield training
+        training.go()
         recovery.end()
     run.exchange.reducers.close()
 
@@ -179,9 +158,7 @@ def _equal_weights(run: Assembly, origin: Origin) -> Progress:
     """Broadcast rank 0's weights, new or of the checkpoint, and compare the hashes of all ranks."""
     progress = Progress()
     if origin.facts is not None:
-        progress = restore(
-            run, run.ops, run.transport, origin.facts, origin.stored.checkpoint if origin.stored else None
-        )
+        progress = restore(run, origin.facts, origin.stored.checkpoint if origin.stored else None)
     elif not run.roles.parts:  # parts of the network are equal as they are drawn
         broadcast_array(run.transport, run.ops, run.arena.weights)
     run.replicas.check("at the start")

@@ -69,7 +69,8 @@ def _check(transport: Transport, shared: Transport, variant: Variant, opened: di
         return together(transport, lambda: _data(config, model, shared, opened))
 
     options = read_options(variant.run_file, variant.flags)
-    open_run(transport, options, None, RecoveryState(), False, read).run.close()
+    run, *_ = open_run(transport, options, None, RecoveryState(), False, read)
+    run.close()
 
 
 def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:
