@@ -64,10 +64,7 @@ def test_ghosts_of_a_size_of_their_own():
     for size in (1, 3):
         ranks = everywhere(size, lambda t: trained(t, BATCH_NORM_NET, 20, dtype="float64", batch_norm="ghost:5"))
         assert apart(ranks, want) <= 1e-12
-
-
-def test_too_few_ghosts_for_the_ranks():
-    with pytest.raises(ConfigError, match=says("--batch", "--batch-norm", 30, 2, 16, 3, 33)):
+    with pytest.raises(ConfigError, match=says("--batch", "--batch-norm", 30, 2, 16, 3, 33)):  # too few for the ranks
         everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))
 
 

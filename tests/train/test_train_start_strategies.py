@@ -50,7 +50,7 @@ def test_a_run_goes_on_with_another_overlap(train, tmp_path):
     assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
 
 
-def test_factors_that_compress_nothing_are_refused(train, tmp_path):
+def test_factors_that_compress_nothing_are_refused(train):
     with pytest.raises(ConfigError, match="--compress-rank 40 compresses nothing"):
         train(compress="powersgd", compress_rank=40)
 
