@@ -29,7 +29,8 @@ Rules that every implementation keeps:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -46,6 +47,12 @@ VALUE_LOSSES = ("mse", "mae", "huber", "bce")
 # The kernel that prepares images of a type.
 PREPARE = {"uint8": "prepare_images", "float32": "prepare_floats", "float64": "prepare_doubles"}
 Value = TypeVar("Value")
+
+
+def gathered(interface: type, modules: Iterable[ModuleType], as_method: Callable) -> dict[str, Any]:
+    """Return the functions of modules that have the name of an abstract operation, as methods of a class."""
+    functions = {name: function for module in modules for name, function in vars(module).items()}
+    return {name: as_method(functions[name]) for name in interface.__abstractmethods__ & functions.keys()}
 
 
 class Mark(ABC):

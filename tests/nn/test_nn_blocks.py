@@ -41,10 +41,7 @@ def test_a_use_becomes_the_layers_of_the_block():
     [
         ({"block": "twise", "units": 1}, says("'x'", "'twise'", "did you mean 'twice'?")),
         ({"block": 3, "units": 1}, says("'x'", "3", "known: twice")),
-        (
-            {"block": "twice", "units": 1, "unit": 2},
-            says("'x'", "'twice'", "'unit'", "did you mean 'units'?"),
-        ),
+        ({"block": "twice", "units": 1, "unit": 2}, says("'x'", "'twice'", "'unit'", "did you mean 'units'?")),
         ({"block": "twice"}, says("'x'", "'twice'", "'units'")),
     ],
 )

@@ -130,10 +130,7 @@ MISTAKES = [
     ("input = { shape = [8, 8, 3], flip = 1 }", "input.flip is 1"),
     ("input = { shape = [8, 8, 3] }", says("layers", "least")),
     ("input = { shape = [8, 8, 3] }\nlayers = [ {} ]", says("None", {})),
-    (
-        layer_line('kind = "Flatten"').replace('"a"', '"a b"'),
-        says("'a b'", {"name": "a b", "kind": "Flatten"}),
-    ),
+    (layer_line('kind = "Flatten"').replace('"a"', '"a b"'), says("'a b'", {"name": "a b", "kind": "Flatten"})),
     (layer_line("x = 1"), says("--plugin", "'a'", "''")),
     (layer_line("kind = ['Conv2D']"), says("--plugin", "'a'", ["Conv2D"])),
     (
@@ -146,38 +143,23 @@ MISTAKES = [
     (layer_line(CONV + ", stride = 0"), "layer 'a' (Conv2D): stride is 0; wanted a whole number at least 1"),
     (layer_line(CONV + ", stride = 1.5"), "stride is 1.5"),
     (layer_line(CONV + ", pad = true"), "pad is True"),
-    (
-        layer_line('kind = "MaxPool", kernel = 16, stride = 1'),
-        "kernel is 16; wanted a whole number at least 1 and",
-    ),
+    (layer_line('kind = "MaxPool", kernel = 16, stride = 1'), "kernel is 16; wanted a whole number at least 1 and"),
     (layer_line('kind = "Dropout", rate = 1'), "rate is 1.0; wanted a number at least 0 and below 1"),
     (layer_line('kind = "BatchNorm", rate = 0'), "rate is 0.0; wanted a number above 0 and at most 1"),
     (layer_line('kind = "BatchNorm", gamma = inf'), "gamma is inf"),
     (layer_line('kind = "BatchNorm", gamma = nan'), "gamma is nan"),
-    (
-        layer_line('kind = "LRN", region = "around"'),
-        "region is 'around'; wanted another word",
-    ),
+    (layer_line('kind = "LRN", region = "around"'), "region is 'around'; wanted another word"),
     (layer_line(CONV + ", inputs = 'input'"), says("'a'", "'input'")),
     (layer_line(CONV + ", inputs = []"), says("'a'", [])),
     (layer_line(CONV + ", inputs = ['b']"), says("'a'", "'b'")),
     (layer_line(CONV + ", weight = 3"), "weight is 3; wanted a table like { fill"),
     (layer_line(CONV + ", bias = 3"), "bias is 3; wanted true, false or a table like { fill"),
-    (
-        layer_line(CONV + ", weight = { fill = 'gauss' }"),
-        "weight.fill is 'gauss'; wanted another word",
-    ),
+    (layer_line(CONV + ", weight = { fill = 'gauss' }"), "weight.fill is 'gauss'; wanted another word"),
     (layer_line(CONV + ", weight = { fill = 'gaussian' }"), "weight.std is missing"),
     (layer_line(CONV + ", weight = { fill = 'he', std = 1 }"), "weight has an unknown key 'std'"),
     (layer_line(CONV + ", weight = { lr = -1 }"), "weight.lr is -1.0; wanted a number at least 0"),
-    (
-        layer_line(CONV + ", weight = { fill = 'uniform', bound = 'x' }"),
-        "weight.bound is 'x'; wanted a number",
-    ),
-    (
-        layer_line('kind = "Linear", units = 3'),
-        says("'a'", "Linear", "8x8x3", "Flatten", "GlobalAvgPool"),
-    ),
+    (layer_line(CONV + ", weight = { fill = 'uniform', bound = 'x' }"), "weight.bound is 'x'; wanted a number"),
+    (layer_line('kind = "Linear", units = 3'), says("'a'", "Linear", "8x8x3", "Flatten", "GlobalAvgPool")),
     (layer_line(CONV) + "\n[[results]]\naccuracy = 1", "results[0] has an unknown key 'accuracy'"),
 ]
 

@@ -116,11 +116,7 @@ def test_what_cannot_be_recorded_is_told():
 @pytest.mark.parametrize(
     "fault, kind, words",
     [
-        (
-            DeviceError("capture was invalidated"),
-            Unable,
-            says("recorded", "capture was invalidated"),
-        ),
+        (DeviceError("capture was invalidated"), Unable, says("recorded", "capture was invalidated")),
         (DeviceFullError("no memory"), DeviceFullError, "^no memory$"),
     ],
 )

@@ -20,15 +20,114 @@ from ringtrain.ops.host import HostOps, host_number
 from ringtrain.ops.pairs import cut_pairs
 
 WORTH_THREADS = 1 << 15  # elements of an addition
-
-
 ALIGNMENT = 64
+# Operations that are one call of the kernel of their name: its arguments, for those of the operation.
+KERNEL_ARGUMENTS: dict[str, Callable[..., tuple]] = {
+    "relu": lambda x, y: (x, y, y.size),
+    "relu_back": lambda y, dy, dx: (y, dy, dx, y.size),
+    "activation": lambda kind, x_N, y_N: (x_N, y_N, y_N.size, ACTIVATIONS.index(kind)),
+    "activation_back": lambda kind, x_N, y_N, dy_N, dx_N: (x_N, y_N, dy_N, dx_N, y_N.size, ACTIVATIONS.index(kind)),
+    "linear": lambda x_ND, w_DK, b_K, y_NK, relu=False: (x_ND, w_DK, b_K, y_NK, *x_ND.shape, w_DK.shape[1], relu),
+    "linear_back": lambda x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False: (
+        x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, *x_ND.shape, w_DK.shape[1], relu, accumulate
+    ),
+    "upsample": lambda x_NHWC, y_NPQC, bilinear=False: (
+        x_NHWC, y_NPQC, *x_NHWC.shape, y_NPQC.shape[1] // x_NHWC.shape[1], bilinear
+    ),
+    "upsample_back": lambda dy_NPQC, dx_NHWC, bilinear=False: (
+        dy_NPQC, dx_NHWC, *dx_NHWC.shape, dy_NPQC.shape[1] // dx_NHWC.shape[1], bilinear
+    ),
+    "max_pool": lambda x_NHWC, y_NPQC, where_NPQC, geometry: (
+        x_NHWC, y_NPQC, where_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry)
+    ),
+    "max_pool_back": lambda dy_NPQC, where_NPQC, dx_NHWC, geometry: (
+        dy_NPQC, where_NPQC, dx_NHWC, *_pool_extents(dx_NHWC, dy_NPQC, geometry)
+    ),
+    "avg_pool": lambda x_NHWC, y_NPQC, geometry: (x_NHWC, y_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry)),
+    "avg_pool_back": lambda dy_NPQC, dx_NHWC, geometry: (dy_NPQC, dx_NHWC, *_pool_extents(dx_NHWC, dy_NPQC, geometry)),
+    "lrn_across": lambda x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k: (
+        x_NHWC, y_NHWC, scale_NHWC, *_lines(x_NHWC), size, alpha, beta, k
+    ),
+    "lrn_across_back": lambda x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta: (
+        x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, *_lines(x_NHWC), size, alpha, beta
+    ),
+    "lrn_within": lambda x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta: (
+        x_NHWC, y_NHWC, scale_NHWC, *x_NHWC.shape, size, alpha, beta
+    ),
+    "lrn_within_back": lambda x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta: (
+        x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, *x_NHWC.shape, size, alpha, beta
+    ),
+    "batch_norm": lambda x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False, a_NHWC=None: (
+        x_NHWC, gamma_C, beta_C, a_NHWC, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu
+    ),
+    "batch_norm_shares": lambda x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False: (
+        mean_GC, var_GC, *_rows(x_NHWC), ghost, total, mean_C, var_C, accumulate
+    ),
+    "batch_norm_fixed": lambda x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False, a_NHWC=None: (
+        x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC, x_NHWC.size, gamma_C.size, eps, relu
+    ),
+    "batch_moments": lambda x_NHWC, moments_2C: (x_NHWC, moments_2C, x_NHWC.size, x_NHWC.shape[-1]),
+    "batch_norm_sums": lambda x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False: (
+        x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, x_NHWC.size, mean_C.size, relu
+    ),
+    "batch_norm_dx": lambda x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, eps: (
+        x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, x_NHWC.size, gamma_C.size, eps
+    ),
+    "group_norm": lambda x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps: (
+        x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, *x_NSC.shape, mean_NG.shape[1], eps
+    ),
+    "embedding": lambda x_NL, w_VD, y_NLD: (x_NL, w_VD, y_NLD, x_NL.size, *w_VD.shape),
+    "embedding_back": lambda x_NL, dy_NLD, dw_VD, accumulate=False: (
+        x_NL, dy_NLD, dw_VD, x_NL.size, *dw_VD.shape, accumulate
+    ),
+    "add_bias": lambda x_ND, b_D, y_ND: (x_ND, b_D, y_ND, *x_ND.shape),
+    "attention": lambda x_NLE, y_NLD, y_NHLL, causal=False: (
+        x_NLE, y_NLD, y_NHLL, *y_NLD.shape, y_NHLL.shape[1], causal
+    ),
+    "attention_back": lambda x_NLE, y_NHLL, dy_NLD, dx_NLE: (
+        x_NLE, y_NHLL, dy_NLD, dx_NLE, *dy_NLD.shape, y_NHLL.shape[1]
+    ),
+    "softmax": lambda x_NK, y_NK: (x_NK, y_NK, *x_NK.shape),
+    "softmax_cross_entropy": lambda x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None: (
+        x_NK, labels_N, dx_NK, totals_3, *x_NK.shape, scale * host_number(factor_1), smoothing, ignore
+    ),
+    "sgd": lambda w, g, v, lr, momentum, decay, nesterov: (w, g, v, w.size, lr, momentum, decay, nesterov),
+    "adamw": lambda w, g, m, v, lr, beta1, beta2, eps, decay, step: (
+        w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *_corrections(beta1, beta2, step)
+    ),
+    "adam": lambda w, g, m, v, lr, beta1, beta2, eps, decay, step: (
+        w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *_corrections(beta1, beta2, step)
+    ),
+    "rmsprop": lambda w, g, s, v, lr, momentum, alpha, eps, decay: (
+        w, g, s, v, w.size, lr, momentum, alpha, eps, decay
+    ),
+    "adam_direction": lambda w, g, m, v, beta1, beta2, eps, decay, step: (
+        w, g, m, v, w.size, beta1, beta2, eps, decay, *_corrections(beta1, beta2, step)
+    ),
+    "approach": lambda w, g, rate: (w, g, rate, w.size),
+    "take_largest": lambda x, pairs, k: (x, *cut_pairs(pairs, k, x.dtype), x.size, k),
+    "add_pairs": lambda pairs, y, k: (*cut_pairs(pairs, k, y.dtype), y, k),
+    "product": lambda a, b, y, a_transposed=False, b_transposed=False, accumulate=False: (
+        a, b, y, *y.shape, a.shape[0 if a_transposed else 1], a_transposed, b_transposed, accumulate
+    ),
+    "orthonormalise": lambda x_MR: (x_MR, *x_MR.shape),
+}  # fmt: skip
+
+
+def kernel_call(name: str, arguments: Callable[..., tuple]) -> Callable[..., None]:
+    """Return an operation that is one call of the kernel of its name."""
+
+    def call(self, *args, **kwargs):
+        getattr(self._kernels, name)(*arguments(*args, **kwargs))
+
+    return call
 
 
 class CpuOps(HostOps):
-    """The operations on the CPU."""
+    """The operations on the CPU: those of :data:`KERNEL_ARGUMENTS`, and the methods below."""
 
     name = "cpu"
+    vars().update({name: kernel_call(name, arguments) for name, arguments in KERNEL_ARGUMENTS.items()})
 
     def __init__(self, dtype="float32", threads: int | None = None):
         super().__init__(dtype)
@@ -79,18 +178,6 @@ class CpuOps(HostOps):
     def scale(self, x, factor):
         self._kernels.scale(x, host_number(factor), x.size)
 
-    def relu(self, x, y):
-        self._kernels.relu(x, y, y.size)
-
-    def relu_back(self, y, dy, dx):
-        self._kernels.relu_back(y, dy, dx, y.size)
-
-    def activation(self, kind, x_N, y_N):
-        self._kernels.activation(x_N, y_N, y_N.size, ACTIVATIONS.index(kind))
-
-    def activation_back(self, kind, x_N, y_N, dy_N, dx_N):
-        self._kernels.activation_back(x_N, y_N, dy_N, dx_N, y_N.size, ACTIVATIONS.index(kind))
-
     def concat(self, xs, y):
         start = 0
         for x in xs:
@@ -109,13 +196,6 @@ class CpuOps(HostOps):
         self._kernels.dropout(x_ND, y_ND, examples_N, *sizes, key, keys.dropout_threshold(rate), 1 / (1 - rate))
 
     # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
-    def linear(self, x_ND, w_DK, b_K, y_NK, relu=False):
-        self._kernels.linear(x_ND, w_DK, b_K, y_NK, *x_ND.shape, w_DK.shape[1], relu)
-
-    def linear_back(self, x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumulate=False):
-        gradients = dy_NK, dw_DK, db_K, dx_ND
-        self._kernels.linear_back(x_ND, w_DK, y_NK, *gradients, *x_ND.shape, w_DK.shape[1], relu, accumulate)
-
     def conv2d_way(self, x_shape, w_shape, geometry):
         p, q = geometry.output(x_shape[1]), geometry.output(x_shape[2])
         y_shape = x_shape[0], p, q, w_shape[3]
@@ -171,48 +251,11 @@ class CpuOps(HostOps):
         if relu or db_C is not None:
             self._kernels.unfinish(dy, y, db_C, dy.size, dy.shape[-1], relu, accumulate)
 
-    def upsample(self, x_NHWC, y_NPQC, bilinear=False):
-        self._kernels.upsample(x_NHWC, y_NPQC, *x_NHWC.shape, y_NPQC.shape[1] // x_NHWC.shape[1], bilinear)
-
-    def upsample_back(self, dy_NPQC, dx_NHWC, bilinear=False):
-        self._kernels.upsample_back(dy_NPQC, dx_NHWC, *dx_NHWC.shape, dy_NPQC.shape[1] // dx_NHWC.shape[1], bilinear)
-
-    def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry):
-        self._kernels.max_pool(x_NHWC, y_NPQC, where_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry))
-
-    def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry):
-        self._kernels.max_pool_back(dy_NPQC, where_NPQC, dx_NHWC, *_pool_extents(dx_NHWC, dy_NPQC, geometry))
-
-    def avg_pool(self, x_NHWC, y_NPQC, geometry):
-        self._kernels.avg_pool(x_NHWC, y_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry))
-
-    def avg_pool_back(self, dy_NPQC, dx_NHWC, geometry):
-        self._kernels.avg_pool_back(dy_NPQC, dx_NHWC, *_pool_extents(dx_NHWC, dy_NPQC, geometry))
-
     def global_avg_pool(self, x_NHWC, y_NC):
         self._kernels.avg_pool(x_NHWC, y_NC, *_whole_image(x_NHWC))
 
     def global_avg_pool_back(self, dy_NC, dx_NHWC):
         self._kernels.avg_pool_back(dy_NC, dx_NHWC, *_whole_image(dx_NHWC))
-
-    def lrn_across(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k):
-        c = x_NHWC.shape[3]
-        self._kernels.lrn_across(x_NHWC, y_NHWC, scale_NHWC, x_NHWC.size // c, c, size, alpha, beta, k)
-
-    def lrn_across_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
-        c, arrays = x_NHWC.shape[3], (x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC)
-        self._kernels.lrn_across_back(*arrays, x_NHWC.size // c, c, size, alpha, beta)
-
-    def lrn_within(self, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta):
-        self._kernels.lrn_within(x_NHWC, y_NHWC, scale_NHWC, *x_NHWC.shape, size, alpha, beta)
-
-    def lrn_within_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
-        arrays = x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC
-        self._kernels.lrn_within_back(*arrays, *x_NHWC.shape, size, alpha, beta)
-
-    def batch_norm(self, x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False, a_NHWC=None):
-        arrays = x_NHWC, gamma_C, beta_C, a_NHWC
-        self._kernels.batch_norm(*arrays, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu)
 
     def batch_norm_back(
         self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
@@ -221,53 +264,9 @@ class CpuOps(HostOps):
         arrays = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
         self._kernels.batch_norm_back(*arrays, *_rows(x_NHWC), ghost, eps, relu, accumulate)
 
-    def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False):
-        self._kernels.batch_norm_shares(mean_GC, var_GC, *_rows(x_NHWC), ghost, total, mean_C, var_C, accumulate)
-
-    def batch_moments(self, x_NHWC, moments_2C):
-        self._kernels.batch_moments(x_NHWC, moments_2C, x_NHWC.size, x_NHWC.shape[-1])
-
-    def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False):
-        self._kernels.batch_norm_sums(x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, x_NHWC.size, mean_C.size, relu)
-
-    def batch_norm_dx(self, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C, count, dx_NHWC, eps):
-        arrays = x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_2C
-        self._kernels.batch_norm_dx(*arrays, count, dx_NHWC, x_NHWC.size, gamma_C.size, eps)
-
-    def batch_norm_fixed(self, x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=False, a_NHWC=None):
-        arrays = x_NHWC, gamma_C, beta_C, a_NHWC, mean_C, var_C, y_NHWC
-        self._kernels.batch_norm_fixed(*arrays, x_NHWC.size, gamma_C.size, eps, relu)
-
-    def group_norm(self, x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps):
-        arrays = x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG
-        self._kernels.group_norm(*arrays, *x_NSC.shape, mean_NG.shape[1], eps)
-
     def group_norm_back(self, x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False):
         arrays = x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC
         self._kernels.group_norm_back(*arrays, *x_NSC.shape, mean_NG.shape[1], accumulate)
-
-    def embedding(self, x_NL, w_VD, y_NLD):
-        self._kernels.embedding(x_NL, w_VD, y_NLD, x_NL.size, *w_VD.shape)
-
-    def embedding_back(self, x_NL, dy_NLD, dw_VD, accumulate=False):
-        self._kernels.embedding_back(x_NL, dy_NLD, dw_VD, x_NL.size, *dw_VD.shape, accumulate)
-
-    def add_bias(self, x_ND, b_D, y_ND):
-        self._kernels.add_bias(x_ND, b_D, y_ND, *x_ND.shape)
-
-    def attention(self, x_NLE, y_NLD, y_NHLL, causal=False):
-        self._kernels.attention(x_NLE, y_NLD, y_NHLL, *y_NLD.shape, y_NHLL.shape[1], causal)
-
-    def attention_back(self, x_NLE, y_NHLL, dy_NLD, dx_NLE):
-        self._kernels.attention_back(x_NLE, y_NHLL, dy_NLD, dx_NLE, *dy_NLD.shape, y_NHLL.shape[1])
-
-    def softmax(self, x_NK, y_NK):
-        self._kernels.softmax(x_NK, y_NK, *x_NK.shape)
-
-    def softmax_cross_entropy(self, x_NK, labels_N, dx_NK, totals_3, scale, smoothing=0.0, ignore=-1, factor_1=None):
-        scale *= host_number(factor_1)
-        arrays = x_NK, labels_N, dx_NK, totals_3
-        self._kernels.softmax_cross_entropy(*arrays, *x_NK.shape, scale, smoothing, ignore)
 
     def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
         kernels, scale = self._kernels, scale * host_number(factor_1)
@@ -279,28 +278,6 @@ class CpuOps(HostOps):
         kernel = getattr(self._kernels, PREPARE[images_NHWC.dtype.name])
         kernel(*arrays, *images_NHWC.shape, *y_NPQC.shape[1:3])
 
-    # ── rules of updates, on flat spans ─────────────────────────────────────────────────────────────────────────
-    def sgd(self, w, g, v, lr, momentum, decay, nesterov):
-        self._kernels.sgd(w, g, v, w.size, lr, momentum, decay, nesterov)
-
-    def adamw(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
-        corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
-        self._kernels.adamw(w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *corrections)
-
-    def adam(self, w, g, m, v, lr, beta1, beta2, eps, decay, step):
-        corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
-        self._kernels.adam(w, g, m, v, w.size, lr, beta1, beta2, eps, decay, *corrections)
-
-    def rmsprop(self, w, g, s, v, lr, momentum, alpha, eps, decay):
-        self._kernels.rmsprop(w, g, s, v, w.size, lr, momentum, alpha, eps, decay)
-
-    def adam_direction(self, w, g, m, v, beta1, beta2, eps, decay, step):
-        corrections = 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
-        self._kernels.adam_direction(w, g, m, v, w.size, beta1, beta2, eps, decay, *corrections)
-
-    def approach(self, w, g, rate):
-        self._kernels.approach(w, g, rate, w.size)
-
     # ── 16 bits for the wire ──────────────────────────────────────────────────────────────────────────────────
     def pack(self, x, packed):
         kernel = self._kernels.pack_half if packed.dtype == np.float16 else self._kernels.pack_bfloat16
@@ -309,22 +286,6 @@ class CpuOps(HostOps):
     def unpack(self, packed, x, accumulate=False):
         kernel = self._kernels.unpack_half if packed.dtype == np.float16 else self._kernels.unpack_bfloat16
         kernel(packed.view(np.uint16), x, x.size, accumulate)
-
-    # ── compressed gradients ──────────────────────────────────────────────────────────────────────────────────
-    def take_largest(self, x, pairs, k):
-        values, indices = cut_pairs(pairs, k, x.dtype)
-        self._kernels.take_largest(x, values, indices, x.size, k)
-
-    def add_pairs(self, pairs, y, k):
-        values, indices = cut_pairs(pairs, k, y.dtype)
-        self._kernels.add_pairs(values, indices, y, k)
-
-    def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False):
-        k = a.shape[0 if a_transposed else 1]
-        self._kernels.product(a, b, y, *y.shape, k, a_transposed, b_transposed, accumulate)
-
-    def orthonormalise(self, x_MR):
-        self._kernels.orthonormalise(x_MR, *x_MR.shape)
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     def square_sum(self, x):
@@ -349,6 +310,16 @@ def _pool_extents(x_NHWC, y_NPQC, geometry):
 def _rows(x_NHWC):
     """Return (examples, pixels of an example, channels); x may be [N, C]."""
     return x_NHWC.shape[0], math.prod(x_NHWC.shape[1:-1]), x_NHWC.shape[-1]
+
+
+def _lines(x_NHWC):
+    """Return (pixels, channels)."""
+    return x_NHWC.size // x_NHWC.shape[3], x_NHWC.shape[3]
+
+
+def _corrections(beta1, beta2, step):
+    """Return the factors that undo the bias of both moments after so many steps."""
+    return 1 / (1 - power(beta1, step)), 1 / (1 - power(beta2, step))
 
 
 def _whole_image(x_NHWC):

@@ -3,11 +3,12 @@
 All use of CUDA goes through :mod:`ringtrain.ops.cuda.runtime`. Nothing here looks for a device, or imports CuPy.
 """
 
+import functools
 import math
 
 import numpy as np
 
-from ringtrain.ops.base import Ops
+from ringtrain.ops.base import Ops, gathered
 from ringtrain.ops.cuda import (
     activations,
     compression,
@@ -32,7 +33,6 @@ from ringtrain.ops.cuda import (
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import CudaConvolution
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.parts import composed
 from ringtrain.ops.cuda.segments import Segments
 
 MOST_PUT = 4  # numbers that one kernel sets
@@ -42,7 +42,16 @@ PARTS = (
 )  # fmt: skip
 
 
-@composed(*PARTS)
+def on_device(operation):
+    """Return the method of an operation, a function with a :class:`Device` before its own parameters."""
+
+    @functools.wraps(operation)
+    def method(self, *args, **kwargs):
+        return operation(self._device, *args, **kwargs)
+
+    return method
+
+
 class CudaOps(Ops):
     """The operations on one device. One object serves one thread of the program at a time, on a stream of its own.
     ``fixed``: variants are chosen by size alone, never by a timing: ringtrain's own kernels. ``left_out``: kinds
@@ -50,6 +59,7 @@ class CudaOps(Ops):
     """
 
     name = "cuda"
+    vars().update(gathered(Ops, PARTS, on_device))
     fused = True
     columns_at_once = 1 << 24  # enough work for a large device
     records = True

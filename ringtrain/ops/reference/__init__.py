@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ringtrain.ops.base import gathered
 from ringtrain.ops.host import HostOps
 from ringtrain.ops.reference import (
     activation,
@@ -22,17 +23,11 @@ MODULES = activation, columns, compression, conv, loss, norm, optim, pool, seque
 quiet = np.errstate(all="ignore")  # infinities and NaN are results that training reports, not warnings
 
 
-def operations():
-    """Return the functions of the modules that have the name of an operation, as methods that use no object."""
-    functions = {name: function for module in MODULES for name, function in vars(module).items()}
-    return {name: staticmethod(quiet(functions[name])) for name in HostOps.__abstractmethods__ & functions.keys()}
-
-
 class ReferenceOps(HostOps):
     """The operations in plain NumPy: the functions of :data:`MODULES`, and the methods below."""
 
     name = "reference"
-    vars().update(operations())
+    vars().update(gathered(HostOps, MODULES, lambda function: staticmethod(quiet(function))))
 
     def describe(self):
         return self.numerics()
