@@ -67,7 +67,7 @@ ORDER = {
     "monitor": "flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",
     "nn": "workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
-    "activations conv conv_columns layers metrics losses norm pool sequence upsample capture_segments "
+    "conv conv_columns layers metrics losses norm pool sequence capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "geometry bfloat16 keys elementary pairs precision update normalised base cuda host cpu reference catalogue",
     "optim": "lr optimizers",

@@ -8,7 +8,7 @@ Span callbacks (:meth:`Exchange.need`, :meth:`Exchange.ready`) fire once per seg
 after it. Without capture a segment is one layer.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph_checks import Node
@@ -21,29 +21,20 @@ def is_recordable(ctx: Pass, segment: CaptureSegment) -> bool:
     return ctx.recorded and ctx.ops.records and all(node.layer.repeats(ctx) for node in segment)
 
 
-def forward_segments(ctx: Pass, nodes: Sequence[Node]) -> list[CaptureSegment]:
-    """Cut a forward pass into segments; one begins at each layer that waits for weights."""
-    starts = layers_of(ctx.waits)
-    return _joined(ctx, nodes, lambda before, node: node.name not in starts)
-
-
-def backward_segments(ctx: Pass, nodes: Sequence[Node]) -> list[CaptureSegment]:
-    """Cut a backward pass into segments; one ends after each layer whose gradient starts an exchange."""
-    ends = layers_of(ctx.cuts)
-    return _joined(ctx, nodes, lambda before, node: before.name not in ends)
-
-
 def layers_of(spans: Collection[str]) -> set[str]:
     """Return the names of the layers of these spans."""
     return {name.rpartition(".")[0] for name in spans}
 
 
-def _joined(ctx: Pass, nodes: Sequence[Node], may_follow: Callable[[Node, Node], bool]) -> list[CaptureSegment]:
-    segments: list[CaptureSegment] = []
+def cut(
+    ctx: Pass, nodes: Sequence[Node], before: Collection[str] = (), after: Collection[str] = ()
+) -> list[CaptureSegment]:
+    """Cut a pass into segments: one begins at each layer of the spans ``before``, one ends after each of ``after``."""
+    starts, ends, segments = layers_of(before), layers_of(after), list[CaptureSegment]()
     for node in nodes:
-        before = segments[-1][-1] if segments else None
-        if before is not None and is_recordable(ctx, (before, node)) and may_follow(before, node):
-            segments[-1] = (*segments[-1], node)
-        else:
+        last = segments[-1][-1] if segments else None
+        if last is None or node.name in starts or last.name in ends or not is_recordable(ctx, (last, node)):
             segments.append((node,))
+        else:
+            segments[-1] = (*segments[-1], node)
     return segments

@@ -1,41 +1,15 @@
 """The layer kinds of model files: name → class."""
 
-from ringtrain.nn.activations import GELU, Sigmoid, SiLU, Tanh
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
-from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
+from ringtrain.nn.layers import GELU, Add, Concat, Dropout, Flatten, Linear, ReLU, Sigmoid, SiLU, Tanh
 from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
-from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
 from ringtrain.nn.sequence import Attention, Embedding, PositionEmbedding
-from ringtrain.nn.upsample import Upsample
 
-LAYERS = {
-    kind.__name__: kind
-    for kind in (
-        Conv2D,
-        Conv1D,
-        Conv3D,
-        ConvTranspose2D,
-        Upsample,
-        Linear,
-        ReLU,
-        Sigmoid,
-        Tanh,
-        SiLU,
-        GELU,
-        MaxPool,
-        AvgPool,
-        GlobalAvgPool,
-        LRN,
-        BatchNorm,
-        LayerNorm,
-        GroupNorm,
-        Embedding,
-        PositionEmbedding,
-        Attention,
-        Dropout,
-        Flatten,
-        Add,
-        Concat,
-    )
-}
+KINDS = (
+    Conv2D, Conv1D, Conv3D, ConvTranspose2D, Upsample, Linear, ReLU, Sigmoid, Tanh, SiLU, GELU, MaxPool, AvgPool,
+    GlobalAvgPool, LRN, BatchNorm, LayerNorm, GroupNorm, Embedding, PositionEmbedding, Attention, Dropout, Flatten, Add,
+    Concat,
+)  # fmt: skip
+LAYERS = {kind.__name__: kind for kind in KINDS}

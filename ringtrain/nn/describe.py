@@ -30,12 +30,8 @@ class LayerRow:
     gradient_bytes: int
 
 
-def rows(nodes: tuple[Node, ...], shapes: dict, folded: dict, batch: int, item_bytes: int) -> list[LayerRow]:
-    """Return a row for each layer."""
-    return [_row(node, shapes, folded.get(node.name), batch, item_bytes) for node in nodes]
-
-
-def _row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_bytes: int) -> LayerRow:
+def row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_bytes: int) -> LayerRow:
+    """Return the cost of a layer."""
     layer, inputs, shape = node.layer, graph_checks.input_shapes(node, shapes), shapes[node.name]
     parameters = layer.parameters(inputs)
     trained = sum(element_count(p.shape) for p in parameters if p.role != "statistic")

@@ -131,7 +131,7 @@ class Graph:
     ) -> Tapes:
         """Return the outputs of these layers, from the outputs ``before`` them, and their tapes."""
         tapes = Tapes()
-        plan = self._segments(ctx, key, lambda: capture_segments.forward_segments(ctx, nodes))
+        plan = self._segments(ctx, key, partial(capture_segments.cut, ctx, nodes, before=ctx.waits))
         for number, segment in enumerate(plan):
             if need is not None:
                 for span in chain.from_iterable(self._views[node.name].spans for node in segment):
@@ -246,7 +246,7 @@ class Graph:
                 ctx.space.switch_kind(_kind(ctx))
             nodes = [node for node in reversed(block.nodes) if node.name in self._needing]
             key = "backward", ctx.cuts, number
-            plan = self._segments(ctx, key, partial(capture_segments.backward_segments, ctx, nodes))
+            plan = self._segments(ctx, key, partial(capture_segments.cut, ctx, nodes, after=ctx.cuts))
             for part, segment in enumerate(plan):
                 run = partial(self._back, ctx, segment, owed, tapes)
                 more = part, ctx.total, ctx.accumulate
@@ -310,7 +310,8 @@ class Graph:
     def describe(self, batch: int = 1, dtype: str = "float32") -> list[describe.LayerRow]:
         """Return one row a layer of the model file, for ``models show``."""
         folded = {name: node.name for node in self.plan for name in node.folded}
-        return describe.rows(self.nodes, self.shapes, folded, batch, describe.ITEM_BYTES[dtype])
+        item_bytes = describe.ITEM_BYTES[dtype]
+        return [describe.row(node, self.shapes, folded.get(node.name), batch, item_bytes) for node in self.nodes]
 
 
 def in_memory(ctx: Pass, output: Array | Measured | Normalised) -> Array:

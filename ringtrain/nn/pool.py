@@ -1,4 +1,4 @@
-"""Pooling: the maximum or the mean of windows, and the mean over all spatial axes."""
+"""Smaller and larger images: the maximum or the mean of windows, the mean over all spatial axes, and interpolation."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -109,3 +109,27 @@ class GlobalAvgPool(Resampling):
 
     def flops(self, inputs):
         return shapes.element_count(inputs[0])
+
+
+@dataclass(frozen=True)
+class Upsample(Resampling):
+    """Images ``scale`` times as high and wide: "nearest" repeats pixels, "bilinear" interpolates between their centres.
+
+    Shapes: x [N,H,W,C] → y [N,scale·H,scale·W,C]
+    Source: PyTorch's Upsample, align_corners=False
+    """
+
+    operation = "upsample"
+    scale: int = whole(1)
+    mode: str = setting(str, "nearest", choices=("nearest", "bilinear"))
+
+    def shape(self, inputs):
+        H, W, C = shapes.image(self, inputs)
+        return H * self.scale, W * self.scale, C
+
+    def flops(self, inputs):
+        return 7 * shapes.element_count(self.shape(inputs)) if self.mode == "bilinear" else 0
+
+    @property
+    def options(self):
+        return (self.mode == "bilinear",)

@@ -7,8 +7,8 @@ import pytest
 from nn_support import Net, make_pass
 from test_nn_graph import NETS, SHAPE, plain
 
-from ringtrain.nn import capture_segments
 from ringtrain.nn.base import Pass
+from ringtrain.nn.capture_segments import cut
 from ringtrain.nn.norm import BatchNorm
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_memory import DeviceRefusal
@@ -24,28 +24,28 @@ def recorded(ops, **more) -> Pass:
 
 def test_pieces_are_cut_where_weights_are_waited_for_and_where_gradients_set_something_off():
     nodes, ops = plain(), FakeGpuOps()
-    assert names(capture_segments.forward_segments(recorded(ops), nodes)) == [[node.name for node in nodes]]
+    assert names(cut(recorded(ops), nodes)) == [[node.name for node in nodes]]
     waits = recorded(ops, waits=frozenset({"fc.weight", "out.bias"}))
-    assert [piece[0] for piece in names(capture_segments.forward_segments(waits, nodes))] == ["conv", "fc", "out"]
+    assert [piece[0] for piece in names(cut(waits, nodes, before=waits.waits))] == ["conv", "fc", "out"]
     cuts = recorded(ops, cuts=frozenset({"fc.weight", "out.bias"}))
-    segments = names(capture_segments.backward_segments(cuts, nodes[::-1]))
+    segments = names(cut(cuts, nodes[::-1], after=cuts.cuts))
     assert [segment[-1] for segment in segments] == ["out", "fc", "conv"]
 
 
 def test_a_piece_is_one_layer_where_nothing_is_recorded():
     nodes, ops = plain(), FakeGpuOps()
     for ctx in (Pass(ops, None), recorded(Net(nodes, SHAPE).ops)):
-        assert all(len(piece) == 1 for piece in capture_segments.forward_segments(ctx, nodes))
+        assert all(len(piece) == 1 for piece in cut(ctx, nodes))
 
 
 def test_statistics_over_ranks_stand_alone():
     nodes = NETS["residual"]()
     ctx = recorded(FakeGpuOps(), add_over_ranks=lambda numbers: None)
-    segments = capture_segments.forward_segments(ctx, nodes)
+    segments = cut(ctx, nodes)
     apart = [piece[0].name for piece in segments if isinstance(piece[0].layer, BatchNorm)]
     assert apart == ["norm", "norm2"]
     assert all(len(piece) == 1 for piece in segments if isinstance(piece[0].layer, BatchNorm))
-    assert len(capture_segments.forward_segments(replace(ctx, training=False), nodes)) == 1
+    assert len(cut(replace(ctx, training=False), nodes)) == 1
 
 
 class Trainer:

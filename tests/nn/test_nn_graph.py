@@ -13,8 +13,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
 from ringtrain.nn.norm import LRN, BatchNorm
-from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
-from ringtrain.nn.upsample import Upsample
+from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
 from tests.says import says
 
 

@@ -7,7 +7,6 @@ import pytest
 from nn_support import TOLERANCE, make_pass, reference, slope
 
 from ringtrain.errors import ModelError
-from ringtrain.nn.activations import GELU, Sigmoid, SiLU, Tanh
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.catalogue import LAYERS
@@ -15,11 +14,10 @@ from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
-from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
+from ringtrain.nn.layers import GELU, Add, Concat, Dropout, Flatten, Linear, ReLU, Sigmoid, SiLU, Tanh
 from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
-from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool
+from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
 from ringtrain.nn.sequence import Attention, Embedding, PositionEmbedding
-from ringtrain.nn.upsample import Upsample
 from ringtrain.ops.catalogue import make_ops
 from tests.says import says
 

@@ -19,8 +19,7 @@ from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.norm import BatchNorm
-from ringtrain.nn.pool import GlobalAvgPool
-from ringtrain.nn.upsample import Upsample
+from ringtrain.nn.pool import GlobalAvgPool, Upsample
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import make_optimizer
 from tests.updates import apply
