@@ -516,14 +516,9 @@ class Ops(ABC):
 
     @abstractmethod
     def begin_update(
-        self,
-        numbers: Array,
-        squares_1: Array | None = None,
-        limit: float | None = None,
-        loss_scale_3: Array | None = None,
-        dynamic: bool = False,
-        totals_3: Array | None = None,
-    ) -> None:
+        self, numbers: Array, squares_1: Array | None = None, limit: float | None = None,
+        loss_scale_3: Array | None = None, dynamic: bool = False, totals_3: Array | None = None,
+    ) -> None:  # fmt: skip
         """Begin an update: count it, and set what the calls of :meth:`update` multiply gradients by, and whether they
         do anything. Gradients are of a loss multiplied by the factor of ``loss_scale_3``, which is adapted
         (``dynamic``): where squares are not finite the update is left out. limit: gradients of a larger norm are
@@ -531,31 +526,17 @@ class Ops(ABC):
 
     @abstractmethod
     def update_squares(
-        self,
-        rule: UpdateRule,
-        ranges: Sequence[UpdateRange],
-        w: Array,
-        g: Array,
-        slots: Sequence[Array],
-        first: int,
-        numbers: Array,
-        squares_N2: Array,
-    ) -> None:
+        self, rule: UpdateRule, ranges: Sequence[UpdateRange], w: Array, g: Array, slots: Sequence[Array], first: int,
+        numbers: Array, squares_N2: Array,
+    ) -> None:  # fmt: skip
         """Of a layerwise rule: turn the gradients of the ranges, in place, into directions, and add the sums of squares
         of weights and direction of each norm. ``slots``: the optimizer's state, from element ``first`` on."""
 
     @abstractmethod
     def update(
-        self,
-        rule: UpdateRule,
-        ranges: Sequence[UpdateRange],
-        w: Array,
-        g: Array,
-        slots: Sequence[Array],
-        first: int,
-        numbers: Array,
-        squares_N2: Array | None = None,
-    ) -> None:
+        self, rule: UpdateRule, ranges: Sequence[UpdateRange], w: Array, g: Array, slots: Sequence[Array], first: int,
+        numbers: Array, squares_N2: Array | None = None,
+    ) -> None:  # fmt: skip
         """Update the weights of the ranges, in their order, and their averages. ``squares_N2``: of a
         layerwise rule, of whole parameters. ``ranges`` must be the same object in each call: a device keeps a
         table of it. Gradients may be overwritten."""

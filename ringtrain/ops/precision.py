@@ -36,12 +36,8 @@ def active_dtype(precision: str, dtype) -> np.dtype:
             f"--precision {precision} with --dtype {dtype}: --precision is for float32 weights, and {dtype} is for "
             "checks; leave one of them out"
         )
-    if precision == "bfloat16":
-        return _bfloat16()
-    return np.dtype(np.float16) if precision == "float16" else dtype
-
-
-def _bfloat16() -> np.dtype:
+    if precision != "bfloat16":
+        return np.dtype(np.float16) if precision == "float16" else dtype
     try:
         from ml_dtypes import bfloat16
     except ImportError:

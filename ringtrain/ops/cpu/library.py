@@ -112,7 +112,8 @@ class CpuKernels:
         """The facts that decide the bits of results: the sources, the rule of convolutions, and whether products
         are fused with sums."""
         apart = "" if self.family in FUSED else ", products and sums rounded apart"
-        return f"kernels {_numerics_digest()[:8]}{apart}"
+        rule = Path(__file__).with_name("conv.py").read_bytes()
+        return f"kernels {hashlib.sha256(sources_digest().encode() + rule).hexdigest()[:8]}{apart}"
 
     @property
     def workspace_bytes(self) -> int:
@@ -124,12 +125,6 @@ class CpuKernels:
         function.argtypes = [each.ctype(real) for each in parameters]
         takes_context = bool(parameters) and parameters[0].type == "Context"
         return partial(function, self.context) if takes_context else function
-
-
-@cache
-def _numerics_digest() -> str:
-    rule = Path(__file__).with_name("conv.py").read_bytes()
-    return hashlib.sha256(sources_digest().encode() + rule).hexdigest()
 
 
 def open_kernels(dtype: np.dtype, threads: int) -> CpuKernels:

@@ -4,22 +4,9 @@ import numpy as np
 
 from ringtrain.ops.base import gathered
 from ringtrain.ops.host import HostOps
-from ringtrain.ops.reference import (
-    activation,
-    columns,
-    compression,
-    conv,
-    loss,
-    norm,
-    optim,
-    pool,
-    sequence,
-    simple,
-    upsample,
-    wire,
-)
+from ringtrain.ops.reference import activation, conv, exchange, loss, norm, optim, pool, sequence, simple, windows
 
-MODULES = activation, columns, compression, conv, loss, norm, optim, pool, sequence, simple, upsample, wire
+MODULES = activation, conv, exchange, loss, norm, optim, pool, sequence, simple, windows
 quiet = np.errstate(all="ignore")  # infinities and NaN are results that training reports, not warnings
 
 

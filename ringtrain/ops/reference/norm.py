@@ -55,20 +55,9 @@ def batch_norm_fixed(x_NHWC, gamma_C, beta_C, mean_C, var_C, y_NHWC, eps, relu=F
 
 
 def batch_norm_back(
-    x_NHWC,
-    gamma_C,
-    y_NHWC,
-    mean_GC,
-    var_GC,
-    dy_NHWC,
-    dgamma_C,
-    dbeta_C,
-    dx_NHWC,
-    ghost,
-    eps,
-    relu=False,
-    accumulate=False,
-):
+    x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
+    relu=False, accumulate=False,
+):  # fmt: skip
     dy_NHWC[...] = mask(dy_NHWC, y_NHWC, relu)
     axes = tuple(range(x_NHWC.ndim - 1))
     dgamma, dbeta = np.zeros(gamma_C.shape), np.zeros(gamma_C.shape)

@@ -1,11 +1,16 @@
-"""The largest elements, and factors of low rank."""
+"""The largest elements, and factors of low rank; packing of 32 bits to 16, as IEEE half precision or as bfloat16.
+
+The type of ``packed`` decides: float16, or uint16 for the bits of bfloat16, which NumPy has no type for. Both round to
+nearest, ties to even; numbers beyond the range become infinite, and any NaN the type's quiet NaN.
+"""
 
 import numpy as np
 
-from ringtrain.ops import keys
+from ringtrain.ops import bfloat16, keys
 from ringtrain.ops.pairs import cut_pairs
 from ringtrain.ops.reference.simple import put, random_bits
 
+QUIET_NAN = np.uint16(0x7E00)
 # A column has no direction of its own if no more than this many roundings is left of it.
 NOTHING_LEFT = 16
 
@@ -46,3 +51,14 @@ def drawn(r, count):
     """Return numbers from -1 to 1, of column r."""
     bits = random_bits(keys.additive_key(r), np.zeros(1, np.int64), count)[0]
     return bits / (1 << keys.DROPOUT_BITS) * 2 - 1
+
+
+def pack(x, packed):
+    if packed.dtype == np.float16:
+        packed[...] = np.where(np.isnan(x), QUIET_NAN.view(np.float16), x.astype(np.float16))
+    else:
+        packed[...] = bfloat16.encode(x)
+
+
+def unpack(packed, x, accumulate=False):
+    put(packed.astype(np.float32) if packed.dtype == np.float16 else bfloat16.decode(packed), x, accumulate)
