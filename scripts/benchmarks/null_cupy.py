@@ -81,7 +81,7 @@ class NullCupy:
     def RawModule(self, code, options):
         def function(name: str):
             launch = NullFunction(self, name)
-            return SimpleNamespace(kernel=launch, num_regs=0, shared_size_bytes=0, max_dynamic_shared_size_bytes=0)
+            return SimpleNamespace(kernel=launch, max_dynamic_shared_size_bytes=0)
 
         return SimpleNamespace(get_function=function)
 

@@ -91,9 +91,7 @@ class FakeCupy:
             self.log.append(arguments)
 
         return SimpleNamespace(
-            get_function=lambda name: SimpleNamespace(
-                kernel=launch, num_regs=32, shared_size_bytes=128, max_dynamic_shared_size_bytes=None
-            )
+            get_function=lambda name: SimpleNamespace(kernel=launch, max_dynamic_shared_size_bytes=None)
         )
 
 

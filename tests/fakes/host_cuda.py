@@ -28,10 +28,6 @@ SERIALS = itertools.count()
 
 
 class HostKernel(Kernel):
-    """``registers`` and ``shared_bytes`` are not known here."""
-
-    registers = shared_bytes = 0
-
     def __init__(self, runtime, name, function, parameters):
         self._runtime, self._name, self._function, self._parameters = runtime, name, function, parameters
 

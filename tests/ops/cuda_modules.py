@@ -6,9 +6,9 @@ from itertools import permutations
 
 from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.cuda import wgmma
+from ringtrain.ops.cuda.elementwise import UNITS
 from ringtrain.ops.cuda.kernels import ARCHITECTURES as SPECIFIC
 from ringtrain.ops.cuda.kernels import SOURCES
-from ringtrain.ops.cuda.strips import UNITS
 from ringtrain.ops.cuda.tiles import able
 from ringtrain.ops.update import KINDS
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops.cuda import checks, cublas, cupy_compiler, cupy_maps, identity
+from ringtrain.ops.cuda import checks, cublas, cupy_compiler, cupy_driver
 from ringtrain.ops.cuda.boxes import Boxes, windows
 from ringtrain.ops.cuda.checks import check_usable
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
@@ -33,7 +33,7 @@ def cupy():
 def runtime(cupy, monkeypatch, tmp_path):
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("ringtrain.ops.cuda.cupy_compiler._headers", lambda cupy: ((), ""))
-    monkeypatch.setattr(identity, "DRIVER", "libnone.so")
+    monkeypatch.setattr(cupy_driver, "DRIVER", "libnone.so")
     return CupyRuntime(cupy, 0)
 
 
@@ -70,22 +70,22 @@ HOLLOW = bytes.fromhex("8f2c005b00000000d1a5001122334455")  # bytes of 0, where 
 
 def test_the_uuid_is_that_of_nvidia_smi_whatever_its_bytes(monkeypatch):
     driver = FakeDriver([bytes(16), HOLLOW])
-    monkeypatch.setattr(identity.ctypes, "CDLL", lambda name: driver)
-    assert identity.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c005b-0000-0000-d1a5-001122334455"
+    monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name: driver)
+    assert cupy_driver.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c005b-0000-0000-d1a5-001122334455"
     assert driver.log == ["cuInit", "cuDeviceGet", "cuDeviceGetUuid_v2"]
 
 
 @pytest.mark.parametrize("fails", ["cuInit", "cuDeviceGet", "cuDeviceGetUuid_v2"])
 def test_a_driver_that_does_not_tell_the_uuid_leaves_what_cupy_knows(fails, monkeypatch):
     driver = FakeDriver([bytes(16), HOLLOW], fails)
-    monkeypatch.setattr(identity.ctypes, "CDLL", lambda name: driver)
-    assert identity.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c0000-0000-0000-0000-000000000000"
+    monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name: driver)
+    assert cupy_driver.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c0000-0000-0000-0000-000000000000"
     assert driver.log[-1] == fails
 
 
 def test_an_old_driver_has_no_such_function(monkeypatch):
-    monkeypatch.setattr(identity.ctypes, "CDLL", lambda name: object())
-    assert identity.uuid_of(0, bytes(range(1, 17)) + b"next") == "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
+    monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name: object())
+    assert cupy_driver.uuid_of(0, bytes(range(1, 17)) + b"next") == "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 
 
 def test_only_an_unpinned_download_waits(runtime, cupy):
@@ -189,10 +189,10 @@ class FakeEncoder:
 @pytest.fixture
 def encoder(monkeypatch):
     fake = FakeEncoder()
-    monkeypatch.setattr(cupy_maps.ctypes, "CDLL", lambda name: fake)
-    cupy_maps.encoded.cache_clear()
+    monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name: fake)
+    cupy_driver.encoded.cache_clear()
     yield fake
-    cupy_maps.encoded.cache_clear()
+    cupy_driver.encoded.cache_clear()
 
 
 def test_maps_have_the_arguments_of_the_driver(runtime, encoder):

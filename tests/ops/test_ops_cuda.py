@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import Ops
-from ringtrain.ops.cuda import CudaOps, elementwise, examples, sums, update
+from ringtrain.ops.cuda import CudaOps, elementwise, examples, update
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call
@@ -115,7 +115,7 @@ def test_a_kernel_with_a_mistake_is_caught(monkeypatch):
         "update": (update, "gradient + b1 * v : v", "gradient - b1 * v : v"),
         "numbers": (update, "multiplier *= limit / norm", "multiplier *= norm / limit"),
         "images": (examples, "top[image] + p", "top[image] - p"),
-        "sums": (sums, "sum += f(x[i])", "sum = f(x[i])"),
+        "sums": (update, "sum += f(x[i])", "sum = f(x[i])"),
         "strips": (None, "row * to_stride", "row + to_stride"),
     }
     right = kernels.whole_source

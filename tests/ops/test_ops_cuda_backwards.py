@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda import compression, loss, norm
+from ringtrain.ops.cuda import exchange, loss, norm
 from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.pairs import pair_bytes
 from tests.ops.cases import Call
@@ -28,7 +28,7 @@ def more_calls(part):
         x, labels = random.standard_normal((3, 1000)).astype(np.float32), np.arange(3, dtype=np.int32)
         outputs = {"dx_NK": x, "totals_3": np.ones(3)}
         yield Call("softmax_cross_entropy", {"x_NK": x, "labels_N": labels}, outputs, {"scale": 1.0})
-    if part is compression:
+    if part is exchange:
         x, pairs = (
             np.round(random.standard_normal(40_000) * 4).astype(np.float32),
             np.zeros(pair_bytes(9000, 4), np.uint8),
@@ -57,8 +57,8 @@ MISSING = {
         norm,
         "    }\n    __syncthreads();\n#pragma unroll\n    for (int i = 0; i < COUNT; i++) v",
     ),
-    "before counts are written again": (compression, "        __syncthreads();  // before the next counts are written"),
-    "before a sum is added to": (compression, "        __syncthreads();\n        above[threadIdx.x] += later;"),
+    "before counts are written again": (exchange, "        __syncthreads();  // before the next counts are written"),
+    "before a sum is added to": (exchange, "        __syncthreads();\n        above[threadIdx.x] += later;"),
 }
 
 

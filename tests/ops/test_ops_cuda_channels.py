@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda.channels import unfinish
-from ringtrain.ops.cuda.columns import cut_columns, vector_of
+from ringtrain.ops.cuda.channels import cut_columns, unfinish, vector_of
 from tests.ops.cuda_support import TOLERANCE, TYPES, assert_close, cuda_ops, needs_compiler
 
 pytestmark = needs_compiler

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ringtrain.ops import cuda
-from ringtrain.ops.cuda import cupy_maps, wgmma
+from ringtrain.ops.cuda import cupy_driver, wgmma
 from ringtrain.ops.cuda.cupy_compiler import compiled_file
 from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
@@ -90,13 +90,13 @@ def test_maps_have_the_numbers_of_the_driver():
     assert {
         "float16": int(kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16),
         "bfloat16": int(kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16),
-    } == cupy_maps.TYPES
+    } == cupy_driver.TYPES
     assert (
         int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
         int(driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B),
         int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
         int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-    ) == (cupy_maps.PLAIN, cupy_maps.SWIZZLE_128B, cupy_maps.L2_128B, cupy_maps.FILL_ZERO)
+    ) == (cupy_driver.PLAIN, cupy_driver.SWIZZLE_128B, cupy_driver.L2_128B, cupy_driver.FILL_ZERO)
 
 
 @needs_nvrtc
@@ -193,7 +193,7 @@ def test_cupy_passes_an_array_of_one_element_by_value(cupy):
     with pytest.raises(TypeError, match=r"Only numpy.ndarrays of size one can be passed by value"):
         launch((1,), (1,), (np.zeros(2),), 0, SimpleNamespace(ptr=0))
     with pytest.raises(refusals):
-        launch((1,), (1,), (np.zeros((), cupy_maps.VALUE),), 0, SimpleNamespace(ptr=0))
+        launch((1,), (1,), (np.zeros((), cupy_driver.VALUE),), 0, SimpleNamespace(ptr=0))
 
 
 @pytest.mark.filterwarnings("ignore")

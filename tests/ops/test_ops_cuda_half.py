@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ringtrain.ops.cuda import elementwise, examples, strips
+from ringtrain.ops.cuda import elementwise, examples
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import Call
 from tests.ops.cuda_support import calls_of, cuda_ops, needs_compiler, perform
@@ -38,7 +38,7 @@ def _is(x, *names):
 @pytest.mark.parametrize("n", [5, 0])
 def test_each_result_is_rounded_once(precision, n):
     cuda, reference = cuda_ops("float32", precision), ReferenceOps("float32")
-    calls = calls_of((elementwise, examples, strips), "float32", n)
+    calls = calls_of((elementwise, examples), "float32", n)
     assert calls
     for call in calls:
         inputs, outputs = rounded(call.inputs, cuda.active), rounded(call.outputs, cuda.active)

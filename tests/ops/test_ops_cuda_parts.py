@@ -2,12 +2,12 @@
 
 import pytest
 
-from ringtrain.ops.cuda import activations, group_norm, loss, norm, pool, response, sequences
+from ringtrain.ops.cuda import activations, loss, norm, pool, sequences
 from tests.ops.cases import is_large, prepare, wide_calls
 from tests.ops.cuda_support import PARTS, TYPES, agree, calls_of, cuda_ops, needs_compiler, operations
 
 pytestmark = [needs_compiler, pytest.mark.device]
-NARROW = pool, response, norm, loss, activations, group_norm, sequences  # of 16 bits too
+NARROW = pool, norm, loss, activations, sequences  # of 16 bits too
 CASES = [(part, types) for part in PARTS for types in (TYPES if part in NARROW else TYPES[:2])]
 NUMBERS = "square_sum", "nonfinite"  # which are waited for
 

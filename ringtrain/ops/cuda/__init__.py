@@ -11,24 +11,16 @@ import numpy as np
 from ringtrain.ops.base import Ops, gathered
 from ringtrain.ops.cuda import (
     activations,
-    compression,
-    depthwise,
     elementwise,
     examples,
     exchange,
-    group_norm,
     loss,
     norm,
     pool,
     products,
-    response,
     sequences,
-    strips,
-    sums,
-    unfold,
     update,
-    upsample,
-    wire,
+    windows,
 )
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import CudaConvolution
@@ -36,10 +28,7 @@ from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.segments import Segments
 
 MOST_PUT = 4  # numbers that one kernel sets
-PARTS = (
-    activations, compression, depthwise, elementwise, examples, exchange, group_norm, loss, norm, pool, products,
-    response, sequences, strips, sums, unfold, update, upsample, wire,
-)  # fmt: skip
+PARTS = activations, elementwise, examples, exchange, loss, norm, pool, products, sequences, update, windows
 
 
 def on_device(operation):

@@ -26,22 +26,26 @@ def import_cupy():
     return cupy
 
 
-def check_usable(cupy, index: int) -> None:
-    """Check device ``index``. Raises: DeviceError for the first reason found that it cannot be used."""
-    check_visible(cupy, index)
-    _check_memory(cupy, index)
-
-
 def check_visible(cupy, index: int) -> None:
     """Check that there is a device ``index``, without its first use. Raises: DeviceError"""
-    _check_driver(cupy)
-    _check_index(_count(cupy), index)
+    count, chosen = count_visible(cupy), os.environ.get("CUDA_VISIBLE_DEVICES")
+    setting = "" if chosen is None else f" (CUDA_VISIBLE_DEVICES={chosen})"
+    if count == 0:
+        raise DeviceError(f"--device cuda: no GPU is visible{setting}; nvidia-smi -L lists the GPUs of this machine")
+    if not 0 <= index < count:
+        seen = "device 0 is" if count == 1 else f"devices 0 to {count - 1} are"
+        raise DeviceError(f"device {index} is not visible: {seen}{setting}")
 
 
 def count_visible(cupy) -> int:
     """Return the number of devices, also 0. Raises: DeviceError if the driver does not work."""
     _check_driver(cupy)
-    return _counted(cupy)
+    try:
+        return cupy.cuda.runtime.getDeviceCount()
+    except RuntimeError as error:
+        if "cudaErrorNoDevice" not in str(error):
+            raise DeviceError(f"--device cuda: the driver does not work: {error}") from error
+        return 0
 
 
 def version_of(number: int) -> tuple[int, int]:
@@ -71,37 +75,10 @@ def _check_driver(cupy):
         )
 
 
-def _counted(cupy):
-    try:
-        return cupy.cuda.runtime.getDeviceCount()
-    except RuntimeError as error:
-        if "cudaErrorNoDevice" not in str(error):
-            raise DeviceError(f"--device cuda: the driver does not work: {error}") from error
-        return 0
-
-
-def _count(cupy):
-    count = _counted(cupy)
-    if count == 0:
-        raise DeviceError(
-            f"--device cuda: no GPU is visible{_visibility()}; nvidia-smi -L lists the GPUs of this machine"
-        )
-    return count
-
-
-def _visibility():
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "" if chosen is None else f" (CUDA_VISIBLE_DEVICES={chosen})"
-
-
-def _check_index(count, index):
-    if not 0 <= index < count:
-        seen = "device 0 is" if count == 1 else f"devices 0 to {count - 1} are"
-        raise DeviceError(f"device {index} is not visible: {seen}{_visibility()}")
-
-
-def _check_memory(cupy, index):
-    """Use the device for the first time, which creates its context."""
+def check_usable(cupy, index: int) -> None:
+    """Check device ``index``, by its first use, which creates its context. Raises: DeviceError for the first reason
+    that it cannot be used."""
+    check_visible(cupy, index)
     try:
         cupy.cuda.runtime.setDevice(index)
         cupy.cuda.runtime.memGetInfo()

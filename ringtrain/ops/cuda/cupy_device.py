@@ -39,30 +39,18 @@ def as_device_errors(doing):
 DONE, NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
 
 
-class CupyDevice:
-    """The state that streams, events and kernels of one device share. ``kept``: the arrays of the recorded work, by
-    thread.
-    """
+class CupyDevice(threading.local):
+    """The state that streams, events and kernels of one device share, for each thread its own. ``kept``: the arrays of
+    what this thread records; None where it records nothing."""
 
     def __init__(self, cupy, index):
-        self.cupy, self.index = cupy, index
-        self._threads = threading.local()
-
-    @property
-    def kept(self):
-        """Of what this thread records; None where it records nothing."""
-        return getattr(self._threads, "kept", None)
-
-    @kept.setter
-    def kept(self, arrays):
-        """Arrays of this thread's recording; None if it records nothing."""
-        self._threads.kept = arrays
+        self.cupy, self.index, self.kept, self._entered = cupy, index, None, False
 
     def enter(self):
         """Make the device current: CUDA's current device belongs to a thread."""
-        if getattr(self._threads, "entered", None) is None:
+        if not self._entered:
             self.cupy.cuda.runtime.setDevice(self.index)
-            self._threads.entered = True
+            self._entered = True
 
     def keep(self, *arrays):
         if self.kept is not None:
@@ -134,7 +122,6 @@ class CupyKernel(Kernel):
     def __init__(self, device, raw):
         self.device, self._raw = device, raw
         self._function = raw.kernel
-        self.registers, self.shared_bytes = raw.num_regs, raw.shared_size_bytes
         self._dynamic = SHARED_WITHOUT_ASKING
 
     @as_device_errors("the launch of a kernel")

@@ -13,9 +13,8 @@ from ringtrain.ops.cuda.checks import check_usable, check_visible, count_visible
 from ringtrain.ops.cuda.cublas import Cublas, check_product
 from ringtrain.ops.cuda.cupy_compiler import architecture_of, compiled_file
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, as_device_errors
-from ringtrain.ops.cuda.cupy_maps import encoded
+from ringtrain.ops.cuda.cupy_driver import encoded, uuid_of
 from ringtrain.ops.cuda.faults import is_out_of_memory, lacking
-from ringtrain.ops.cuda.identity import uuid_of
 from ringtrain.ops.cuda.pinned import PinnedMemory
 from ringtrain.ops.cuda.runtime import Facts, Runtime
 from ringtrain.ops.cuda.signatures import KERNEL
@@ -168,12 +167,10 @@ class CupyRuntime(Runtime):
 
     @contextmanager
     def record(self, stream):
-        self.device.refuse_while_recording("another recording was begun")
-        graphs: list = []
-        kept: list = []
-        device = self.device
+        device, graphs = self.device, list[CupyGraph]()
+        device.refuse_while_recording("another recording was begun")
         stream.begin()
-        device.kept = kept
+        device.kept = kept = []
         try:
             yield graphs
         except BaseException:

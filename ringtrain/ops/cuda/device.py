@@ -11,6 +11,15 @@ from ringtrain.ops.cuda.kernels import Kernels
 THREADS = 256
 BLOCKS_PER_PROCESSOR = 8  # of THREADS each: a processor holds so many at once
 TICKETS = 1 << 14  # at first: few kernels want more
+WARP, FEW = 32, 4  # of a block for a row: the fewest threads, and elements of a thread at the least
+
+
+def row_threads(elements: int) -> int:
+    """Return the threads of a block that goes over a row of so many elements."""
+    threads = WARP
+    while threads < THREADS and threads * FEW < elements:
+        threads *= 2
+    return threads
 
 
 class Device:

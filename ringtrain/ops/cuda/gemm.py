@@ -7,6 +7,7 @@ be added to. Our own kernels cut long sums of few tiles into slices, which the l
 
 from functools import partial
 
+from ringtrain.arrays import Array
 from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.boxes import Boxes
 from ringtrain.ops.cuda.choice import KernelVariant
@@ -15,9 +16,11 @@ from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.ops.cuda.tiles import THREADS, Tile, choose_tile, split_depth, worth
+from ringtrain.ops.precision import RoundedWeights
 
 RELU, WIDE_A, WIDE_B, WIDE_Y, ADD = 1, 2, 4, 8, 16
 WIDE_BYTES = 16
+ROUNDED_PER_THREAD = 4
 
 
 def matrix(array, rows: int, columns: int, stride: int | None = None, start: int = 0) -> Matrix:
@@ -39,6 +42,18 @@ def is_wide(runtime, array, *strides: int) -> bool:
     """Whether rows that many elements apart all start at 16-byte addresses."""
     size = array.dtype.itemsize
     return runtime.address(array) % WIDE_BYTES == 0 and all(stride * size % WIDE_BYTES == 0 for stride in strides)
+
+
+def rounded(device: Device, w: Array | RoundedWeights) -> Array:
+    """Return ``w`` in the type of activations, kept until the next call; ``w`` itself if it has that type."""
+    if isinstance(w, RoundedWeights):
+        return w.rounded
+    if device.real == device.active:
+        return w
+    result = device.scratch("rounded weights", w.size, device.active)
+    kernel = device.kernels("matrix", "round_weights")
+    device.each(kernel, w.size, w, result, w.size, per_thread=ROUNDED_PER_THREAD)
+    return result
 
 
 class OwnProduct:

@@ -1,11 +1,9 @@
 """Softmax and its cross-entropy, and losses of values: ``sources/loss.cu``."""
 
 from ringtrain.ops.base import VALUE_LOSSES
-from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.device import THREADS, Device, row_threads
 
-WARP, ROW_BLOCK = 32, 256
 MOST_BLOCKS = 512  # of any device, so that the order of a sum is the same on all
-FEW = 4  # elements of a thread, at the least
 
 
 def softmax(device: Device, x_NK, y_NK):
@@ -28,11 +26,11 @@ def softmax_cross_entropy(
 def value_loss(device: Device, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
     if not x_N.size:
         return
-    blocks = min(MOST_BLOCKS, -(-x_N.size // ROW_BLOCK))
+    blocks = min(MOST_BLOCKS, -(-x_N.size // THREADS))
     results = device.scratch("results of blocks", (3, blocks), "float64")
     kernel = device.kernels("loss", "class_values" if labels_N.dtype == "int32" else "values")
     arguments = VALUE_LOSSES.index(kind), x_N, labels_N, dx_N, results, totals_3, device.tickets(1)
-    kernel(blocks, ROW_BLOCK, device.stream, *arguments, x_N.size, scale, delta, factor_1)
+    kernel(blocks, THREADS, device.stream, *arguments, x_N.size, scale, delta, factor_1)
 
 
 def mix_totals(device: Device, a_3, b_3, totals_3, share):
@@ -40,7 +38,4 @@ def mix_totals(device: Device, a_3, b_3, totals_3, share):
 
 
 def _rows(device: Device, function, rows, classes, *arguments):
-    threads = WARP
-    while threads < ROW_BLOCK and threads * FEW < classes:
-        threads *= 2
-    device.kernels("loss", function)(rows, threads, device.stream, *arguments)
+    device.kernels("loss", function)(rows, row_threads(classes), device.stream, *arguments)

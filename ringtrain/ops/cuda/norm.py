@@ -1,31 +1,34 @@
-"""Batch normalisation: ``sources/norm.cu`` and ``sources/norm_back.cu``.
+"""Normalisation of batches and of each example: ``sources/norm.cu``, ``norm_back.cu`` and ``group_norm.cu``.
 
-Memory traffic, in arrays of activations: of the statistics 1, or none where a convolution has measured them; 2 of the
-normalisation, 3 with a sum, or none where the next convolution does it; 5 backward (x and dy for the sums; x, dy, dx).
-Where dy counts is found again from x; after a sum there are bits of it, and the masked dy is written: 1 more. A kernel
-gets the arrays that it reads or writes, and null for others.
+Memory traffic of batches, in arrays of activations: of the statistics 1, or none where a convolution has measured them;
+2 of the normalisation, 3 with a sum, or none where the next convolution does it; 5 backward (x and dy for the sums; x,
+dy, dx). Where dy counts is found again from x; after a sum there are bits of it, and the masked dy is written: 1 more.
+A kernel gets the arrays that it reads or writes, and null for others.
 """
+
+import math
 
 import numpy as np
 
-from ringtrain.ops.cuda.channels import channel_columns, finish, launch
-from ringtrain.ops.cuda.columns import CudaColumns, channel_vector, tile_columns
-from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.channels import CudaColumns, channel_columns, channel_vector, finish, launch, tile_columns
+from ringtrain.ops.cuda.device import THREADS, Device, row_threads
 
 PLAIN, KEPT, SIGN, BITS = range(4)  # where dy counts: see sources/sums.cuh
 OF_TILES = 64  # rows of the smallest tile; there may be an even number of tiles
+COLUMNS, LANES = 32, 8  # as in the source
+SLICE_ROWS, MOST_SLICES = 256, 256  # of the sums over rows: by sizes alone, so that all devices add in one order
 
 
 # ── in steps ──────────────────────────────────────────────────────────────────────────────────────────────
 def moment_parts(device: Device, shape, ghost):
-    rows, channels = _rows(shape), shape[-1]
+    rows, channels = math.prod(shape[:-1]), shape[-1]
     group_rows = min(ghost * rows // max(1, shape[0]), rows)
     groups, slices = -(-rows // max(1, group_rows)), 2 * -(-group_rows // (2 * OF_TILES))
     return groups * slices * 2 * channels
 
 
 def positive_bytes(device: Device, shape):
-    return _rows(shape) * shape[-1] // channel_vector(shape[-1], device.active.itemsize)
+    return math.prod(shape) // channel_vector(shape[-1], device.active.itemsize)
 
 
 def norm_statistics(device: Device, x_NHWC, statistics, moments=None):
@@ -104,6 +107,41 @@ def batch_norm_dx(device: Device, x_NHWC, gamma_C, mean_C, var_C, dy_NHWC, sums_
     _launch_back(device, "input_gradient", PLAIN, columns, *arguments)
 
 
+# ── of each example by itself ──────────────────────────────────────────────────────────────────────────────
+def group_norm(device: Device, x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps):
+    arrays = x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG
+    _groups(device, "group_norm", x_NSC, mean_NG, *arrays, eps=(eps,))
+
+
+def group_norm_back(
+    device: Device, x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False
+):
+    (n, pixels, channels), groups = x_NSC.shape, mean_NG.shape[1]
+    rows = n * pixels
+    slice_rows = max(SLICE_ROWS, -(-rows // MOST_SLICES))
+    slices = -(-rows // slice_rows)
+    partial = device.scratch("sums of rows", (max(1, slices), 2, channels), "float64")
+    if rows:
+        arguments = x_NSC, mean_NG, inverse_NG, dy_NSC, partial, rows, slice_rows, pixels, channels, groups
+        kernel, blocks = device.kernels("group_norm", "group_norm_sums"), (slices, -(-channels // COLUMNS))
+        kernel(blocks, (COLUMNS, LANES), device.stream, *arguments)
+    kernel = device.kernels("group_norm", "group_norm_gradients")
+    sums = partial, dgamma_C, dbeta_C, slices, channels, accumulate
+    kernel(-(-channels // THREADS), THREADS, device.stream, *sums)
+    if dx_NSC is not None:
+        arrays = x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dx_NSC
+        _groups(device, "group_norm_back", x_NSC, mean_NG, *arrays)
+
+
+def _groups(device: Device, function, x_NSC, mean_NG, *arrays, eps=()):
+    """Launch a block for each group of each example."""
+    pixels, channels = x_NSC.shape[1:]
+    groups = mean_NG.shape[1]
+    if mean_NG.size:
+        kernel, threads = device.kernels("group_norm", function), row_threads(pixels * channels // groups)
+        kernel(mean_NG.size, threads, device.stream, *arrays, pixels, channels, groups, *eps)
+
+
 # ── kernels ───────────────────────────────────────────────────────────────────────────────────────────────
 def _normalise(device: Device, x, a, gamma, beta, mean, var, y, positive, eps, relu, ghost=None):
     if x.size:
@@ -136,10 +174,3 @@ def measure(device: Device, x, ghost: int | None = None):
     partial = device.scratch("sums of slices", columns.partial(2), device.real)
     launch(device, "norm", "moments", columns, x, partial)
     return columns, partial
-
-
-def _rows(shape) -> int:
-    rows = 1
-    for extent in shape[:-1]:
-        rows *= extent
-    return rows

@@ -1,8 +1,8 @@
-"""Pooling: ``sources/pool.cu``."""
+"""Pooling and local response normalisation: ``sources/pool.cu`` and ``response.cu``."""
 
 import math
 
-from ringtrain.ops.cuda.columns import cut_columns, vector_of
+from ringtrain.ops.cuda.channels import cut_columns, vector_of
 from ringtrain.ops.cuda.device import Device
 
 
@@ -40,7 +40,7 @@ def global_avg_pool_back(device: Device, dy_NC, dx_NHWC):
 
 
 def _windows(device: Device, function, x_NHWC, y_NPQC, geometry, output, *arrays):
-    """Launch a kernel with a thread for each element of ``made``, which is x or y."""
+    """Launch a kernel with a thread for each element of ``output``, which is x or y."""
     (n, height, width, channels), (p, q) = x_NHWC.shape, y_NPQC.shape[1:3]
     extents = n, height, width, channels, p, q, geometry.kernel, geometry.stride, geometry.pad
     vector = vector_of(device.runtime, channels, *arrays)
@@ -55,3 +55,34 @@ def _each(device: Device, function, vector, output, *arguments):
 def _lines(x):
     """Return (examples, pixels of an example, channels)."""
     return x.shape[0], math.prod(x.shape[1:-1]), x.shape[-1]
+
+
+def lrn_across(device: Device, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k):
+    _across(device, "lrn_across", x_NHWC, y_NHWC, scale_NHWC, rest=(size, alpha, beta, k))
+
+
+def lrn_across_back(device: Device, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
+    arrays = x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC
+    _across(device, "lrn_across_back", *arrays, rest=(size, alpha, beta))
+
+
+def lrn_within(device: Device, x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta):
+    _within(device, "lrn_within", scale_NHWC, x_NHWC, y_NHWC, scale_NHWC, rest=(size, alpha, beta))
+
+
+def lrn_within_back(device: Device, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
+    arrays = x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC
+    _within(device, "lrn_within_back", scale_NHWC, *arrays, rest=(size, alpha, beta))
+
+
+def _across(device: Device, function, x, *arrays, rest):
+    kernel = device.kernels("response", function)
+    device.each(kernel, x.size, x, *arrays, x.size, x.shape[-1], *rest)
+
+
+def _within(device: Device, function, scale, *arrays, rest):
+    """Launch a kernel over as many channels at a time as fit in 16 bytes of ``scale``, whose type is the widest."""
+    vector = vector_of(device.runtime, scale.shape[-1], scale, *arrays)
+    kernel = device.kernels("response", function)
+    arguments = *arrays, *scale.shape, *rest, int(vector > 1)
+    device.each(kernel, scale.size, *arguments, per_thread=vector)

@@ -11,8 +11,7 @@ given alone are rounded for each product, into scratch memory.
 
 from ringtrain.ops.cuda.channels import unfinish
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.gemm import matrix, products_of, turned
-from ringtrain.ops.cuda.rounding import rounded
+from ringtrain.ops.cuda.gemm import matrix, products_of, rounded, turned
 from ringtrain.ops.cuda.wgmma import is_whole
 
 

@@ -36,9 +36,6 @@ class Stream(ABC):
 class Kernel(ABC):
     """A function of a compiled module."""
 
-    registers: int  # of a thread
-    shared_bytes: int  # of a block, known when compiled
-
     @abstractmethod
     def launch(
         self, blocks: tuple[int, ...], threads: tuple[int, ...], stream: Stream, arguments: Sequence, shared_bytes: int

@@ -55,22 +55,20 @@ class KernelParameter:
         return f"{'const ' if self.const else ''}{self.type} {'*' if self.array else ''}{self.name}"
 
     @cached_property
-    def dtype(self) -> str | None:
-        return TYPES[self.type]
+    def dtype(self) -> np.dtype | None:
+        name = TYPES[self.type]
+        return None if name is None else np.dtype(name)
 
     @cached_property
     def scalar(self):
         return np.dtype(self.dtype).type
 
     @cached_property
-    def element(self) -> np.dtype | None:
-        return None if self.dtype is None else np.dtype(self.dtype)
-
-    @cached_property
     def limits(self) -> tuple[int, int] | None:
         """The least and the largest value of a whole number; None for others."""
-        integers = np.iinfo(self.dtype) if self.dtype and self.dtype[0] in "iu" else None
-        return None if integers is None else (int(integers.min), int(integers.max))
+        if self.dtype is None or self.dtype.kind not in "iu":
+            return None
+        return int(np.iinfo(self.dtype).min), int(np.iinfo(self.dtype).max)
 
 
 def parse_signatures(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
@@ -128,7 +126,7 @@ def _array(kernel, parameter, argument):
     dtype = getattr(argument, "dtype", None)
     if dtype is None or isinstance(argument, np.generic | np.ndarray | TensorMap):
         raise TypeError(f"kernel {kernel}: {parameter} got {type(argument).__name__}; it takes an array of the device")
-    if parameter.element is not None and parameter.element != dtype:
+    if parameter.dtype is not None and parameter.dtype != dtype:
         raise TypeError(f"kernel {kernel}: {parameter} got an array of {dtype.name}; it takes {parameter.dtype}")
     return argument
 

@@ -1,4 +1,4 @@
-"""The update of weights: ``sources/update.cu`` and ``sources/numbers.cu``.
+"""The update of weights, and sums of all elements: ``sources/update.cu``, ``numbers.cu`` and ``sums.cu``.
 
 One launch updates all ranges, by a table of them on the device. The table cuts ranges into chunks of equal size, so
 that blocks have equal work, and the order of a sum depends on sizes alone.
@@ -14,7 +14,8 @@ from ringtrain.ops.cuda.device import THREADS, Device
 from ringtrain.ops.update import KINDS, UpdateRange, UpdateRule
 
 CHUNK = 2048  # elements: two vectors of 16 bytes for each thread
-MOST_PARTS = 512  # of a sum, on any device
+MOST_PARTS = 512  # of a sum, on any device, so that its order is the same on all
+PER_THREAD = 8  # elements of a sum
 NO_NORM, NO_LIMIT = -1, -1.0
 
 
@@ -86,6 +87,28 @@ def _launch(device: Device, rule: UpdateRule, name: str, table: UpdateTable, w, 
 
 def _kernel(device: Device, rule: UpdateRule, name: str, w):
     return device.kernels.of(w.dtype)("update", name, KIND=KINDS.index(rule.kind))
+
+
+# ── numbers on the host ───────────────────────────────────────────────────────────────────────────────────
+def square_sum(device: Device, x):
+    return float(_sum(device, "square_parts", x))
+
+
+def nonfinite(device: Device, x):
+    return int(_sum(device, "nonfinite_parts", x))
+
+
+def _sum(device: Device, name, x):
+    if not x.size:
+        return 0
+    kernels = device.kernels.of(x.dtype)
+    parts = min(MOST_PARTS, -(-x.size // (THREADS * PER_THREAD)))
+    memory, host = device.scratch("sums", MOST_PARTS + 1, np.float64), device.pinned("total", 1, np.float64)
+    kernels("sums", name)(parts, THREADS, device.stream, x, x.size, memory)
+    kernels("sums", "sum_parts")(1, THREADS, device.stream, memory, parts, memory[MOST_PARTS:])
+    device.runtime.download(memory[MOST_PARTS:], host, device.stream)
+    device.stream.synchronize()
+    return host[0]
 
 
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,9 +21,8 @@ from ringtrain.ops.cuda.convolution.implicit import Implicit
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.convolution.wgmma import WgmmaConvolution
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of
+from ringtrain.ops.cuda.gemm import WIDE_BYTES, products_of, rounded
 from ringtrain.ops.cuda.norm import measure, normalise
-from ringtrain.ops.cuda.rounding import rounded
 from ringtrain.ops.cuda.tiles import worth
 from ringtrain.ops.cuda.wgmma import is_whole
 from ringtrain.ops.cuda.wgmma import worth as worth_by_wgmma

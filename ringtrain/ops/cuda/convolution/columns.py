@@ -9,7 +9,7 @@ Groups are column ranges. Source: Chellapilla et al. 2006.
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import WIDE_BYTES, matrix, turned
-from ringtrain.ops.cuda.unfold import columns_back
+from ringtrain.ops.cuda.windows import columns_back
 
 MOST_BYTES = 512 << 20  # of windows at a time
 

@@ -49,77 +49,34 @@ def channels_last(n: int, c: int, h: int, w: int) -> dict:
     return {"dim": [n, c, h, w], "stride": [c * h * w, 1, w * c, c]}
 
 
-def image_in(plan: ConvolutionPlan) -> dict:
-    """Return the dimensions and strides of the input image."""
-    return channels_last(plan.images, plan.channels, plan.height, plan.width)
-
-
-def image_out(plan: ConvolutionPlan) -> dict:
-    """Return the dimensions and strides of the output image."""
-    return channels_last(plan.images, plan.features, plan.p, plan.q)
-
-
-def weights_of(plan: ConvolutionPlan) -> dict:
-    """Return the dimensions and strides of the weights."""
-    return channels_last(plan.features, plan.group_channels, plan.kernel, plan.kernel)
-
-
-class Drawing:
-    """A graph under construction."""
-
-    def __init__(self, library, handle, request: CudnnRequest):
-        self.types, self.request, plan = library.data_type, request, request.plan
-        real = self.types.FLOAT
-        self.io = getattr(self.types, request.io)
-        self.graph = library.pygraph(
-            io_data_type=self.io, intermediate_data_type=real, compute_data_type=real, handle=handle
-        )
-        self.moves = {"padding": [plan.pad] * 2, "stride": [plan.stride] * 2, "dilation": [1, 1]}
-
-    def array(self, name, uid, extents, kind=None):
-        return self.graph.tensor(**extents, data_type=kind or self.io, name=name, uid=uid)
-
-    def result(self, out, uid, extents):
-        """Mark a tensor as a result: cuDNN never writes the others, and does not always infer their extents and
-        order.
-        """
-        out.set_output(True).set_data_type(getattr(self.types, self.request.result))
-        out.set_dim(extents["dim"]).set_stride(extents["stride"]).set_uid(uid)
-        return self.graph
-
-
-def draw_forward(on: Drawing):
-    """Draw the forward graph."""
-    plan, graph = on.request.plan, on.graph
-    x, w = on.array("x", X, image_in(plan)), on.array("w", W, weights_of(plan))
-    out = graph.conv_fprop(image=x, weight=w, **on.moves)
-    if on.request.bias:
-        out = graph.bias(input=out, bias=on.array("b", BIAS, channels_last(1, plan.features, 1, 1), on.types.FLOAT))
-    if on.request.relu:
-        out = graph.relu(input=out)
-    return on.result(out, Y, image_out(plan))
-
-
-def draw_input_back(on: Drawing):
-    """Draw the graph of dx."""
-    plan = on.request.plan
-    dy, w = on.array("dy", Y, image_out(plan)), on.array("w", W, weights_of(plan))
-    return on.result(on.graph.conv_dgrad(loss=dy, filter=w, **on.moves), X, image_in(plan))
-
-
-def draw_weights_back(on: Drawing):
-    """Draw the graph of dw."""
-    plan = on.request.plan
-    x, dy = on.array("x", X, image_in(plan)), on.array("dy", Y, image_out(plan))
-    return on.result(on.graph.conv_wgrad(image=x, loss=dy, **on.moves), W, weights_of(plan))
-
-
-DRAW = {"forward": draw_forward, "input_back": draw_input_back, "weights_back": draw_weights_back}
-
-
 def make_graph(library, handle, request: CudnnRequest):
     """Return the graph; this needs no device."""
-    return DRAW[request.what](Drawing(library, handle, request))
+    plan, types = request.plan, library.data_type
+    io, real = getattr(types, request.io), types.FLOAT
+    graph = library.pygraph(io_data_type=io, intermediate_data_type=real, compute_data_type=real, handle=handle)
+    extents = {
+        X: channels_last(plan.images, plan.channels, plan.height, plan.width),
+        W: channels_last(plan.features, plan.group_channels, plan.kernel, plan.kernel),
+        BIAS: channels_last(1, plan.features, 1, 1),
+        Y: channels_last(plan.images, plan.features, plan.p, plan.q),
+    }
+    moves = {"padding": [plan.pad] * 2, "stride": [plan.stride] * 2, "dilation": [1, 1]}
+
+    def array(name, uid, kind=io):
+        return graph.tensor(**extents[uid], data_type=kind, name=name, uid=uid)
+
+    if request.what == "forward":
+        out, uid = graph.conv_fprop(image=array("x", X), weight=array("w", W), **moves), Y
+        out = graph.bias(input=out, bias=array("b", BIAS, real)) if request.bias else out
+        out = graph.relu(input=out) if request.relu else out
+    elif request.what == "input_back":
+        out, uid = graph.conv_dgrad(loss=array("dy", Y), filter=array("w", W), **moves), X
+    else:
+        out, uid = graph.conv_wgrad(image=array("x", X), loss=array("dy", Y), **moves), W
+    # cuDNN never writes what is no output, and does not always infer extents and order.
+    out.set_output(True).set_data_type(getattr(types, request.result))
+    out.set_dim(extents[uid]["dim"]).set_stride(extents[uid]["stride"]).set_uid(uid)
+    return graph
 
 
 def unwanted(library, request: CudnnRequest, precise: bool) -> list:

@@ -4,8 +4,8 @@
     dx        [pixels of a phase, R·S·K] · [R·S·K, C]         groups and stride² phases at once
     dw        [R·S·C, pixels] · [pixels, K]                   groups and slices of the pixels at once, then their sum
 
-Weights are rounded for products (:mod:`ringtrain.ops.cuda.rounding`), with w_RSCK in its order in memory. The image may
-be one that is normalised as it is loaded; tiles of the result may be of ghost batches, and leave their moments.
+Weights are rounded for products (:func:`ringtrain.ops.cuda.gemm.rounded`), with w_RSCK in its order in memory. The
+image may be normalised as it is loaded; tiles of the result may be of ghost batches, and leave their moments.
 """
 
 from ringtrain.arrays import Array

@@ -1,22 +1,46 @@
-"""Maps of arrays for the TMA unit, encoded by the driver: cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
+"""Calls of the driver through ctypes: a device's UUID, as nvidia-smi and the files under /proc write it, and maps of
+arrays for the TMA unit, by cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
 
 Source: NVIDIA, CUDA Driver API, "Tensor Map Object Management".
 """
 
 import ctypes
 from functools import lru_cache
+from uuid import UUID
 
 import numpy as np
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes
-from ringtrain.ops.cuda.identity import DRIVER
 
+DRIVER, UUID_BYTES = "libcuda.so.1", 16
 TYPES = {"float16": 6, "bfloat16": 9}  # CU_TENSOR_MAP_DATA_TYPE_…
 PLAIN, SWIZZLE_128B, L2_128B, FILL_ZERO = 0, 3, 2, 0  # interleave, swizzle, promotion to the L2 cache, what is outside
 BYTES, ALIGNMENT = 128, 128  # the driver wants 64; its type has 128 since CUDA 13
 KEPT = 4096
 VALUE = np.dtype((np.void, BYTES))  # CuPy passes an array of one element by value
+
+
+def uuid_of(index: int, known: bytes) -> str:
+    """Return GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx for the device with CUDA's number ``index``. ``known``: the UUID
+    in CuPy's properties, which ends before the first byte of 0; it is used if the driver does not answer.
+    """
+    return f"GPU-{UUID(bytes=_asked(index) or known[:UUID_BYTES].ljust(UUID_BYTES, bytes(1)))}"
+
+
+def _asked(index: int) -> bytes | None:
+    """Return the UUID by cuDeviceGetUuid_v2, which drivers have had since CUDA 11.4."""
+    try:
+        driver = ctypes.CDLL(DRIVER)
+        device, uuid = ctypes.c_int(), ctypes.create_string_buffer(UUID_BYTES)
+        calls = (
+            lambda: driver.cuInit(0),
+            lambda: driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index)),
+            lambda: driver.cuDeviceGetUuid_v2(uuid, device),
+        )
+        return None if any(call() for call in calls) else uuid.raw
+    except (OSError, AttributeError):  # no such library, or no such function in it
+        return None
 
 
 @lru_cache(KEPT)
