@@ -3,8 +3,7 @@
     |conv1.weight······|conv1.bias··|conv2.weight··········|...      · padding, zero
 
 Spans follow one another in layer order, each starting at a multiple of 16 elements (a cache line of float32),
-so an exchange moves contiguous memory and never packs, and an optimizer runs over neighbours in one call.
-"""
+so an exchange moves contiguous memory and never packs, and an optimizer runs over neighbours in one call."""
 
 import hashlib
 from collections.abc import Callable

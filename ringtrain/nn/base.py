@@ -2,8 +2,7 @@
 
 ``forward(ctx, weights, xs) → (y, tape)`` and ``backward(ctx, weights, grads, dy, tape, wanted) → dxs``. The
 tape is a value: several passes may be in flight, each with a workspace of its own. Weights and gradients are
-views into the arena, by the parameter's short name ("weight", "bias").
-"""
+views into the arena, by the parameter's short name ("weight", "bias")."""
 
 import math
 from abc import ABC, abstractmethod
@@ -101,8 +100,7 @@ class Pass:
     cuts:       names of spans after which backward is cut, since their gradients start an exchange
     factor:     float64 device array of one element, which multiplies the gradient of the loss; None: 1
     recompute:  whether activations of blocks of layers are dropped, and computed again in backward
-    layer:      the layer's name, for people; empty while a recorded pass is replayed
-    """
+    layer:      the layer's name, for people; empty while a recorded pass is replayed"""
 
     ops: Ops
     space: Workspace
@@ -165,8 +163,7 @@ class Layer(ABC):
 
     def repeats(self, ctx: Pass) -> bool:
         """Return whether every pass like this one, of training or not, adding over ranks or not, issues the same
-        operations, and has no side effects on the host.
-        """
+        operations, and has no side effects on the host."""
         return True
 
     @abstractmethod
@@ -178,8 +175,7 @@ class Layer(ABC):
     ) -> Sequence[Array | None]:
         """Return the gradient of each input, or None if it is not wanted. ``dy`` belongs to this layer, which may
         overwrite it; each returned array belongs to its receiver: no two may share memory. A layer that ``adds`` may
-        be given an array in place of True, and adds to it.
-        """
+        be given an array in place of True, and adds to it."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@
     layers = [ ..., { name = "middle", block = "twice", units = 64 }, ... ]
 
 becomes the layers ``middle.a`` and ``middle.b``. A value "$key" is the key of the use; an input "$input" is
-the block's input, which is the layer before it. Other names in ``inputs`` are of layers within the block.
-"""
+the block's input, which is the layer before it. Other names in ``inputs`` are of layers within the block."""
 
 from ringtrain.errors import ModelError, nearest
 
@@ -22,8 +21,7 @@ def expand_blocks(layers: list[dict], blocks: dict[str, list[dict]]) -> list[dic
     """Replace every use of a block by the block's layers.
 
     Raises: ModelError for an unknown block, a "$key" that the use does not give, a key that no "$key" takes; or for
-    more than ``MOST_LAYERS`` layers
-    """
+    more than ``MOST_LAYERS`` layers"""
     plain: list[dict] = []
     for entry in layers:
         before = str(plain[-1].get("name")) if plain else "input"

@@ -33,8 +33,7 @@ class Bucket:
 def make_buckets(spans: Sequence[Span], itemsize: int, bucket_bytes: int) -> list[Bucket]:
     """Group whole spans into buckets of at least ``bucket_bytes``, the last one perhaps smaller, from the arena's end
     to its start: the order in which backward finishes them. Frozen spans before all trained ones, which backward does
-    not reach, are in a bucket of their own.
-    """
+    not reach, are in a bucket of their own."""
     buckets: list[Bucket] = []
     pending: list[Span] = []
     frozen = list(takewhile(lambda span: span.parameter.frozen, spans))

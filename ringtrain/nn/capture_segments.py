@@ -5,8 +5,7 @@
     backward   fc … conv2 | pool1 relu1 conv1                 | after a layer whose gradient starts an exchange
 
 Span callbacks (:meth:`Exchange.need`, :meth:`Exchange.ready`) fire once per segment: reads before it, final gradients
-after it. Without capture a segment is one layer.
-"""
+after it. Without capture a segment is one layer."""
 
 from collections.abc import Collection, Sequence
 

@@ -14,8 +14,7 @@ from ringtrain.ops.normalised import Measured
 class SpatialConvolution(Fusable):
     """Cross-correlation over ``AXES`` spatial axes with ``channels`` kernels, as long along each axis, in ``groups``.
 
-    Shapes: weight [kernel, ..., C/groups, K], bias [K]
-    """
+    Shapes: weight [kernel, ..., C/groups, K], bias [K]"""
 
     channels: int = whole(1)
     kernel: int = whole(1)
@@ -60,8 +59,7 @@ class Conv2D(SpatialConvolution):
     ghost: examples of the ghost batches of the BatchNorm that alone reads y, whose moments are made with y where
     operations are ``fused``; 0: there is none. Not a key of model files (:mod:`ringtrain.nn.fuse`).
 
-    Shapes: x [N,H,W,C] → y [N,P,Q,K]; weight [R,S,C/groups,K], bias [K]
-    """
+    Shapes: x [N,H,W,C] → y [N,P,Q,K]; weight [R,S,C/groups,K], bias [K]"""
 
     AXES = 2
     adds = True

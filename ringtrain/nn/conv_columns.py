@@ -1,8 +1,7 @@
 """Convolution along a line and in a volume, and transposed convolution: products with matrices of windows.
 
 Such a matrix holds the windows of some examples at a time, so that it stays small. How many is a function of shapes
-and the device alone, and gradients of weights add up in the order of the examples.
-"""
+and the device alone, and gradients of weights add up in the order of the examples."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -117,8 +116,7 @@ class ColumnConvolution(SpatialConvolution):
 class Conv1D(ColumnConvolution):
     """Cross-correlation along a line with ``channels`` kernels, in ``groups``.
 
-    Shapes: x [N,L,C] → y [N,P,K]; weight [S,C/groups,K], bias [K]
-    """
+    Shapes: x [N,L,C] → y [N,P,K]; weight [S,C/groups,K], bias [K]"""
 
     AXES = 1
 
@@ -150,8 +148,7 @@ class Conv1D(ColumnConvolution):
 class Conv3D(ColumnConvolution):
     """Cross-correlation in a volume with ``channels`` cubic kernels, in ``groups``.
 
-    Shapes: x [N,D,H,W,C] → y [N,O,P,Q,K]; weight [T,R,S,C/groups,K], bias [K]
-    """
+    Shapes: x [N,D,H,W,C] → y [N,O,P,Q,K]; weight [T,R,S,C/groups,K], bias [K]"""
 
     AXES = 3
 
@@ -162,8 +159,7 @@ class ConvTranspose2D(Fusable):
     kernel to a window of y. ``output_pad``: rows and columns more of y, below and at the right.
 
     Shapes: x [N,H,W,C] → y [N,P,Q,K], P = (H - 1) · stride - 2 · pad + kernel + output_pad; weight [C,R,S,K], bias [K]
-    Source: Zeiler et al. 2010; PyTorch's ConvTranspose2d
-    """
+    Source: Zeiler et al. 2010; PyTorch's ConvTranspose2d"""
 
     channels: int = whole(1)
     kernel: int = whole(1)

@@ -18,8 +18,7 @@ class LayerRow:
     parameters:       trained numbers; running statistics are not counted
     flops:            multiplications and additions of a forward pass of one example
     activation_bytes: the output of a batch; 0 if the layer has no array of its own
-    gradient_bytes:   exchanged bytes: gradients, and shares of running statistics
-    """
+    gradient_bytes:   exchanged bytes: gradients, and shares of running statistics"""
 
     layer: str
     kind: str

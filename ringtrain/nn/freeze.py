@@ -2,8 +2,7 @@
 
 A pattern is a name of a layer or of a parameter ("conv1", "fc.bias"), with the wildcards of a shell. A frozen layer
 without a trained one before it has no backward. A BatchNorm whose scale and shift are frozen normalises by its running
-averages in training too, and keeps them.
-"""
+averages in training too, and keeps them."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -9,8 +9,7 @@ Then a Conv2D that a BatchNorm alone reads gets its ghost batches; a BatchNorm t
 
 This saves a pass over memory each, and an array. Names keep their meaning for the user: the graph still lists
 all layers, features of ``relu1`` are the fused layer's output, and features of ``conv1`` are computed
-without the ReLU.
-"""
+without the ReLU."""
 
 from dataclasses import replace
 

@@ -5,8 +5,7 @@ layer has been visited: all readers of an output come after it in the file. So b
 the arena exactly from last to first, and an exchange may start on each as it comes.
 
 An activation is needed until the last layer that reads it has run, backward if the pass has one. A pass that recomputes
-drops those within a block of layers, and runs the block forward again right before it runs it backward.
-"""
+drops those within a block of layers, and runs the block forward again right before it runs it backward."""
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -53,8 +52,7 @@ class Graph:
     """A network. nodes: the model file's, kept in ``.nodes``; ``.plan`` is computed, with ReLUs and sums folded.
     wants_dx: whether backward also computes the gradient of the input: for a part that follows others
 
-    Raises: ModelError if names or shapes do not fit
-    """
+    Raises: ModelError if names or shapes do not fit"""
 
     def __init__(self, nodes: Iterable[Node], input_shape: Shape, fused: bool = True, wants_dx: bool = False):
         self.nodes: tuple[Node, ...] = tuple(nodes)
@@ -91,8 +89,7 @@ class Graph:
 
     def bind(self, arena: Arena) -> None:
         """Use the weights and gradients of an arena that was made from :meth:`parameters`, of this graph or of one that
-        contains it.
-        """
+        contains it."""
         self._arena = arena
         self._roundings.clear()
         spans: dict[str, list[Span]] = {node.name: [] for node in self.plan}
@@ -109,8 +106,7 @@ class Graph:
         self, ctx: Pass, x: Array, upto: str | None = None, need: Callable[[Span], None] | None = None
     ) -> tuple[Array, Tapes]:
         """Return the last layer's output (or layer ``upto``'s), and the tapes for :meth:`backward`. ``need``
-        is called with each span before it is read.
-        """
+        is called with each span before it is read."""
         tapes = Tapes({INPUT: x})
         ctx.space.begin(_kind(ctx))
         nodes = self._until(upto)
@@ -136,8 +132,7 @@ class Graph:
             if need is not None:
                 for span in chain.from_iterable(self._views[node.name].spans for node in segment):
                     need(span)
-            known = ChainMap(tapes.outputs, before)
-            run = partial(self._through, ctx, segment, known)
+            run = partial(self._through, ctx, segment, ChainMap(tapes.outputs, before))
             part = self._recorded(ctx, (*key, number), segment, before[INPUT].shape[0], run)
             tapes.outputs.update(part.outputs)
             tapes.kept.update(part.kept)
@@ -234,8 +229,7 @@ class Graph:
 
     def backward(self, ctx: Pass, dlogits: Array, tapes: Tapes) -> Iterator[Span]:
         """Compute gradients into the arena, and yield each span as its gradient becomes final. ``dlogits``
-        may be overwritten. The pass must have been a training one.
-        """
+        may be overwritten. The pass must have been a training one."""
         owed: Views = {self.plan[-1].name: dlogits}
         for number, block in reversed(list(enumerate(self._blocks_of(ctx, self.plan)))):
             if block.recomputed:

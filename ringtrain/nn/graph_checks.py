@@ -33,8 +33,7 @@ class Node:
 
 def check_graph(nodes: tuple[Node, ...]) -> None:
     """Raise ModelError unless names are unique, inputs come before their readers, and every output but the
-    last is read.
-    """
+    last is read."""
     if not nodes:
         raise ModelError("the model has no layers: it wants at least one")
     seen = {INPUT: None}  # in order
@@ -97,8 +96,7 @@ def input_shapes(node: Node, known: dict[str, Shape]) -> list[Shape]:
 
 def gradients_needed(nodes: tuple[Node, ...], known: dict[str, Shape], wanted: Iterable[str] = ()) -> set[str]:
     """Return the outputs whose gradient is needed: those with a trained parameter in or before their layer, and those
-    that are ``wanted``.
-    """
+    that are ``wanted``."""
     needed = set(wanted)
     for node in nodes:
         parameters = {parameter.name for parameter in node.layer.parameters(input_shapes(node, known))}

@@ -20,8 +20,7 @@ Blocks = Iterator[tuple[int, np.ndarray]]  # (first element, values)
 
 def uniforms(key: int, start: int, stop: int) -> np.ndarray:
     """Return numbers ``start:stop`` of the key's float64 in [0, 1), from the top 53 bits of a Philox counter's output.
-    The raw bits of a generator are the same in every release of NumPy; its distributions do not promise that.
-    """
+    The raw bits of a generator are the same in every release of NumPy; its distributions do not promise that."""
     bits = np.random.Philox(key=key)
     bits.advance(start // PER_COUNT)
     raw = bits.random_raw(start % PER_COUNT + stop - start)[start % PER_COUNT :]
@@ -64,8 +63,7 @@ DRAWS: dict[str, Callable[[Fill, int, int], Blocks]] = {
 
 def initial(parameter: Parameter, name: str, seed: int, dtype: DTypeLike = np.float64) -> np.ndarray:
     """Return the initial value of a parameter of full name ``name``, drawn in float64. Of one that is some columns the
-    whole is drawn, a block at a time.
-    """
+    whole is drawn, a block at a time."""
     values_of_part = np.empty(int(np.prod(parameter.shape)), dtype)
     key, count = additive_key(seed, name_key(name)), int(np.prod(parameter.whole_shape))
     for start, values in DRAWS[parameter.fill.kind](parameter.fill, key, count):

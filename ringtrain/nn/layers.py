@@ -17,8 +17,7 @@ def as_rows(x):
 class Linear(Fusable):
     """y = x · weight + bias, over the last axis
 
-    Shapes: x [N,D] → y [N,K], x [N,L,D] → y [N,L,K]; weight [D,K], bias [K]
-    """
+    Shapes: x [N,D] → y [N,K], x [N,L,D] → y [N,L,K]; weight [D,K], bias [K]"""
 
     factors = ("weight",)
     units: int = whole(1)
@@ -129,8 +128,7 @@ class ReLU(ElementwiseLayer):
         return y, y
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        y = tape
-        ctx.ops.relu_back(y, dy, dy)
+        ctx.ops.relu_back(tape, dy, dy)
         return (dy,)
 
 
@@ -190,9 +188,8 @@ class Add(Fusable):
         return y, y
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        y = tape
         if self.relu:
-            ctx.ops.relu_back(y, dy, dy)
+            ctx.ops.relu_back(tape, dy, dy)
         # The first receiver takes dy itself, the others a copy: no two may share memory.
         first = wanted.index(True)
         return [self._part(ctx, dy, i, i == first) if want else None for i, want in enumerate(wanted)]
@@ -209,8 +206,7 @@ class Add(Fusable):
 class Concat(Layer):
     """Its inputs beside one another, along the channels (or features).
 
-    Shapes: x_i [N,...,C_i] → y [N,...,sum C_i]
-    """
+    Shapes: x_i [N,...,C_i] → y [N,...,sum C_i]"""
 
     def shape(self, inputs):
         checked = shapes.several(self, inputs)
@@ -226,7 +222,6 @@ class Concat(Layer):
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         # All parts are cut out, wanted or not: the operation derives the cuts from their widths.
-        outer = dy.shape[:-1]
-        dxs = [ctx.space.shared(f"{self.name}.dx{i}", (*outer, width)) for i, width in enumerate(tape)]
+        dxs = [ctx.space.shared(f"{self.name}.dx{i}", (*dy.shape[:-1], width)) for i, width in enumerate(tape)]
         ctx.ops.concat_back(dy, dxs)
         return [dx if want else None for dx, want in zip(dxs, wanted, strict=True)]

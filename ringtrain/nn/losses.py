@@ -11,7 +11,7 @@ from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, ModelError, nearest
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Pass, Shape
-from ringtrain.nn.metrics import BinaryMetrics, ClassMetrics, Metrics, NoMetrics, ValueMetrics
+from ringtrain.nn.metrics import BinaryMetrics, ClassMetrics, Metrics, ValueMetrics
 from ringtrain.nn.shapes import element_count
 
 
@@ -34,8 +34,7 @@ class Loss(ABC):
     name:          of ``--loss``
     accuracy:      whether forward and backward count correct elements
     probabilities: whether :meth:`predict` gives one for each class, along the last axis
-    scaled:        whether :meth:`backward` multiplies by ``ctx.factor``; else the caller does
-    """
+    scaled:        whether :meth:`backward` multiplies by ``ctx.factor``; else the caller does"""
 
     name: ClassVar[str]
     accuracy: ClassVar[bool] = False
@@ -72,7 +71,7 @@ class Loss(ABC):
     def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:
         """What an evaluation tells beside loss and accuracy. whole: whether also what training's own leave out;
         by_class: whether also of each class"""
-        return NoMetrics()
+        return Metrics()
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:
         """The prediction that the outputs stand for: probabilities, or the outputs themselves."""
@@ -89,8 +88,7 @@ class SoftmaxCrossEntropy(Loss):
     onehot + smoothing / K. A label equal to ``ignore`` does not count. Dense labels, such as a class of each pixel, are
     examples of their own.
 
-    Source: label smoothing: Szegedy et al. 2016, section 7
-    """
+    Source: label smoothing: Szegedy et al. 2016, section 7"""
 
     name = "ce"
     accuracy = True

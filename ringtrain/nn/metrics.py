@@ -1,10 +1,8 @@
 """Metrics of an evaluation: what is added up over the examples, on the host, and what is read from the sums.
 
 Counts are whole numbers, so they are exact in any order. Sums are float64, of one part of the evaluation each: they are
-added in the order of the parts, at any number of ranks.
-"""
+added in the order of the parts, at any number of ranks."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -45,41 +43,31 @@ class ClassCounts:
         return _ratio(self.hits, self.predicted + self.labelled - self.hits)
 
 
-class Metrics(ABC):
-    """names: of :meth:`read`'s metrics; sums, counts: how many numbers :meth:`add` adds to"""
+class Metrics:
+    """As it is: none beside the loss.
+
+    names: of :meth:`read`'s metrics; sums, counts: how many numbers :meth:`add` adds to"""
 
     names: tuple[str, ...] = ()
     sums = counts = 0
 
-    @abstractmethod
     def add(self, outputs: np.ndarray, labels: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
         """Add some examples. Shapes: outputs [n, ...], labels [n, ...], sums float64, counts int64"""
 
-    @abstractmethod
     def read(self, valid: int, sums: np.ndarray, counts: np.ndarray) -> Mapping[str, float | None]:
         """The metrics by name; None for one that is not defined. ``valid``: labelled elements"""
+        return {}
 
     def classes(self, counts: np.ndarray) -> ClassCounts | None:
         """The counts by class; None if they were not counted."""
         return None
 
 
-class NoMetrics(Metrics):
-    """None but the loss."""
-
-    def add(self, outputs, labels, sums, counts) -> None:
-        pass
-
-    def read(self, valid, sums, counts) -> Mapping[str, float | None]:
-        return {}
-
-
 class ClassMetrics(Metrics):
     """Of classes that exclude one another: top-5 accuracy; of dense labels the mean intersection over union.
 
     whole:    whether fewer than ``MANY`` classes have a top-5 accuracy, too
-    by_class: whether elements are counted by class, and confused ones
-    """
+    by_class: whether elements are counted by class, and confused ones"""
 
     def __init__(self, count: int, dense: bool, whole: bool = False, by_class: bool = False):
         self._count, self._dense = count, dense

@@ -20,8 +20,7 @@ class LRN(Layer):
     the size × size window around an element in its own channel ("within"). Caffe's alpha: divided by the
     elements summed.
 
-    Source: Krizhevsky et al. 2012, section 3.3; Caffe's LRN layer
-    """
+    Source: Krizhevsky et al. 2012, section 3.3; Caffe's LRN layer"""
 
     size: int = whole(1, 5)
     alpha: float = number(1e-4, low=0)
@@ -45,16 +44,14 @@ class LRN(Layer):
         (x_NHWC,) = xs
         y_NHWC = ctx.space.shared(f"{self.name}.y", x_NHWC.shape)
         scale_NHWC = ctx.space(f"{self.name}.scale", x_NHWC.shape, ctx.ops.dtype)
-        if self.region == "across":
-            ctx.ops.lrn_across(x_NHWC, y_NHWC, scale_NHWC, self.size, self.alpha, self.beta, self.k)
-        else:
-            ctx.ops.lrn_within(x_NHWC, y_NHWC, scale_NHWC, self.size, self.alpha, self.beta)
+        numbers = self.size, self.alpha, self.beta, *([self.k] if self.region == "across" else [])
+        getattr(ctx.ops, f"lrn_{self.region}")(x_NHWC, y_NHWC, scale_NHWC, *numbers)
         return y_NHWC, (x_NHWC, y_NHWC, scale_NHWC)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         x_NHWC, y_NHWC, scale_NHWC = tape
         dx_NHWC = ctx.space.shared(f"{self.name}.dx", x_NHWC.shape)
-        back = ctx.ops.lrn_across_back if self.region == "across" else ctx.ops.lrn_within_back
+        back = getattr(ctx.ops, f"lrn_{self.region}_back")
         back(x_NHWC, y_NHWC, scale_NHWC, dy, dx_NHWC, self.size, self.alpha, self.beta)
         return (dx_NHWC,)
 
@@ -76,8 +73,7 @@ class BatchNorm(Fusable):
     as it reads x, where operations are ``fused``. Neither is a key of model files (:mod:`ringtrain.nn.fuse`).
 
     Shapes: x [N,...,C], of any number of spatial axes; gamma, beta, mean, variance [C]
-    Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017
-    """
+    Source: Ioffe & Szegedy 2015; ghost batches: Hoffer et al. 2017"""
 
     ghost: int = whole(1, 32)
     eps: float = number(1e-5, above=0)
@@ -117,10 +113,8 @@ class BatchNorm(Fusable):
             return self._forward_in_steps(ctx, weights, xs)
         x = xs[0]
         y = ctx.space.shared(f"{self.name}.y", x.shape)
-        arrays, end = (
-            (x, weights["gamma"], weights["beta"]),
-            {"relu": self.relu, "a_NHWC": xs[1] if self.sums else None},
-        )
+        arrays = (x, weights["gamma"], weights["beta"])
+        end = {"relu": self.relu, "a_NHWC": xs[1] if self.sums else None}
         if not ctx.training or self.is_fixed:
             ctx.ops.batch_norm_fixed(*arrays, weights["mean"], weights["variance"], y, self.eps, **end)
             return y, (x, y, weights["mean"], weights["variance"], None) if ctx.training else None
@@ -190,8 +184,7 @@ class ExampleNorm(Layer):
     """y = gamma · (x - mean)/sqrt(variance + eps) + beta, with statistics of each example by itself: the same in
     training and evaluation.
 
-    Shapes: x [N,...,C]; gamma, beta [C]
-    """
+    Shapes: x [N,...,C]; gamma, beta [C]"""
 
     eps: float = field(default=1e-5, kw_only=True, metadata={"kind": float, "above": 0, "high": None})
 

@@ -37,8 +37,7 @@ class WindowPool(Layer):
     """Pooling with windows that may extend past the edge, but never lie in padding alone. ``ceil``: Caffe's rule: a
     last window that is only partly inside counts.
 
-    Shapes: x [N,H,W,C] → y [N,P,Q,C]
-    """
+    Shapes: x [N,H,W,C] → y [N,P,Q,C]"""
 
     kernel: int = whole(1)
     stride: int = whole(1)
@@ -94,8 +93,7 @@ class AvgPool(WindowPool, Resampling):
 class GlobalAvgPool(Resampling):
     """The mean over all spatial axes.
 
-    Shapes: x [N,L,C], [N,H,W,C] or [N,D,H,W,C] → y [N,C]
-    """
+    Shapes: x [N,L,C], [N,H,W,C] or [N,D,H,W,C] → y [N,C]"""
 
     operation = "global_avg_pool"
 
@@ -116,8 +114,7 @@ class Upsample(Resampling):
     """Images ``scale`` times as high and wide: "nearest" repeats pixels, "bilinear" interpolates between their centres.
 
     Shapes: x [N,H,W,C] → y [N,scale·H,scale·W,C]
-    Source: PyTorch's Upsample, align_corners=False
-    """
+    Source: PyTorch's Upsample, align_corners=False"""
 
     operation = "upsample"
     scale: int = whole(1)

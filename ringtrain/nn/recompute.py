@@ -2,8 +2,7 @@
 
 A block ends where one output is read on, so that this output alone is kept. With about √L blocks of equal size, both
 what is kept and what is computed again at a time are about √L of L activations. Source: Chen et al. 2016, "Training
-deep nets with sublinear memory cost", section 4.
-"""
+deep nets with sublinear memory cost", section 4."""
 
 import math
 from collections.abc import Sequence

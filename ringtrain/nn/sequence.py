@@ -17,8 +17,7 @@ class Embedding(Layer):
     """y = weight[x], x whole numbers from 0 to entries - 1 in floats. Any other number gives NaN, so that the loss is
     NaN and the run ends with this layer's name. The weights start gaussian with a deviation of 0.02.
 
-    Shapes: x [N,L] → y [N,L,units]; weight [entries,units]
-    """
+    Shapes: x [N,L] → y [N,L,units]; weight [entries,units]"""
 
     entries: int = whole(1, most=WHOLE_NUMBERS["float32"])
     units: int = whole(1)
@@ -52,11 +51,10 @@ class Embedding(Layer):
         return y_NLD, x_NL
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
-        x_NL = tape
-        ctx.ops.embedding_back(x_NL, dy, grads["weight"], accumulate=ctx.accumulate)
+        ctx.ops.embedding_back(tape, dy, grads["weight"], accumulate=ctx.accumulate)
         if not wanted[0]:
             return (None,)
-        dx_NL = ctx.space.shared(f"{self.name}.dx", x_NL.shape)
+        dx_NL = ctx.space.shared(f"{self.name}.dx", tape.shape)
         ctx.ops.fill(dx_NL, 0)
         return (dx_NL,)
 
@@ -65,8 +63,7 @@ class Embedding(Layer):
 class PositionEmbedding(Layer):
     """y = x + weight, a learnt row for each place of the sequence. The weights start as in :class:`Embedding`.
 
-    Shapes: x [N,L,D] → y [N,L,D]; weight [L,D]
-    """
+    Shapes: x [N,L,D] → y [N,L,D]; weight [L,D]"""
 
     def shape(self, inputs):
         return shapes.sequence(self, inputs)
@@ -102,8 +99,7 @@ class Attention(Layer):
     variance 1/D, both biases at 0.
 
     Shapes: x [N,L,D] → y [N,L,D]; qkv_weight [D,3D], qkv_bias [3D], out_weight [D,D], out_bias [D]
-    Source: Vaswani et al. 2017, section 3.2
-    """
+    Source: Vaswani et al. 2017, section 3.2"""
 
     factors = ("qkv_weight", "out_weight")
     heads: int = whole(1)

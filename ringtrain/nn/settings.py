@@ -2,8 +2,7 @@
 model files by them.
 
 ``channels: int = whole(1)`` is a dataclass field that takes whole numbers from 1 on. A field without a
-setting (``relu``) is not a key of the model file.
-"""
+setting (``relu``) is not a key of the model file."""
 
 from dataclasses import MISSING, dataclass, field, replace
 from functools import partial
@@ -23,8 +22,7 @@ FILLS = {"constant": "value", "gaussian": "std", "uniform": "bound", "xavier": N
 class ParameterSpec:
     """The initial values of a parameter, and its multipliers of learning rate and weight decay.
 
-    fill and value: as in :class:`ringtrain.nn.base.Fill`.
-    """
+    fill and value: as in :class:`ringtrain.nn.base.Fill`."""
 
     fill: str
     value: float = 0.0

@@ -1,6 +1,5 @@
 """Shapes of one example, as text and as checked inputs of a layer. Every error names the layer, the actual shape and
-the expected one.
-"""
+the expected one."""
 
 import math
 from collections.abc import Sequence

@@ -34,8 +34,7 @@ class InputSpec:
     std:   "none" or "channel"
     scale: multiplies after the mean is subtracted
     pad:   zeros a side (after the mean is subtracted), of which a random crop is taken in training; of [H, W, C] alone
-    flip:  whether images are mirrored at random in training; of [H, W, C] alone
-    """
+    flip:  whether images are mirrored at random in training; of [H, W, C] alone"""
 
     shape: Annotated[Shape, Rules(lengths=range(1, MOST_EXTENTS + 1), low=1, high=MOST, wanted=INPUT_SHAPE)]
     mean: Annotated[str, Rules(choices=("none", "channel", "image"))] = "none"
@@ -89,8 +88,7 @@ def available() -> dict[str, Path]:
 def load_model(name_or_path) -> ModelSpec:
     """Read a model by name ("lenet") or path ("my/net.toml").
 
-    Raises: ModelError if it does not exist, is not TOML, or does not describe a network
-    """
+    Raises: ModelError if it does not exist, is not TOML, or does not describe a network"""
     path = Path(name_or_path)
     if not path.is_file():
         known = available()
@@ -152,16 +150,12 @@ def _layer(entry: dict) -> Layer:
             f"layer {name!r}: unknown kind {kind!r} (one of your own needs --plugin FILE.py); "
             f"{nearest(str(kind), LAYERS)}"
         )
-    return LAYERS[kind](name, **_settings(LAYERS[kind], entry))
-
-
-def _settings(kind: type, entry: dict) -> dict:
-    known = {name: key for name, key in keys_of(kind).items() if "kind" in key[2]}
+    known = {key: rules for key, rules in keys_of(LAYERS[kind]).items() if "kind" in rules[2]}
     try:
         check_keys(entry, (*known, "name", "kind", "inputs"))
-        return read_fields(known, entry)
+        return LAYERS[kind](name, **read_fields(known, entry))
     except Unfit as error:
-        raise ModelError(f"layer {entry['name']!r} ({entry['kind']}): {error}") from None
+        raise ModelError(f"layer {name!r} ({kind}): {error}") from None
 
 
 def _inputs(entry: dict, before: str) -> tuple[str, ...]:

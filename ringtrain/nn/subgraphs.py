@@ -1,7 +1,6 @@
 """Subgraphs: consecutive parts of a network, each a network of its own over the same arena.
 
-A cut is possible if a single array crosses it: that array travels from part to part, and its gradient back.
-"""
+A cut is possible if a single array crosses it: that array travels from part to part, and its gradient back."""
 
 from dataclasses import replace
 
@@ -20,8 +19,7 @@ def crossing_output(graph: Graph, index: int) -> str | None:
 
 def fc_starts(graph: Graph) -> list[int]:
     """Return the places of the plan at which a part of fully connected layers may begin: Linear layers with no image
-    after them.
-    """
+    after them."""
     starts: list[int] = []
     for index in reversed(range(len(graph.plan))):
         node = graph.plan[index]
@@ -34,8 +32,7 @@ def fc_starts(graph: Graph) -> list[int]:
 
 def subgraph(graph: Graph, start: int, stop: int) -> Graph:
     """Return layers ``start:stop`` of the plan, whose input is the array that crosses at ``start``. Its backward gives
-    the gradient of that input, unless it is the images.
-    """
+    the gradient of that input, unless it is the images."""
     source = crossing_output(graph, start)
     if source is None:
         raise ValueError(f"several outputs cross place {start} of the plan")

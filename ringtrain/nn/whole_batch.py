@@ -8,8 +8,7 @@ Sums are float64, two for each channel of a layer, so they cost latency and no b
 examples adds zeros: it has to take part, or the others wait. Gradients of gamma and beta are this rank's own sums; the
 exchange adds the sums of all ranks, as it adds every gradient.
 
-Source: Peng et al., MegDet, CVPR 2018, section 4.2
-"""
+Source: Peng et al., MegDet, CVPR 2018, section 4.2"""
 
 from dataclasses import dataclass
 
@@ -22,8 +21,7 @@ from ringtrain.nn.base import AddOverRanks, Pass, Views
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
     """Statistics of each channel over the whole batch, on the host. count: elements of a channel on all ranks; share:
-    the fraction of them on this rank.
-    """
+    the fraction of them on this rank."""
 
     count: int
     share: float
@@ -67,8 +65,7 @@ def parameter_gradients(
 ) -> None:
     """Compute the gradients of gamma and beta, and this rank's share of the running statistics' targets, from its own
     sums of :meth:`Ops.batch_norm_sums`. If the input's gradient is ``wanted``, the sums of all ranks replace its
-    own; collective then.
-    """
+    own; collective then."""
     ops, sums = ctx.ops, ctx.ops.to_host(sums_2C)
     ops.upload(sums[0], grads["beta"])
     ops.upload(sums[1] / np.sqrt(statistics.var_C + eps), grads["gamma"])

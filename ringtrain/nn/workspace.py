@@ -20,8 +20,7 @@ class Workspace:
 
     Activations and their gradients are many, and each is needed for a part of the pass. :meth:`shared` gives them slots
     of memory. The first pass of each kind plans: :meth:`keep` tells which arrays are still needed, and the others'
-    slots are free for further names. Later passes of the kind have the same names at the same places.
-    """
+    slots are free for further names. Later passes of the kind have the same names at the same places."""
 
     def __init__(self, ops: Ops):
         self._ops = ops

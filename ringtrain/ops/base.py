@@ -28,7 +28,7 @@ Rules that every implementation keeps:
   response normalisation) and the arrays of optimizers and exchanges are of ``dtype``. On a host the two are one.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, Self, TypeVar
@@ -49,7 +49,7 @@ PREPARE = {"uint8": "prepare_images", "float32": "prepare_floats", "float64": "p
 Value = TypeVar("Value")
 
 
-def gathered(interface: type, modules: Iterable[ModuleType], as_method: Callable) -> dict[str, Any]:
+def gathered(interface: ABCMeta, modules: Iterable[ModuleType], as_method: Callable) -> dict[str, Any]:
     """Return the functions of modules that have the name of an abstract operation, as methods of a class."""
     functions = {name: function for module in modules for name, function in vars(module).items()}
     return {name: as_method(functions[name]) for name in interface.__abstractmethods__ & functions.keys()}
@@ -81,8 +81,7 @@ class Ops(ABC):
     columns_at_once: elements of a matrix of windows that :meth:`columns` should be asked for at once
     fused:     whether normalisations and sums of gradients are parts of the operations beside them: then layers call
                :meth:`norm_statistics` and its like, and give convolutions what these take
-    records:   whether a segment may be recorded: then few long ones are better than many short ones
-    """
+    records:   whether a segment may be recorded: then few long ones are better than many short ones"""
 
     name: str
     helpers: Any = None
@@ -145,8 +144,7 @@ class Ops(ABC):
     @abstractmethod
     def fetch(self, x: Array, host: np.ndarray) -> None:
         """Copy ``x`` into an array of :meth:`pinned`, of the same dtype, without waiting: it is complete when a mark
-        after this is done.
-        """
+        after this is done."""
 
     @abstractmethod
     def fill(self, x: Array, value: float) -> None:
@@ -174,8 +172,7 @@ class Ops(ABC):
     @abstractmethod
     def memory(self) -> tuple[int, int] | None:
         """Return (free, total) bytes of the device; None for a host, whose memory is shared by all processes. If an
-        array does not fit, :meth:`empty` raises DeviceFullError.
-        """
+        array does not fit, :meth:`empty` raises DeviceFullError."""
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -186,8 +183,7 @@ class Ops(ABC):
     def segment(self, key: Hashable, run: Callable[[], Value]) -> Value:
         """Return the value of ``run()``, or its value at an earlier call with this key. Its operations must be the
         same, on the same arrays, for the same key: a device may record them once and replay them without ``run``, which
-        must have no other effects. Nothing in it is uploaded, read or allocated, except at the first call for a key.
-        """
+        must have no other effects. Nothing in it is uploaded, read or allocated, except at the first call for a key."""
 
     @abstractmethod
     def mark(self, timed: bool = False) -> Mark:
@@ -200,8 +196,7 @@ class Ops(ABC):
     @abstractmethod
     def beside(self) -> Self:
         """Return operations of the same device, on the same arrays, in an order of their own: only marks order them
-        relative to these. On a host: these.
-        """
+        relative to these. On a host: these."""
 
     # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────
     @abstractmethod
@@ -215,8 +210,7 @@ class Ops(ABC):
     @abstractmethod
     def add_all(self, sources: Sequence[Array], targets: Sequence[Array]) -> None:
         """Set every target to the sum of the sources, in their order; 1 to 8 of each, of one size and dtype. A target
-        may be a source. It is the step of an all-reduce on a slice of the memory of several ranks.
-        """
+        may be a source. It is the step of an all-reduce on a slice of the memory of several ranks."""
 
     @abstractmethod
     def scale(self, x: Array, factor: float | Array) -> None:
@@ -328,8 +322,7 @@ class Ops(ABC):
     @abstractmethod
     def max_pool(self, x_NHWC, y_NPQC, where_NPQC, geometry: PoolGeometry) -> None:
         """Maximum of each window, without padding; ``where`` (uint8) keeps the position of the maximum, row-major
-        within the kernel, the first among equals. Kernels up to 15.
-        """
+        within the kernel, the first among equals. Kernels up to 15."""
 
     @abstractmethod
     def max_pool_back(self, dy_NPQC, where_NPQC, dx_NHWC, geometry) -> None:
@@ -412,8 +405,7 @@ class Ops(ABC):
     @abstractmethod
     def batch_moments(self, x_NHWC, moments_2C) -> None:
         """moments = (mean, biased variance) of each channel, float64; 0 without examples. This and the next two
-        operations make batch normalisation by statistics of several ranks' examples.
-        """
+        operations make batch normalisation by statistics of several ranks' examples."""
 
     @abstractmethod
     def batch_norm_sums(self, x_NHWC, y_NHWC, mean_C, dy_NHWC, sums_2C, relu=False) -> None:
@@ -472,8 +464,7 @@ class Ops(ABC):
         """Adds (sum of losses, correct, valid) to the float64 ``totals``; dx = scale · d(sum of losses)/dx, or None if
         only the totals are needed. ``labels`` are int32; a row with the label ``ignore`` does not count, and a label
         that is no class makes the loss NaN. Smoothing s takes (1 - s) · onehot + s/K as the target (Szegedy et al.
-        2016). The loss is float64 inside. ``factor_1``: a float64 that multiplies the scale, read when this is done.
-        """
+        2016). The loss is float64 inside. ``factor_1``: a float64 that multiplies the scale, read when this is done."""
 
     @abstractmethod
     def value_loss(
@@ -489,8 +480,7 @@ class Ops(ABC):
             bce    log(1 + e^x) - x · y; correct where x > 0 as y > 1/2; a y outside 0..1 makes the loss NaN
 
         Labels are of ``dtype``, or int32, where -1 does not count. The loss is float64 inside; ``factor_1`` is as in
-        :meth:`softmax_cross_entropy`.
-        """
+        :meth:`softmax_cross_entropy`."""
 
     @abstractmethod
     def prepare_images(self, images_NHWC, y_NPQC, mean_HWC, scale_C, top_N, left_N, flip_N) -> None:
@@ -545,8 +535,7 @@ class Ops(ABC):
     @abstractmethod
     def pack(self, x: Array, packed: Array) -> None:
         """packed = x, rounded to nearest, ties to even; numbers beyond the type's range become infinite, and NaN the
-        type's quiet NaN. The same bits from every implementation.
-        """
+        type's quiet NaN. The same bits from every implementation."""
 
     @abstractmethod
     def unpack(self, packed: Array, x: Array, accumulate: bool = False) -> None:
@@ -557,8 +546,7 @@ class Ops(ABC):
     def take_largest(self, x: Array, pairs: Array, k: int) -> None:
         """Move the k elements of largest magnitude of a flat x, of fewer than 2^31 elements, to ``pairs``, in the order
         of their indices, and set them to 0 in x. Of equals the first are taken; NaN is larger than infinity. The same
-        elements from every implementation.
-        """
+        elements from every implementation."""
 
     @abstractmethod
     def add_pairs(self, pairs: Array, y: Array, k: int) -> None:
@@ -572,8 +560,7 @@ class Ops(ABC):
     def orthonormalise(self, x_MR: Array) -> None:
         """Replace the columns of x by orthonormal columns with the same span. A column that lies within the span of
         those before it, or is 0, is drawn anew, from its index alone: zeros become a random basis. R <= M. Modified
-        Gram-Schmidt, twice, sums in float64. Source: Giraud et al. 2005, "twice is enough".
-        """
+        Gram-Schmidt, twice, sums in float64. Source: Giraud et al. 2005, "twice is enough"."""
 
     # ── reductions to the host ────────────────────────────────────────────────────────────────────────────
     @abstractmethod

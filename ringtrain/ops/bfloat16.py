@@ -1,8 +1,7 @@
 """bfloat16 in software: the upper half of a float32, kept as uint16, since NumPy has no such type.
 
 Every operation goes through float32 and rounds once, to nearest, ties to even. Results are exactly rounded, but slow:
-several passes over memory, instead of one on a machine with bfloat16 instructions.
-"""
+several passes over memory, instead of one on a machine with bfloat16 instructions."""
 
 import numpy as np
 

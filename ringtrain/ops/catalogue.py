@@ -10,8 +10,7 @@ OPS = {"cpu": "CpuOps", "reference": "ReferenceOps"}  # class, of the part of th
 def make_ops(name: str, dtype="float32"):
     """Return the operations of a host with this name, in float32 or float64.
 
-    Raises: ConfigError for an unknown name or another type.
-    """
+    Raises: ConfigError for an unknown name or another type."""
     if name not in OPS:
         raise ConfigError(f"unknown operations {name!r}; {nearest(name, OPS)}")
     if str(dtype) not in ("float32", "float64"):

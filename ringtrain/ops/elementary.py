@@ -1,7 +1,6 @@
 """Elementary functions whose bits are the same on every CPU: by + - * / alone, which IEEE rounds alike everywhere.
 
-The functions of NumPy and of the C library are as exact, but each CPU family has its own, with other last bits.
-"""
+The functions of NumPy and of the C library are as exact, but each CPU family has its own, with other last bits."""
 
 import math
 from collections.abc import Sequence

@@ -42,8 +42,7 @@ class PoolGeometry:
 def window_sizes(shape: Sequence[int], geometry: ConvGeometry) -> tuple[int, ...]:
     """Return the sizes of the windows of an array [N, ..., C] of 1 to 3 spatial axes, as compiled kernels take them: N;
     three extents; channels of all groups, and groups; three counts of windows; three of taps; the stride; three pads.
-    An axis that is not there has one element and one window of it.
-    """
+    An axis that is not there has one element and one window of it."""
     count, *extents, channels = shape
     missing = 3 - len(extents)
     outputs = [geometry.output(extent) for extent in extents]

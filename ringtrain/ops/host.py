@@ -85,6 +85,26 @@ class HostOps(Ops):
     def memory(self):
         return None
 
+    def fill(self, x, value):
+        x.fill(value)
+
+    def copy(self, x, y):
+        np.copyto(y, x.reshape(y.shape))
+
+    def add_all(self, sources, targets):
+        total = sum(sources[1:], sources[0])
+        for target in targets:
+            np.copyto(target, total.reshape(target.shape))
+
+    def concat(self, xs, y):
+        np.concatenate(xs, axis=-1, out=y)
+
+    def concat_back(self, dy, dxs):
+        start = 0
+        for dx in dxs:
+            np.copyto(dx, dy[..., start : start + dx.shape[-1]])
+            start += dx.shape[-1]
+
     # ── mixed batches ─────────────────────────────────────────────────────────────────────────────────────────
     def paste_boxes(self, x_NHWC, source_NHWC, boxes_N4):
         for example, (top, left, height, width) in enumerate(boxes_N4.tolist()):
@@ -133,8 +153,7 @@ class HostOps(Ops):
     def batch_norm_shares(self, x_NHWC, mean_GC, var_GC, ghost, total: int, mean_C, var_C, accumulate=False) -> None:
         """This rank's contribution to the batch's average statistics: mean_C = sum over ghosts of n_g/total · mean_g
         and var_C the same of the *unbiased* variances, where n_g counts this rank's examples and ``total`` all. The
-        running statistics move towards their sum over ranks.
-        """
+        running statistics move towards their sum over ranks."""
 
     # ── in steps: for devices; no host that trains uses them ──────────────────────────────────────────
     def moment_parts(self, shape, ghost):

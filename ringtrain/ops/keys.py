@@ -7,8 +7,7 @@ A key is made by absorbing integers one after the other:
 Dropout continues from its key in the same way, on arrays: it absorbs the example and then the element. So a random
 number depends only on its purpose, never on the rank, the order or the batch in which it is drawn. Initial weights,
 dropout and gossip pairs depend on these values, so they never change; the keys of
-:mod:`ringtrain.data.batches.keys` combine integers by xor instead, and have other values.
-"""
+:mod:`ringtrain.data.batches.keys` combine integers by xor instead, and have other values."""
 
 import hashlib
 

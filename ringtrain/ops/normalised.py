@@ -15,8 +15,7 @@ from ringtrain.arrays import Array
 class NormStatistics:
     """Statistics of each ghost batch of ``ghost`` consecutive examples, and the parameters of their normalisation.
 
-    Shapes: mean, var (biased), scale = gamma/sqrt(var + eps) [G, C]; gamma, beta [C]
-    """
+    Shapes: mean, var (biased), scale = gamma/sqrt(var + eps) [G, C]; gamma, beta [C]"""
 
     mean: Array
     var: Array

@@ -1,6 +1,5 @@
 """Values with their indices, side by side in bytes, so that both travel in one message: k values, then k indices of
-int32, padded to a multiple of 8 bytes.
-"""
+int32, padded to a multiple of 8 bytes."""
 
 import numpy as np
 

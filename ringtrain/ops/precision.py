@@ -26,8 +26,7 @@ def active_dtype(precision: str, dtype) -> np.dtype:
     """Return the type of activations and their gradients for weights of ``dtype``.
 
     Raises: ConfigError for an unknown name, for float64 weights with a lower precision, for bfloat16 if ml_dtypes,
-    which provides NumPy's type, is not installed
-    """
+    which provides NumPy's type, is not installed"""
     dtype = np.dtype(dtype)
     if precision not in PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}; {nearest(precision, PRECISIONS)}")

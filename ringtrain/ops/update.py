@@ -5,8 +5,7 @@ The numbers are in memory of the device, so that a recorded update has new ones 
     numbers of an update    rate, updates so far, multiplier of gradients, whether applied, whether diverged
     loss scale              the factor of the loss, updates since it changed, updates left out
 
-Formulas: :mod:`ringtrain.optim.optimizers`.
-"""
+Formulas: :mod:`ringtrain.optim.optimizers`."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -49,8 +48,7 @@ class UpdateRule:
 class UpdateRange:
     """Elements ``start:stop`` of the arena with one kind of update. lr multiplies the learning rate, decay is
     final, rate is the rate of running statistics, or 0 if the range is trained. norm numbers the one parameter
-    whose norms scale its update; None if none does. frozen: only its average is written.
-    """
+    whose norms scale its update; None if none does. frozen: only its average is written."""
 
     start: int
     stop: int

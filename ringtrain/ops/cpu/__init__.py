@@ -1,7 +1,6 @@
 """The operations on the CPU, by the compiled kernels of ``sources``. One thread by default.
 
-An object keeps workspaces, so it serves one thread of the program at a time.
-"""
+An object keeps workspaces, so it serves one thread of the program at a time."""
 
 import math
 from collections.abc import Callable
@@ -23,6 +22,7 @@ WORTH_THREADS = 1 << 15  # elements of an addition
 ALIGNMENT = 64
 # Operations that are one call of the kernel of their name: its arguments, for those of the operation.
 KERNEL_ARGUMENTS: dict[str, Callable[..., tuple]] = {
+    "scale": lambda x, factor: (x, host_number(factor), x.size),
     "relu": lambda x, y: (x, y, y.size),
     "relu_back": lambda y, dy, dx: (y, dy, dx, y.size),
     "activation": lambda kind, x_N, y_N: (x_N, y_N, y_N.size, ACTIVATIONS.index(kind)),
@@ -60,6 +60,11 @@ KERNEL_ARGUMENTS: dict[str, Callable[..., tuple]] = {
     "batch_norm": lambda x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False, a_NHWC=None: (
         x_NHWC, gamma_C, beta_C, a_NHWC, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu
     ),
+    "batch_norm_back": lambda x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
+    relu=False, accumulate=False: (
+        x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, *_rows(x_NHWC), ghost, eps, relu,
+        accumulate,
+    ),
     "batch_norm_shares": lambda x_NHWC, mean_GC, var_GC, ghost, total, mean_C, var_C, accumulate=False: (
         mean_GC, var_GC, *_rows(x_NHWC), ghost, total, mean_C, var_C, accumulate
     ),
@@ -75,6 +80,11 @@ KERNEL_ARGUMENTS: dict[str, Callable[..., tuple]] = {
     ),
     "group_norm": lambda x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, eps: (
         x_NSC, gamma_C, beta_C, y_NSC, mean_NG, inverse_NG, *x_NSC.shape, mean_NG.shape[1], eps
+    ),
+    "group_norm_back": lambda x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False:
+    (
+        x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, *x_NSC.shape, mean_NG.shape[1],
+        accumulate,
     ),
     "embedding": lambda x_NL, w_VD, y_NLD: (x_NL, w_VD, y_NLD, x_NL.size, *w_VD.shape),
     "embedding_back": lambda x_NL, dy_NLD, dw_VD, accumulate=False: (
@@ -157,38 +167,12 @@ class CpuOps(HostOps):
         return aligned(shape, self.dtype if dtype is None else dtype)
 
     # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────
-    def fill(self, x, value):
-        x.fill(value)
-
-    def copy(self, x, y):
-        np.copyto(y, x.reshape(y.shape))
-
     def add(self, a, b, y, relu=False):
         several = self._kernels.threads > 1 and y.size >= WORTH_THREADS and y.dtype == self.dtype
         if relu or several:  # one thread of NumPy adds as fast, and is called sooner
             self._kernels.add(a, b, y, y.size, relu)
         else:
             np.add(a, b, out=y)
-
-    def add_all(self, sources, targets):
-        total = sum(sources[1:], sources[0])
-        for target in targets:
-            np.copyto(target, total.reshape(target.shape))
-
-    def scale(self, x, factor):
-        self._kernels.scale(x, host_number(factor), x.size)
-
-    def concat(self, xs, y):
-        start = 0
-        for x in xs:
-            np.copyto(y[..., start : start + x.shape[-1]], x)
-            start += x.shape[-1]
-
-    def concat_back(self, dy, dxs):
-        start = 0
-        for dx in dxs:
-            np.copyto(dx, dy[..., start : start + dx.shape[-1]])
-            start += dx.shape[-1]
 
     def dropout(self, x_ND, y_ND, examples_N, key_1, layer, rate):
         n, key = len(x_ND), keys.additive_key(int(key_1[0]), layer)
@@ -256,17 +240,6 @@ class CpuOps(HostOps):
 
     def global_avg_pool_back(self, dy_NC, dx_NHWC):
         self._kernels.avg_pool_back(dy_NC, dx_NHWC, *_whole_image(dx_NHWC))
-
-    def batch_norm_back(
-        self, x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC, ghost, eps,
-        relu=False, accumulate=False,
-    ):  # fmt: skip
-        arrays = x_NHWC, gamma_C, y_NHWC, mean_GC, var_GC, dy_NHWC, dgamma_C, dbeta_C, dx_NHWC
-        self._kernels.batch_norm_back(*arrays, *_rows(x_NHWC), ghost, eps, relu, accumulate)
-
-    def group_norm_back(self, x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC, accumulate=False):
-        arrays = x_NSC, gamma_C, mean_NG, inverse_NG, dy_NSC, dgamma_C, dbeta_C, dx_NSC
-        self._kernels.group_norm_back(*arrays, *x_NSC.shape, mean_NG.shape[1], accumulate)
 
     def value_loss(self, kind, x_N, labels_N, dx_N, totals_3, scale, delta=1.0, factor_1=None):
         kernels, scale = self._kernels, scale * host_number(factor_1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ NEEDS = {"x86-64-v2": V2, "x86-64-v3": V3, "x86-64-v4": V4, "aarch64": set()}
 FUSED = ("x86-64-v4", "x86-64-v3", "aarch64")  # families with fused multiply-adds: they give the same bits
 THREADS_SETTING, MOST_THREADS = "OMP_NUM_THREADS", 64  # as in sources/threads.hpp
 
+STEPS = ("test", "wait", "rest")  # calls of an all-reduce
 C_NAMES = {"float32": "float", "float64": "double"}
 NUMBERS = {"Int": ctypes.c_int64, "bool": ctypes.c_bool, "double": ctypes.c_double, "uint64_t": ctypes.c_uint64}
 ELEMENTS = {
@@ -86,8 +87,7 @@ class CpuKernels:
 
     threads: of an operation; each has a workspace of its own. An object serves one thread of the program at a time, and
              its kernels end with it.
-    context: its address, for compiled calls that have helpers
-    """
+    context: its address, for compiled calls that have helpers"""
 
     def __init__(self, dtype: np.dtype, threads: int = 1):
         self._library, self.family = open_library()
@@ -157,16 +157,14 @@ def signatures() -> dict[str, tuple[Argument, ...]]:
 def open_library() -> tuple[ctypes.CDLL, str]:
     """Return the library of the best family that this CPU has and that is compiled, and the family's name.
 
-    Raises: ConfigError if there is none, or if ``RINGTRAIN_CPU_FAMILY`` names another.
-    """
+    Raises: ConfigError if there is none, or if ``RINGTRAIN_CPU_FAMILY`` names another."""
     family = choose_family(cpu_families(), compiled_families(), os.environ.get(FAMILY_SETTING, ""))
     return load_library(LIBRARIES / file_name(family)), family
 
 
 def load_library(path: Path) -> ctypes.CDLL:
     """Load a library, and say what its functions take that are not kernels. Raises ConfigError, also for one with other
-    activations: kernels take their places in the list.
-    """
+    activations: kernels take their places in the list."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -174,19 +172,11 @@ def load_library(path: Path) -> ctypes.CDLL:
             f"the kernels of the CPU cannot be loaded: {path}: {error}; install ringtrain again"
         ) from None
     library.open_context.restype, library.open_context.argtypes = ctypes.c_void_p, [ctypes.c_int64]
-    for name, result in (
-        ("close_context", None),
-        ("context_threads", ctypes.c_int64),
-        ("context_bytes", ctypes.c_int64),
-        ("mapped_test", ctypes.c_int64),
-        ("mapped_wait", ctypes.c_int64),
-        ("mapped_rest", ctypes.c_int64),
-        ("streamed_test", ctypes.c_int64),
-        ("streamed_wait", ctypes.c_int64),
-        ("streamed_rest", ctypes.c_int64),
-    ):
+    steps = [f"{kind}_{step}" for kind in ("mapped", "streamed") for step in STEPS]
+    for name in ("close_context", "context_threads", "context_bytes", *steps):
         function = getattr(library, name)
-        function.restype, function.argtypes = result, [ctypes.c_void_p]
+        function.restype, function.argtypes = ctypes.c_int64, [ctypes.c_void_p]
+    library.close_context.restype = None
     library.activation_kinds_float.restype, library.activation_kinds_float.argtypes = ctypes.c_char_p, []
     kinds = library.activation_kinds_float().decode().split()
     if kinds != list(ACTIVATIONS):
@@ -198,12 +188,18 @@ def load_library(path: Path) -> ctypes.CDLL:
     return library
 
 
+def steps_of(kind: str, state: ctypes.Array) -> list[Callable[[], Any]]:
+    """Return the :data:`STEPS` of a kind of all-reduce, on a state that outlives them."""
+    library, _ = open_library()
+    at = ctypes.c_void_p(ctypes.addressof(state))
+    return [partial(getattr(library, f"{kind}_{step}"), at) for step in STEPS]
+
+
 def choose_family(having: Sequence[str], compiled: Container[str], wanted: str = "") -> str:
     """Return the best family that the CPU has and that is compiled, or the one that is wanted.
 
     having: best first
-    Raises: ConfigError
-    """
+    Raises: ConfigError"""
     usable = [family for family in having if family in compiled]
     if not having:
         raise ConfigError(f"ringtrain has no kernels for this CPU ({platform.machine()}); use --ops reference")

@@ -2,10 +2,9 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
-from ringtrain.ops.cpu.library import CpuKernels, open_library
+from ringtrain.ops.cpu.library import CpuKernels, steps_of
 
 # In the order of the source.
 TYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
@@ -35,8 +34,7 @@ class MappedCall:
     state:      its first element is IDLE; COMING while it waits for ranks to come; LEAVING while for ranks to be done
     test:       test() begins, or goes on, without waiting. Returns whether it is done
     wait:       wait() does the same, and waits for some 10 µs
-    rest:       rest() does the same, and sleeps for at most a millisecond
-    """
+    rest:       rest() does the same, and sleeps for at most a millisecond"""
 
     def __init__(
         self,
@@ -48,7 +46,6 @@ class MappedCall:
         spins: bool = True,
         helpers: CpuKernels | None = None,
     ):
-        library, _ = open_library()
         self._helpers = helpers  # kept: the call has the address of their context
         patience = [SPINS, 0] if spins else [0, YIELDS]
         numbers = [TYPES.index(dtype), count, len(counters), local_rank, len(operations)]
@@ -57,6 +54,4 @@ class MappedCall:
         for each in operations:
             words += ACTIONS.index(each.action), each.target, each.source
         self.state = (ctypes.c_int64 * len(words))(*words)
-        at = ctypes.c_void_p(ctypes.addressof(self.state))
-        calls = library.mapped_test, library.mapped_wait, library.mapped_rest
-        self.test, self.wait, self.rest = (partial(call, at) for call in calls)
+        self.test, self.wait, self.rest = steps_of("mapped", self.state)

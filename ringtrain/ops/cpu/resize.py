@@ -4,13 +4,21 @@ import threading
 
 import numpy as np
 
-from ringtrain.ops.cpu.library import CpuKernels, open_kernels
+from ringtrain.ops.cpu.library import open_kernels
 
 Box = tuple[int, int, int, int]  # top, left, height, width
 Part = tuple[float, float, float, float]
 MOST_BYTES = 64 << 20  # of the rows between both passes
 
-_of_thread = threading.local()  # a workspace serves one thread
+
+class _OfThread(threading.local):
+    """A workspace serves one thread."""
+
+    def __init__(self):
+        self.kernels = open_kernels(np.dtype(np.float32), 1)
+
+
+_of_thread = _OfThread()
 
 
 def fits(box: Box, width: int, channels: int) -> bool:
@@ -25,14 +33,6 @@ def resize_image(image_HWS: np.ndarray, out_PQC: np.ndarray, box: Box, part: Par
     ``out``; None: all of them. Shapes: uint8 [H, W, S] with S = C, or 4 for C = 3; C is 1 or 3"""
     y, x, high, wide = part or (0.0, 0.0, float(box[2]), float(box[3]))
     height, width, channels = out_PQC.shape
-    _kernels().resize_image(
+    _of_thread.kernels.resize_image(
         image_HWS, out_PQC, *image_HWS.shape, channels, *box, y, x, high, wide, height, width
     )  # fmt: skip
-
-
-def _kernels() -> CpuKernels:
-    try:
-        return _of_thread.kernels
-    except AttributeError:
-        _of_thread.kernels = open_kernels(np.dtype(np.float32), 1)
-        return _of_thread.kernels

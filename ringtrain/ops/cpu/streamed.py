@@ -1,16 +1,14 @@
 """The all-reduce of arrays that lie anywhere, through a window of shared memory, as one compiled call:
-``sources/streamed.cpp``.
-"""
+``sources/streamed.cpp``."""
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from hashlib import blake2b
 
 import numpy as np
 
 from ringtrain.arrays import array_address
-from ringtrain.ops.cpu.library import open_library
+from ringtrain.ops.cpu.library import steps_of
 from ringtrain.ops.cpu.mapped import SPINS, TYPES
 
 # In the order of the source.
@@ -45,8 +43,7 @@ class StreamedCall:
     test:        test() begins, or goes on, without waiting. Returns 1 if it is done, 0 if not, and -1 - r if
                  local rank r makes another call
     wait:        wait() does the same, and waits for some 10 µs each time that it can do nothing
-    rest:        rest() does the same, and sleeps for at most a millisecond
-    """
+    rest:        rest() does the same, and sleeps for at most a millisecond"""
 
     def __init__(
         self,
@@ -63,7 +60,6 @@ class StreamedCall:
         costs: np.ndarray,
         spins: bool = True,
     ):
-        library, _ = open_library()
         words = np.frombuffer(call.encode()[:LINE_BYTES].ljust(LINE_BYTES, b"\0"), np.uint8)
         self._kept = memory, costs, words  # the call knows only their addresses
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
@@ -75,9 +71,7 @@ class StreamedCall:
         asked = *kinds, array_address(costs), number, array_address(words), sliced, chunk, slots, slot_bytes
         job = [0, *patience, *asked, len(memory), local_rank, *[0] * (COUNT - 14), *map(array_address, memory)]
         self.state = (ctypes.c_int64 * len(job))(*job)
-        at = ctypes.c_void_p(ctypes.addressof(self.state))
-        calls = library.streamed_test, library.streamed_wait, library.streamed_rest
-        self.test, self.wait, self.rest = (partial(call, at) for call in calls)
+        self.test, self.wait, self.rest = steps_of("streamed", self.state)
 
     def bind(self, source: int, target: int, count: int) -> None:
         """Set the arrays of the next call: addresses, which may be the same, and the number of elements."""
@@ -85,8 +79,7 @@ class StreamedCall:
 
     def behind(self) -> list[int]:
         """Return the local ranks that have not published what this rank needs next, or else not added it; if this rank
-        has no slot, the ones that are not done with what is in one.
-        """
+        has no slot, the ones that are not done with what is in one."""
         published, done = (self._headers[self._local_rank][counter] for counter in (PUBLISHED, DONE))
         needs = [(PUBLISHED, done + 1), (SUMMED, done + 1)] if done < published else [(DONE, done + 1 - self._slots)]
         others = [(at, header) for at, header in enumerate(self._headers) if at != self._local_rank]

@@ -1,7 +1,6 @@
 """The operations on an NVIDIA GPU, on kernels of ringtrain's own and cuBLAS.
 
-All use of CUDA goes through :mod:`ringtrain.ops.cuda.runtime`. Nothing here looks for a device, or imports CuPy.
-"""
+All use of CUDA goes through :mod:`ringtrain.ops.cuda.runtime`. Nothing here looks for a device, or imports CuPy."""
 
 import functools
 import math
@@ -44,8 +43,7 @@ def on_device(operation):
 class CudaOps(Ops):
     """The operations on one device. One object serves one thread of the program at a time, on a stream of its own.
     ``fixed``: variants are chosen by size alone, never by a timing: ringtrain's own kernels. ``left_out``: kinds
-    of variants that are not taken, and why.
-    """
+    of variants that are not taken, and why."""
 
     name = "cuda"
     vars().update(gathered(Ops, PARTS, on_device))

@@ -1,8 +1,7 @@
 """Boxes of arrays that Hopper's TMA unit copies to shared memory, and the maps by which a kernel names them.
 
 Extents, strides and boxes are innermost axis first, strides of all axes but the innermost; all in elements. What lies
-outside of an array is copied as 0. Lines of a box are 128 bytes, and swizzled.
-"""
+outside of an array is copied as 0. Lines of a box are 128 bytes, and swizzled."""
 
 from dataclasses import dataclass
 
@@ -27,8 +26,7 @@ class PixelBoxes:
 
     A pixel is where a window begins, and windows are ``step`` apart. lower: (w, h) of an image's first window, from
     its first pixel; upper: of its last window, from its last pixel. A kernel names the first window of a box and a tap
-    in it; a box may reach into the images behind.
-    """
+    in it; a box may reach into the images behind."""
 
     extents: tuple[int, int, int, int]
     lower: tuple[int, int]

@@ -2,8 +2,7 @@
 of the gradient of a bias: ``sources/channels.cu``.
 
 ``sources/columns.cuh`` draws the slices. They depend only on sizes, never on the device, so that the order of additions
-is the same on all devices.
-"""
+is the same on all devices."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,8 +22,7 @@ FINISH_LANES = 128
 @dataclass(frozen=True, slots=True)
 class CudaColumns:
     """The slices: ``rows`` in groups of ``group_rows``, each of ``slices`` slices of ``slice_rows``; ``wide``: by 16
-    bytes.
-    """
+    bytes."""
 
     rows: int
     group_rows: int
@@ -63,8 +61,7 @@ class CudaColumns:
 @lru_cache(maxsize=1024)
 def cut_columns(rows: int, group_rows: int, channels: int, vector: int) -> CudaColumns:
     """Return the slices of at least one row. ``vector``: channels that a thread takes at once; a divisor of the
-    channels.
-    """
+    channels."""
     group_rows = min(group_rows, rows)
     vectors = channels // vector
     columns = -(-vectors // WARP)
@@ -90,8 +87,7 @@ def channel_vector(channels: int, itemsize: int) -> int:
 
 def vector_of(runtime, channels: int, *arrays) -> int:
     """Return the number of channels that a thread can take at once: 16 bytes of the first array's type, if all rows of
-    all arrays begin at a multiple of that many elements; otherwise one.
-    """
+    all arrays begin at a multiple of that many elements; otherwise one."""
     many = channel_vector(channels, arrays[0].dtype.itemsize)
     return 1 if any(runtime.address(x) % (many * x.dtype.itemsize) for x in arrays) else many
 
@@ -102,23 +98,18 @@ def unfinish(device: Device, dy, y, db_K, relu: bool, accumulate: bool) -> None:
         if relu:
             relu_back(device, y, dy, dy)
     elif dy.size:
-        _sum(device, dy, y, db_K, relu, accumulate)
+        columns = channel_columns(device, dy, y)
+        partial = device.scratch("sums of slices", columns.partial(1), device.real)
+        tickets = device.tickets(columns.blocks[1])
+        arguments = y if relu else None, dy, partial, tickets, db_K, relu, accumulate
+        launch(device, "channels", "bias_sums", columns, *arguments)
     elif not accumulate:
         device.runtime.clear(db_K, device.stream)
 
 
-def _sum(device: Device, dy, y, db_K, relu, accumulate):
-    columns = channel_columns(device, dy, y)
-    partial = device.scratch("sums of slices", columns.partial(1), device.real)
-    tickets = device.tickets(columns.blocks[1])
-    arguments = y if relu else None, dy, partial, tickets, db_K, relu, accumulate
-    launch(device, "channels", "bias_sums", columns, *arguments)
-
-
 def channel_columns(device: Device, *arrays, groups_of: int | None = None) -> CudaColumns:
     """Return the slices of arrays [..., C] of one shape, in groups of ``groups_of`` examples, or in one group. None: no
-    array.
-    """
+    array."""
     shape = arrays[0].shape
     channels, pixels = shape[-1], arrays[0].size // (shape[0] * shape[-1])
     group = shape[0] if groups_of is None else groups_of

@@ -1,7 +1,6 @@
 """Checks for a usable device, with the reason if there is none: made first, through CuPy.
 
-``cupy`` is the module, passed in.
-"""
+``cupy`` is the module, passed in."""
 
 import os
 

@@ -8,8 +8,7 @@ Timings vary, so results may differ in their last bits from run to run; ``fixed`
 cannot be recorded or gives other numbers is excluded, and :attr:`Choice.notes` reports it. Numbers are compared as they
 are at the first call: if all of them are 0 then, as in some gradients, the comparison sees nothing.
 
-``RINGTRAIN_LEAVE_OUT=wgmma,cudnn`` leaves kinds of variants out of every choice in which another variant remains.
-"""
+``RINGTRAIN_LEAVE_OUT=wgmma,cudnn`` leaves kinds of variants out of every choice in which another variant remains."""
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -71,8 +70,7 @@ class Choice:
     ``measure(device, run)`` returns seconds; ``look(device, array)`` returns the numbers to compare. Tests have their
     own.
 
-    Streams of a device share the results; each stream has variants of its own.
-    """
+    Streams of a device share the results; each stream has variants of its own."""
 
     def __init__(self, fixed=False, measure=seconds_of, look=sample_of, left_out: Mapping[str, str] | None = None):
         self._fixed, self._measure, self._look = fixed, measure, look
@@ -100,8 +98,7 @@ class Choice:
 
         trial(variant): does the work by it, any number of times, losing only its results; returns the result array,
                     the same for all variants
-        factors:    type of the factors, which decides the rounding of results; by default the type of activations
-        """
+        factors:    type of the factors, which decides the rounding of results; by default the type of activations"""
         return self._variants.get((device, work)) or self._find(device, work, variants(), trial, flops, factors)
 
     def _find(self, device, work, candidates, trial, flops, factors) -> KernelVariant:
@@ -129,8 +126,7 @@ class Choice:
 
     def _compared(self, device, variant, trial, first, most):
         """Return (results, results of the first variant that gave some, its name). Raises: Unable if this one gives
-        others.
-        """
+        others."""
         if first is None:
             out = trial(variant)
             return out, self._look(device, out), variant.name

@@ -1,8 +1,7 @@
 """Matrix products of cuBLAS, called through ctypes: CuPy's binding refuses a stream that records.
 
 cuBLAS reads memory column by column, so that our matrices are transposed for it: it computes cᵀ = bᵀ · aᵀ. A handle
-serves one stream and has workspace of its own, because cuBLAS would otherwise allocate while work is recorded.
-"""
+serves one stream and has workspace of its own, because cuBLAS would otherwise allocate while work is recorded."""
 
 import ctypes
 from contextlib import suppress
@@ -36,8 +35,7 @@ PARAMETERS = {
 class Cublas:
     """cuBLAS on one stream. Made outside of recordings, because it allocates. ``workspace``: a recording keeps it.
 
-    Raises: DeviceError without the library, and for every status of it except success.
-    """
+    Raises: DeviceError without the library, and for every status of it except success."""
 
     def __init__(self, runtime, stream: int):
         self._runtime, self._library, self._handle = runtime, load_cublas(), c_void_p()
@@ -114,5 +112,4 @@ def _extents(matrix) -> str:
 def _compute(dtype, precise):
     if dtype == np.float64:
         return CUBLAS_COMPUTE_64F
-    quick = dtype == np.float32 and not precise
-    return CUBLAS_COMPUTE_32F_FAST_TF32 if quick else CUBLAS_COMPUTE_32F
+    return CUBLAS_COMPUTE_32F_FAST_TF32 if dtype == np.float32 and not precise else CUBLAS_COMPUTE_32F

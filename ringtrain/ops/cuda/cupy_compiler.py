@@ -1,8 +1,7 @@
 """Compiles every CUDA source, by NVRTC directly, and keeps the binary in CuPy's folder of compiled sources.
 
 The file's name is made of NVRTC's version, the definitions, the architecture, the text, and the toolkit's headers. No
-path of a machine is among these, so kernels that were compiled elsewhere serve here. No device is needed.
-"""
+path of a machine is among these, so kernels that were compiled elsewhere serve here. No device is needed."""
 
 import hashlib
 import os
@@ -27,8 +26,7 @@ def architecture_of(cupy, capability: tuple[int, int]) -> str:
 
 def compiled_file(cupy, source: str, name: str, options: tuple[str, ...], architecture: str) -> tuple[Path, bool]:
     """Return the file with the binary of a source, and whether it was compiled now, as it was not there. Raises:
-    CuPy's CompileException with the compiler's output.
-    """
+    CuPy's CompileException with the compiler's output."""
     folder, digest = _headers(cupy)
     options = *OPTIONS, *sorted(options), f"-arch={architecture}"
     key = "\0".join((*map(str, cupy.cuda.nvrtc.getVersion()), *options, digest, source))

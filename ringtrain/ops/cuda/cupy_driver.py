@@ -1,8 +1,7 @@
 """Calls of the driver through ctypes: a device's UUID, as nvidia-smi and the files under /proc write it, and maps of
 arrays for the TMA unit, by cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
 
-Source: NVIDIA, CUDA Driver API, "Tensor Map Object Management".
-"""
+Source: NVIDIA, CUDA Driver API, "Tensor Map Object Management"."""
 
 import ctypes
 from functools import lru_cache
@@ -23,8 +22,7 @@ VALUE = np.dtype((np.void, BYTES))  # CuPy passes an array of one element by val
 
 def uuid_of(index: int, known: bytes) -> str:
     """Return GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx for the device with CUDA's number ``index``. ``known``: the UUID
-    in CuPy's properties, which ends before the first byte of 0; it is used if the driver does not answer.
-    """
+    in CuPy's properties, which ends before the first byte of 0; it is used if the driver does not answer."""
     return f"GPU-{UUID(bytes=_asked(index) or known[:UUID_BYTES].ljust(UUID_BYTES, bytes(1)))}"
 
 

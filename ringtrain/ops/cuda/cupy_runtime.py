@@ -1,7 +1,6 @@
 """The contract of :mod:`ringtrain.ops.cuda.runtime`, implemented with CuPy.
 
-CuPy is imported when a device is requested.
-"""
+CuPy is imported when a device is requested."""
 
 from contextlib import contextmanager, suppress
 
@@ -23,8 +22,7 @@ from ringtrain.ops.cuda.signatures import KERNEL
 def make_runtime(index: int) -> Runtime:
     """Return device ``index`` of those that are visible to this process.
 
-    Raises: DeviceError if it cannot be used, with a remedy.
-    """
+    Raises: DeviceError if it cannot be used, with a remedy."""
     cupy = import_cupy()
     check_usable(cupy, index)
     return CupyRuntime(cupy, index)
@@ -39,8 +37,7 @@ def facts_of(index: int) -> Facts:
 
 def visible_devices() -> int:
     """Return the number of devices that this process sees; none of them is touched. Raises: DeviceError without CuPy or
-    a working driver.
-    """
+    a working driver."""
     return count_visible(import_cupy())
 
 
@@ -134,8 +131,7 @@ class CupyRuntime(Runtime):
     @as_device_errors("a copy")
     def _copy(self, target, source, nbytes, source_bytes, stream):
         """Copy by CUDA, because CuPy's own copies are refused within a recording. Copies from unpinned memory return
-        when it has been read.
-        """
+        when it has been read."""
         if nbytes != source_bytes:
             raise DeviceError(f"a copy of {source_bytes} bytes to {nbytes}")
         if nbytes:
@@ -167,10 +163,10 @@ class CupyRuntime(Runtime):
 
     @contextmanager
     def record(self, stream):
-        device, graphs = self.device, list[CupyGraph]()
+        device, graphs, kept = self.device, list[CupyGraph](), list[object]()
         device.refuse_while_recording("another recording was begun")
         stream.begin()
-        device.kept = kept = []
+        device.kept = kept
         try:
             yield graphs
         except BaseException:

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -29,8 +30,7 @@ class Device:
     active:    dtype of activations and their gradients
     precise:   whether products of float32 use float32, and not TF32
     choice:    the choice among several variants of the same work
-    recording: whether work issued now is recorded
-    """
+    recording: whether work issued now is recorded"""
 
     def __init__(self, runtime, real, active, precise=True, kernels=None, choice=None):
         self.runtime, self.precise = runtime, precise
@@ -79,32 +79,29 @@ class Device:
 
     def scratch(self, name: str, shape, dtype):
         """Return memory kept under a name for the time of one operation; the next request for the name overwrites
-        it.
-        """
-        dtype = np.dtype(dtype)
-        count = shape if isinstance(shape, int) else math.prod(shape)
-        key = name, dtype.name
-        kept = self._scratch.get(key)
-        if kept is None or kept.size < count:
-            if kept is not None:
-                self.stream.synchronize()  # the smaller one may be at work still
-            kept = self._scratch[key] = self.runtime.empty((max(1, count),), dtype)
-        return kept[:count].reshape(shape)
+        it."""
+        dtype, count = np.dtype(dtype), shape if isinstance(shape, int) else math.prod(shape)
+        make = partial(self.runtime.empty, (max(1, count),), dtype)
+        return self._kept(self._scratch, (name, dtype.name), count, make)[:count].reshape(shape)
 
     def pinned(self, name: str, count: int, dtype):
         """As :meth:`scratch`, of page-locked memory of the host."""
         dtype = np.dtype(dtype)
-        kept = self._pinned.get(name)
-        if kept is None or kept.size < count * dtype.itemsize:
-            if kept is not None:
-                self.stream.synchronize()
-            kept = self._pinned[name] = self.runtime.pinned(max(1, count) * dtype.itemsize)
-        return kept[: count * dtype.itemsize].view(dtype)
+        nbytes = count * dtype.itemsize
+        make = partial(self.runtime.pinned, max(dtype.itemsize, nbytes))
+        return self._kept(self._pinned, name, nbytes, make)[:nbytes].view(dtype)
+
+    def _kept(self, kept: dict, key, size: int, make):
+        """Return what is kept under a key; what ``make()`` returns, if that is smaller than ``size``."""
+        if key not in kept or kept[key].size < size:
+            if key in kept:
+                self.stream.synchronize()  # the smaller one may be at work still
+            kept[key] = make()
+        return kept[key]
 
     def each(self, launch, count: int, *arguments, per_thread: int = 1):
         """Launch a kernel whose threads go over ``count`` elements, ``per_thread`` at a time; nothing for 0
-        elements.
-        """
+        elements."""
         if count:
             blocks = math.ceil(count / (THREADS * per_thread))
             launch(min(blocks, self.most_blocks), THREADS, self.stream, *arguments)

@@ -23,11 +23,7 @@ def fill(device: Device, x, value):
 def copy(device: Device, x, y):
     if x.dtype == y.dtype:
         device.runtime.copy(x, y, device.stream)
-    else:
-        _cast(device, x, y)
-
-
-def _cast(device: Device, x, y):
+        return
     wider = "float64" if "float64" in (x.dtype.name, y.dtype.name) else "float32"
     types = {"FROM": C_TYPES[x.dtype.name], "TO": C_TYPES[y.dtype.name]}
     _each(device, device.kernels.of(wider)("cast", "cast", **types), x, x, y, x.size)

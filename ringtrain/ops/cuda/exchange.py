@@ -1,6 +1,5 @@
 """Exchanges of gradients: sums over the memory of several ranks, 16 bits for messages, the largest elements, factors of
-low rank. ``sources/exchange.cu``, ``wire.cu``, ``compression.cu`` and ``orthonormal.cu``.
-"""
+low rank. ``sources/exchange.cu``, ``wire.cu``, ``compression.cu`` and ``orthonormal.cu``."""
 
 import numpy as np
 
@@ -17,8 +16,7 @@ ORTHONORMAL_BLOCK = 1024
 def add_all(device: Device, sources, targets):
     """Types of 16 bits are added in float32 and rounded once.
 
-    Raises: ValueError for no source or target, or more than 8 of either.
-    """
+    Raises: ValueError for no source or target, or more than 8 of either."""
     for name, arrays in (("sources", sources), ("targets", targets)):
         if not 1 <= len(arrays) <= MOST:
             raise ValueError(f"add_all got {len(arrays)} {name}; it takes 1 to {MOST}")
@@ -91,8 +89,7 @@ def _find(device: Device, x, k):
 
 def _parts(device: Device, count):
     """Return (number of blocks, elements of each block). Integers are counted, so that the result does not depend
-    on the number of blocks.
-    """
+    on the number of blocks."""
     most = min(MOST_BLOCKS, device.runtime.facts.processors * BLOCKS_PER_PROCESSOR)
     tiles = -(-count // (BLOCK * EACH))
     part = -(-tiles // most) * BLOCK * EACH

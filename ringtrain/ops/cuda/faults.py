@@ -15,8 +15,7 @@ class Unable(DeviceError):
 
 def explain(error: Exception, index: int, doing: str) -> str | None:
     """Return the text for CuPy's error while ``doing`` something on device ``index``; None for an error of another
-    kind.
-    """
+    kind."""
     kind, text = type(error).__name__, str(error)
     if is_out_of_memory(error):
         return f"device {index} is out of memory: {doing}: {text}"

@@ -2,8 +2,7 @@
 
 Both are called alike: ``product(a, b, y, bias, relu, accumulate)`` with Matrix arguments. A y of the type of weights
 gets the sums directly; otherwise bias and max(·, 0) come first, and then the sums are rounded. Without these two, y may
-be added to. Our own kernels cut long sums of few tiles into slices, which the last block of a tile adds in order.
-"""
+be added to. Our own kernels cut long sums of few tiles into slices, which the last block of a tile adds in order."""
 
 from functools import partial
 
@@ -56,10 +55,13 @@ def rounded(device: Device, w: Array | RoundedWeights) -> Array:
     return result
 
 
+def _kernel_name(a: Matrix, b: Matrix) -> str:
+    return f"gemm_{'t' if a.transposed else 'n'}{'t' if b.transposed else 'n'}"
+
+
 class OwnProduct:
     """A product by our own kernels. ``kernels``: of the factors' type; ``cores``: by tensor cores; ``tile``: None for
-    the one that suits the size.
-    """
+    the one that suits the size."""
 
     def __init__(self, device: Device, kernels: Kernels, cores: bool, tile: Tile | None = None):
         self._device, self._kernels, self._cores, self._tile = device, kernels, cores, tile
@@ -71,25 +73,20 @@ class OwnProduct:
             return
         itemsize = self._kernels.act.itemsize
         tile = self._tile or choose_tile(rows, columns, itemsize)
-        count, each = split_depth(tile.count(rows, columns), depth, itemsize)
+        tiles = tile.count(rows, columns)
+        count, each = split_depth(tiles, depth, itemsize)
         rounds = bias is not None or relu or y.array.dtype.name != self._kernels.real.name
-        target, flags = from_start(y), RELU * relu + WIDE_Y * self._wide(y) + ADD * accumulate
+        wide = WIDE_A * self._wide(a) + WIDE_B * self._wide(b) + WIDE_Y * self._wide(y)
+        target, flags = from_start(y), RELU * relu + wide + ADD * accumulate
         parts = tickets = None
         if count > 1:
             parts = self._device.scratch("parts", count * rows * columns, self._kernels.real)
-            tickets = self._device.tickets(tile.count(rows, columns))
-        outputs = bias, *((target, None) if rounds else (None, target)), parts, tickets
-        self._launch(a, b, tile, count, outputs, y.stride, each, flags)
-
-    def _launch(self, a, b, tile, count, outputs, stride, each, flags):
-        name = f"gemm_{'t' if a.transposed else 'n'}{'t' if b.transposed else 'n'}"
-        kernel = self._kernels("gemm", name, **tile.defines, CORES=int(self._cores))
-        tiles = tile.count(a.rows, b.columns)
-        flags |= WIDE_A * self._wide(a) + WIDE_B * self._wide(b)
+            tickets = self._device.tickets(tiles)
+        kernel = self._kernels("gemm", _kernel_name(a, b), **tile.defines, CORES=int(self._cores))
         kernel(
-            (tiles, 1, count), THREADS, self._device.stream, from_start(a), from_start(b), *outputs,
-            a.rows, b.columns, a.columns, a.stride, b.stride, stride, each, flags,
-            shared_bytes=tile.shared_bytes,
+            (tiles, 1, count), THREADS, self._device.stream, from_start(a), from_start(b),
+            bias, *((target, None) if rounds else (None, target)), parts, tickets,
+            rows, columns, depth, a.stride, b.stride, y.stride, each, flags, shared_bytes=tile.shared_bytes,
         )  # fmt: skip
 
     def _wide(self, matrix: Matrix) -> bool:
@@ -108,7 +105,7 @@ class WgmmaProduct:
         if not (aligned and wgmma.is_whole(a.stride, b.stride) and a.rows and b.columns and a.columns):
             self._usual(a, b, y, bias, relu, accumulate)
             return
-        name = f"gemm_{'t' if a.transposed else 'n'}{'t' if b.transposed else 'n'}"
+        name = _kernel_name(a, b)
         tiles, steps = self._tile.count(a.rows, b.columns), -(-a.columns // wgmma.STEP)
         maps = self._map(a, wgmma.ROWS, not a.transposed), self._map(b, self._tile.columns, b.transposed)
         sizes, target = (a.rows, b.columns, a.columns, y.stride), from_start(y)
@@ -156,8 +153,7 @@ def by_cores(precise: bool, dtype) -> bool:
 
 def products_of(device: Device, kernels: Kernels, rows: int, columns: int, whole: bool = False) -> list[KernelVariant]:
     """Return every variant of a product of ``rows`` × ``columns``: our own by the tile that suits, then by each, by
-    wgmma where there is one, then cuBLAS. ``whole``: whether the lines of both factors are whole 16 bytes.
-    """
+    wgmma where there is one, then cuBLAS. ``whole``: whether the lines of both factors are whole 16 bytes."""
     own_product = partial(OwnProduct, device, kernels, by_cores(device.precise, kernels.act))
     usual = choose_tile(rows, columns, kernels.act.itemsize)
     fits = [tile for tile in worth(rows, columns, kernels.act.itemsize) if tile != usual]

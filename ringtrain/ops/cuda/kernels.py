@@ -3,8 +3,7 @@
     kernels("elementwise", "add")(blocks, threads, stream, a, b, y, count)
 
 A source uses REAL for the type of weights and of arithmetic, and ACT for the type of activations. Its includes of this
-folder are inserted before it is compiled: the compiler's cache on disk identifies a source by its text alone.
-"""
+folder are inserted before it is compiled: the compiler's cache on disk identifies a source by its text alone."""
 
 import re
 from functools import cache
@@ -29,8 +28,7 @@ class KernelLaunch:
 
     def __call__(self, blocks, threads, stream, *arguments, shared_bytes=0):
         """Launch it. ``blocks`` and ``threads``: counts, or up to three extents. Numbers are converted to their
-        parameters' types. None is a null pointer. ``shared_bytes``: dynamic shared memory of a block.
-        """
+        parameters' types. None is a null pointer. ``shared_bytes``: dynamic shared memory of a block."""
         converted = convert(self.name, self.parameters, arguments)
         self.kernel.launch(_extents(blocks), _extents(threads), stream, converted, shared_bytes)
 
@@ -48,8 +46,7 @@ class Kernels:
 
     def of(self, dtype) -> "Kernels":
         """Return the kernels for arrays of another type in ACT's place; the arithmetic is float64 for float64, else
-        float32.
-        """
+        float32."""
         name = np.dtype(dtype).name
         if name not in self._siblings:
             real = "float64" if name == "float64" else "float32"
@@ -59,8 +56,7 @@ class Kernels:
     def __call__(self, source: str, function: str, **defines) -> KernelLaunch:
         """Return the kernel ``function`` of ``source``.cu; ``defines``: further names for its compilation.
 
-        Raises: LookupError for an unknown name, DeviceError with the compiler's output.
-        """
+        Raises: LookupError for an unknown name, DeviceError with the compiler's output."""
         key = source, function, *defines.items()
         launch = self._launches.get(key)
         if launch is None:
@@ -88,8 +84,7 @@ class Kernels:
 def whole_source(source: str) -> str:
     """Return the text of ``source``.cu with the headers of this folder inserted, each once.
 
-    Raises: LookupError if there is no such source.
-    """
+    Raises: LookupError if there is no such source."""
     known = [path.name.removesuffix(".cu") for path in SOURCES.iterdir() if path.name.endswith(".cu")]
     if source not in known:
         raise LookupError(f"source {source!r} is not known; {nearest(source, known)}")

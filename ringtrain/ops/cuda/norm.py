@@ -3,8 +3,7 @@
 Memory traffic of batches, in arrays of activations: of the statistics 1, or none where a convolution has measured them;
 2 of the normalisation, 3 with a sum, or none where the next convolution does it; 5 backward (x and dy for the sums; x,
 dy, dx). Where dy counts is found again from x; after a sum there are bits of it, and the masked dy is written: 1 more.
-A kernel gets the arrays that it reads or writes, and null for others.
-"""
+A kernel gets the arrays that it reads or writes, and null for others."""
 
 import math
 

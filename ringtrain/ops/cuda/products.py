@@ -6,8 +6,7 @@
 
 Weights are rounded to the type of activations before products: their loads are then plain copies to shared memory like
 all others, which would be impossible with arithmetic on the way. A pass does so once for all layers; weights that are
-given alone are rounded for each product, into scratch memory.
-"""
+given alone are rounded for each product, into scratch memory."""
 
 from ringtrain.ops.cuda.channels import unfinish
 from ringtrain.ops.cuda.device import Device

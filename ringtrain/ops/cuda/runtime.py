@@ -2,8 +2,7 @@
 
 Streams are always named, never "current"; a stream runs its work later, in the order in which it was issued. An array
 is opaque, except ``.shape``, ``.dtype``, ``.size``, contiguous slices ``x[a:b]`` of the leading axis and
-``x.reshape(shape)``, which are views.
-"""
+``x.reshape(shape)``, which are views."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -54,8 +53,7 @@ class CudaGraph(ABC):
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Facts about a device: name, capability (9, 0), processors (SMs), shared_bytes (largest dynamic shared memory of a
-    block), driver and runtime: their CUDA versions as (13, 0); uuid: of the device, as nvidia-smi writes it
-    """
+    block), driver and runtime: their CUDA versions as (13, 0); uuid: of the device, as nvidia-smi writes it"""
 
     name: str
     capability: tuple[int, int]
@@ -70,8 +68,7 @@ class Facts:
 class Matrix:
     """``rows`` × ``columns`` elements of ``array``, row by row, ``stride`` elements from row to row (the columns,
     unless it is part of a wider matrix), from element ``start`` on. ``transposed``: rows and columns are of the
-    matrix in the product, and each of its columns is a row of memory.
-    """
+    matrix in the product, and each of its columns is a row of memory."""
 
     array: Array
     rows: int
@@ -88,8 +85,7 @@ class Runtime(ABC):
     records: whether it can record; one that times each launch cannot
 
     The memory of an array without references may become another array at once, even if work on it is not done: a caller
-    with several streams keeps it until then.
-    """
+    with several streams keeps it until then."""
 
     facts: Facts
     modules: tuple[int, int]
@@ -103,8 +99,7 @@ class Runtime(ABC):
     @abstractmethod
     def whole(self, nbytes: int):
         """Return a uint8 array that is an allocation of its own (plain cudaMalloc): :meth:`share` can name it, and an
-        MPI can take it.
-        """
+        MPI can take it."""
 
     @abstractmethod
     def view(self, array, dtype):
@@ -130,8 +125,7 @@ class Runtime(ABC):
     def upload(self, host, array, stream: Stream) -> None:
         """Copy from a C-contiguous NumPy array of the same bytes. A copy from pinned memory happens later, in the order
         of the stream, so that ``host`` must not change until then, and may be recorded; any other has read ``host`` on
-        return.
-        """
+        return."""
 
     @abstractmethod
     def download(self, array, host, stream: Stream) -> None:
@@ -156,28 +150,24 @@ class Runtime(ABC):
     ) -> "dict[str, Kernel]":
         """Return the functions of a CUDA source by name. ``options``: -D and -I. Compiled for this device, or for the
         named architecture if it is one of few devices, or taken from the cache on disk. Raises DeviceError with the
-        compiler's output.
-        """
+        compiler's output."""
 
     @abstractmethod
     def record(self, stream: Stream) -> AbstractContextManager[list]:
         """Record the work issued on the stream inside the ``with``, without running it; the list then holds the graph.
         Work on another stream is recorded too after it waits for an event of this one; this stream must then wait for
         that one. Refused inside: allocation, a stream's first :meth:`product`, copies from or to unpinned memory,
-        synchronisation, waits for earlier events.
-        """
+        synchronisation, waits for earlier events."""
 
     @abstractmethod
     def product(self, a: Matrix, b: Matrix, c: Matrix, accumulate: bool, precise: bool, stream: Stream) -> None:
         """Compute c = a · b, or c += a · b, by cuBLAS. a and b are of one type; c of that or of float32; sums in
         float32, of float64 in float64. ``precise``: float32 without TF32. c is not transposed. The first product of a
-        stream allocates; later ones can be recorded.
-        """
+        stream allocates; later ones can be recorded."""
 
     def timed(self, name: str, stream: Stream, arrays: Sequence, work: Callable[[], None]) -> None:
         """Run ``work()``, which issues work of another library on the stream, on these arrays. A runtime that profiles
-        records it here.
-        """
+        records it here."""
         work()
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────

@@ -21,8 +21,7 @@ class _Segment:
 class Segments:
     """The segments. The first run of a segment is plain, which compiles and allocates; the second run is recorded, and
     later ones replay the recording. A segment that cannot be recorded always runs plainly. The ``most`` last used ones
-    are kept: a recording keeps its arrays.
-    """
+    are kept: a recording keeps its arrays."""
 
     def __init__(self, device, most=MOST):
         self._device, self._most = device, most

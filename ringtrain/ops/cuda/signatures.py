@@ -1,7 +1,6 @@
 """The parameters of the kernels of a CUDA source, read from its text, to check launches.
 
-A launch passes bare addresses and bytes; a float for a double, or an int for a long long, would go unnoticed.
-"""
+A launch passes bare addresses and bytes; a float for a double, or an int for a long long, would go unnoticed."""
 
 import re
 from dataclasses import dataclass
@@ -43,8 +42,7 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 @dataclass(frozen=True)
 class KernelParameter:
     """A parameter. ``type``: the C type, of an element for an ``array``; an array of ``const`` elements is only
-    read.
-    """
+    read."""
 
     name: str
     type: str
@@ -74,8 +72,7 @@ class KernelParameter:
 def parse_signatures(source: str, types: dict[str, str]) -> dict[str, tuple[KernelParameter, ...]]:
     """Return the parameters of each kernel by name. ``types``: the source's own names of types.
 
-    Raises: ValueError for a parameter that is neither a number nor an array of numbers.
-    """
+    Raises: ValueError for a parameter that is neither a number nor an array of numbers."""
     declarations = KERNEL.findall(COMMENT.sub(" ", source))
     return {name: tuple(_parameters(name, text, types)) for name, text in declarations}
 
@@ -93,8 +90,7 @@ def _parameters(kernel, text, types):
 def convert(kernel: str, parameters: tuple[KernelParameter, ...], arguments) -> list:
     """Return the arguments for a launch: arrays unchanged (None is a null pointer), numbers as NumPy scalars.
 
-    Raises: TypeError for an argument of the wrong kind, OverflowError for an integer that is too large.
-    """
+    Raises: TypeError for an argument of the wrong kind, OverflowError for an integer that is too large."""
     if len(arguments) != len(parameters):
         wanted = ", ".join(map(str, parameters))
         raise TypeError(f"kernel {kernel} got {len(arguments)} arguments; it takes {len(parameters)}: {wanted}")

@@ -12,8 +12,7 @@ used here can reach about 600):
 
 The L2 cache supplies the difference: neighbours read the same rows and columns. Elements of 4 bytes halve the first and
 the third figure; TF32 has half the peak, and float32 itself 67 · 10¹² FLOP/s, which memory allows with every tile.
-Computed from the data sheet, not measured.
-"""
+Computed from the data sheet, not measured."""
 
 from dataclasses import dataclass
 
@@ -65,8 +64,7 @@ def worth(rows: int, columns: int, itemsize: int) -> tuple[Tile, ...]:
 
 def choose_tile(rows: int, columns: int, itemsize: int, others: int = 1) -> Tile:
     """Return the largest tile that leaves enough blocks, of ``others`` such products at once, and is not mostly
-    empty.
-    """
+    empty."""
     for tile in able(itemsize):
         if columns > tile.columns // 2 and tile.count(rows, columns) * others >= ENOUGH_BLOCKS:
             return tile

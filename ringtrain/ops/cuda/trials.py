@@ -1,8 +1,7 @@
 """Trials of a variant: its seconds on the device, and the numbers that it gives.
 
 A kernel of a few microseconds is done before Python has issued the next one, so that events around single launches
-would measure Python. Work is therefore timed as a graph, several runs in one.
-"""
+would measure Python. Work is therefore timed as a graph, several runs in one."""
 
 from functools import partial
 from statistics import median
@@ -19,8 +18,7 @@ PIECES, PIECE = 64, 1024  # of a result that are looked at, and the elements of 
 
 def seconds_of(device, run) -> float:
     """Return the seconds of one run on the device, after a first run: the median of :data:`REPEATS`. Raises: Unable if
-    it cannot be recorded.
-    """
+    it cannot be recorded."""
     if not device.runtime.records:
         return median(_between(device, run) for _ in range(REPEATS))
     runs = min(MOST_RUNS, max(1, int(ENOUGH_S / max(_between(device, run), 1e-9))))
@@ -53,8 +51,7 @@ def _between(device, run) -> float:
 
 def sample_of(device, array) -> np.ndarray:
     """Return the elements of an array to compare, as float64: all of a small one, else slices from its start to its
-    end.
-    """
+    end."""
     flat = array.reshape(-1)
     length = min(PIECE, flat.size)
     count = min(PIECES, -(-flat.size // max(1, length)))

@@ -1,8 +1,7 @@
 """The update of weights, and sums of all elements: ``sources/update.cu``, ``numbers.cu`` and ``sums.cu``.
 
 One launch updates all ranges, by a table of them on the device. The table cuts ranges into chunks of equal size, so
-that blocks have equal work, and the order of a sum depends on sizes alone.
-"""
+that blocks have equal work, and the order of a sum depends on sizes alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,7 @@ For elements of 2 bytes, on devices of compute capability 9.0. The TMA unit take
 with a result in the type of weights divides the steps of all its tiles evenly among BLOCKS blocks, and a second kernel
 adds the parts of tiles in their order; one that rounds its result works on whole tiles.
 
-Source: Osama et al. 2023, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication".
-"""
+Source: Osama et al. 2023, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication"."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +31,7 @@ JOIN_THREADS, JOIN_ROWS = 256, 16
 @dataclass(frozen=True, slots=True)
 class WgmmaTile:
     """The tile of a product: ROWS × columns. stages: steps whose panels are in shared memory at a time; what is left
-    holds the rounded results.
-    """
+    holds the rounded results."""
 
     columns: int
     stages: int
@@ -108,8 +106,7 @@ class TileLaunches:
 
     def sums(self, source: str, name: str, tiles: int, steps: int, arguments, result, shape, add: bool) -> None:
         """Launch a kernel with ``arguments(parts)`` on parts of tiles; then add these to ``result``. shape: (lines,
-        rows of each, columns, stride), as PutSums has them.
-        """
+        rows of each, columns, stride), as PutSums has them."""
         device, blocks = self._device, blocks_for(tiles, steps)
         parts = device.scratch("tile parts", 2 * blocks * ROWS * self.tile.columns, device.real)
         self._launch(source, name, blocks, arguments(parts))

@@ -5,8 +5,7 @@
 The child computes a product of each layout and a convolution of each pass by each tile, beside the usual kernels. Its
 verdict lies beside the compiled kernels, for this GPU, driver, compiler and source; one process of a GPU makes the
 trial, and the others wait for it. There is no verdict, and wgmma is not offered, where the child gets no context (a GPU
-in exclusive mode), takes too long, or is ended from outside.
-"""
+in exclusive mode), takes too long, or is ended from outside."""
 
 import fcntl
 import hashlib
@@ -48,8 +47,7 @@ IMAGES, HEIGHT, WIDTH, CHANNELS, FEATURES, GEOMETRY = 4, 9, 8, 136, 144, ConvGeo
 # ── the process that asks ─────────────────────────────────────────────────────────────────────────────────────────
 def left_out(index: int, precision: str) -> dict[str, str]:
     """Return {WGMMA: why} where a device with wgmma has not passed the trial, else nothing. Before the first use of
-    the device. Raises: DeviceError if there is no such device.
-    """
+    the device. Raises: DeviceError if there is no such device."""
     facts = facts_of(index)
     offered = precision in HALVES and facts.capability == wgmma.CAPABILITY
     if not offered or WGMMA in kinds_left_out(os.environ.get(SETTING, "")):
@@ -145,8 +143,7 @@ class Beside:
 
 def compare(runtime, precision: str) -> int:
     """Compare every product and convolution with the usual kernels. Returns their number. Raises: DeviceError for one
-    that differs, or that the device cannot do.
-    """
+    that differs, or that the device cannot do."""
     choice, random = Beside(), np.random.default_rng(0)
     make_ops: Any = CudaOps  # it is composed of its parts, which a checker of types does not see
     active = active_dtype(precision, "float32")

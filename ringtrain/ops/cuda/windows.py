@@ -1,6 +1,5 @@
 """Windows as a matrix, and back; larger images; depthwise convolution along a line; the backward end of a bias:
-``sources/unfold.cu``, ``upsample.cu`` and ``depthwise.cu``.
-"""
+``sources/unfold.cu``, ``upsample.cu`` and ``depthwise.cu``."""
 
 from ringtrain.ops.cuda.channels import BLOCK, WARP, unfinish
 from ringtrain.ops.cuda.device import Device

@@ -1,8 +1,7 @@
 """The largest elements, and factors of low rank; packing of 32 bits to 16, as IEEE half precision or as bfloat16.
 
 The type of ``packed`` decides: float16, or uint16 for the bits of bfloat16, which NumPy has no type for. Both round to
-nearest, ties to even; numbers beyond the range become infinite, and any NaN the type's quiet NaN.
-"""
+nearest, ties to even; numbers beyond the range become infinite, and any NaN the type's quiet NaN."""
 
 import numpy as np
 

@@ -45,26 +45,10 @@ def linear_back(x_ND, w_DK, y_NK, dy_NK, dw_DK, db_K, dx_ND, relu=False, accumul
         np.matmul(dy_NK, w_DK.T, out=dx_ND)
 
 
-def fill(x, value):
-    x[...] = value
-
-
-def copy(x, y):
-    y[...] = x.reshape(y.shape)
-
-
 def add(a, b, y, relu=False):
     np.add(a, b, out=y)
     if relu:
         np.maximum(y, 0, out=y)
-
-
-def add_all(sources, targets):
-    total = sources[0].copy()
-    for source in sources[1:]:
-        total += source.reshape(total.shape)
-    for target in targets:
-        target[...] = total.reshape(target.shape)
 
 
 def scale(x, factor):
@@ -85,18 +69,6 @@ def square_sum(x):
 
 def nonfinite(x):
     return int(x.size - np.isfinite(x).sum())
-
-
-def concat(xs, y):
-    np.concatenate(xs, axis=-1, out=y)
-
-
-def concat_back(dy, dxs):
-    start = 0
-    for dx in dxs:
-        width = dx.shape[-1]
-        dx[...] = dy[..., start : start + width]
-        start += width
 
 
 def dropout(x_ND, y_ND, examples_N, key_1, layer, rate):

@@ -8,8 +8,7 @@
 
 A fixed choice takes the first of them. The mask of max(·, 0) and db come before, and are common to all. An image that
 is not normalised yet is so as implicit products load it, and before all other variants; moments of the result are made
-by implicit products and wgmma, and after all other variants: a trial takes as long as both.
-"""
+by implicit products and wgmma, and after all other variants: a trial takes as long as both."""
 
 from functools import partial
 
@@ -142,8 +141,7 @@ class CudaConvolution:
 
     def _suits_columns(self, what, plan) -> bool:
         """Whether a matrix of windows may be worth its memory beside the implicit product. Of a depthwise convolution
-        it would be one product for each channel.
-        """
+        it would be one product for each channel."""
         narrow = plan.group_channels * self._device.active.itemsize % WIDE_BYTES != 0
         depthwise = plan.groups == plan.channels > 1
         return not depthwise and (plan.direct or (narrow and what != INPUT_BACK))

@@ -3,8 +3,7 @@
 If windows are read element by element, as of images of 3 channels, it is faster to write them to memory once and then
 multiply by 16-byte loads: lines of the matrix are padded by zeros to whole 16 bytes. A 1 × 1 convolution of stride 1
 needs no windows: the image is the matrix. A dx by windows is for what the implicit product cannot do, and rare.
-Groups are column ranges. Source: Chellapilla et al. 2006.
-"""
+Groups are column ranges. Source: Chellapilla et al. 2006."""
 
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan
 from ringtrain.ops.cuda.device import Device

@@ -8,8 +8,7 @@ cuDNN names dimensions N C H W and K C R S for any order in memory, which stride
 weights KRSC, so that w_RSCK is transposed on its way there, and dw on its way back. Sums are float32 for all types of
 arrays. Engines with nondeterministic results are excluded, and for full float32 engines of tensor cores. A graph is
 built at its first call, which allocates; from then on calls may be recorded. A pass without an engine raises
-:class:`~ringtrain.ops.cuda.faults.Unable`, at every call.
-"""
+:class:`~ringtrain.ops.cuda.faults.Unable`, at every call."""
 
 import importlib
 import importlib.util
@@ -33,8 +32,7 @@ def is_installed() -> bool:
 @dataclass(frozen=True, slots=True)
 class CudnnRequest:
     """A graph to build: ``what`` of forward, input_back and weights_back; ``io``: cuDNN's name of the arrays' type,
-    ``result``: of the result's.
-    """
+    ``result``: of the result's."""
 
     what: str
     plan: ConvolutionPlan

@@ -5,8 +5,7 @@
     dw        [R·S·C, pixels] · [pixels, K]                   groups and slices of the pixels at once, then their sum
 
 Weights are rounded for products (:func:`ringtrain.ops.cuda.gemm.rounded`), with w_RSCK in its order in memory. The
-image may be normalised as it is loaded; tiles of the result may be of ghost batches, and leave their moments.
-"""
+image may be normalised as it is loaded; tiles of the result may be of ghost batches, and leave their moments."""
 
 from ringtrain.arrays import Array
 from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, ConvolutionPlan, divider

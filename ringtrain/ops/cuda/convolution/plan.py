@@ -9,8 +9,7 @@ LONGEST_KERNEL = 32  # the gathering kernels divide by it with the precision of 
 
 def divider(divisor: int) -> tuple[int, int]:
     """Return (multiplier, shift) such that x // divisor = ((x · multiplier >> 32) + x) >> shift for 0 <= x < 2³¹.
-    Source: Granlund & Montgomery 1994, section 4.
-    """
+    Source: Granlund & Montgomery 1994, section 4."""
     shift = (divisor - 1).bit_length()
     return (((1 << shift) - divisor << 32) // divisor + 1, shift)
 

@@ -5,8 +5,7 @@
     dw        x, windows, pixels as the sum          · dy
 
 For channels and features of whole 16 bytes, in one group. Arrays that do not begin at 16 bytes are left to the usual
-kernels. An image that is the matrix of its windows already is multiplied as a matrix, unless moments are wanted.
-"""
+kernels. An image that is the matrix of its windows already is multiplied as a matrix, unless moments are wanted."""
 
 from dataclasses import dataclass
 
@@ -25,8 +24,7 @@ FURTHEST_TAP = 255
 class Side:
     """A phase of an image along one of its axes: ``count`` pixels, each ``stride``-th from ``start`` on. Their windows
     in dy have ``taps`` pixels and begin at ``dy_start``, ``dy_start`` + 1, ...; tap i of them is tap last - i · stride
-    of the weights.
-    """
+    of the weights."""
 
     start: int
     count: int
