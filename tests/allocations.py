@@ -8,78 +8,48 @@ themselves how large they are.
 
 import ctypes
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from numpy._core import _multiarray_umath
 
 SET_HANDLER = 304  # PyDataMem_SetHandler's place in NumPy's C API table, which only ever grows
 LEAST_BYTES = 64  # smaller ones are numbers in an array's clothes, such as the copy of a scalar
 
-_malloc_t = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_calloc_t = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-_realloc_t = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_free_t = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+POINTER, SIZE, LIBC = ctypes.c_void_p, ctypes.c_size_t, ctypes.CDLL(None)
+_malloc_t, _calloc_t, _realloc_t, _free_t = (
+    ctypes.CFUNCTYPE(*types)
+    for types in (
+        (POINTER, POINTER, SIZE), (POINTER, POINTER, SIZE, SIZE), (POINTER, POINTER, POINTER, SIZE),
+        (None, POINTER, POINTER, SIZE),
+    )
+)  # fmt: skip
 
 
 class _Handler(ctypes.Structure):
     _fields_ = [
-        ("name", ctypes.c_char * 127),
-        ("version", ctypes.c_uint8),
-        ("ctx", ctypes.c_void_p),
-        ("malloc", _malloc_t),
-        ("calloc", _calloc_t),
-        ("realloc", _realloc_t),
-        ("free", _free_t),
-    ]
+        ("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("ctx", POINTER), ("malloc", _malloc_t),
+        ("calloc", _calloc_t), ("realloc", _realloc_t), ("free", _free_t),
+    ]  # fmt: skip
 
 
-@dataclass(slots=True)
-class Count:
-    """sizes: bytes of each array that was allocated, of LEAST_BYTES or more."""
+def _handler(sizes: list[int]) -> _Handler:
+    libc_malloc = ctypes.CFUNCTYPE(POINTER, SIZE)(("malloc", LIBC))
+    libc_calloc = ctypes.CFUNCTYPE(POINTER, SIZE, SIZE)(("calloc", LIBC))
+    libc_realloc = ctypes.CFUNCTYPE(POINTER, POINTER, SIZE)(("realloc", LIBC))
+    libc_free = ctypes.CFUNCTYPE(None, POINTER)(("free", LIBC))
 
-    sizes: list[int] = field(default_factory=list)
-
-    def note(self, nbytes: int) -> None:
+    def counting(nbytes, allocate, *arguments):
         if nbytes >= LEAST_BYTES:
-            self.sizes.append(nbytes)
-
-
-def _libc():
-    libc = ctypes.CDLL(None)
-    for name, result, arguments in (
-        ("malloc", ctypes.c_void_p, [ctypes.c_size_t]),
-        ("calloc", ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]),
-        ("realloc", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]),
-        ("free", None, [ctypes.c_void_p]),
-    ):
-        function = getattr(libc, name)
-        function.restype, function.argtypes = result, arguments
-    return libc
-
-
-def _handler(count: Count) -> _Handler:
-    libc = _libc()
-
-    def malloc(_, nbytes):
-        count.note(nbytes)
-        return libc.malloc(nbytes)
-
-    def calloc(_, number, size):
-        count.note(number * size)
-        return libc.calloc(number, size)
-
-    def realloc(_, pointer, nbytes):
-        count.note(nbytes)
-        return libc.realloc(pointer, nbytes)
+            sizes.append(nbytes)
+        return allocate(*arguments)
 
     return _Handler(
         b"ringtrain_counting",
         1,
         None,
-        _malloc_t(malloc),
-        _calloc_t(calloc),
-        _realloc_t(realloc),
-        _free_t(lambda _, pointer, nbytes: libc.free(pointer)),
+        _malloc_t(lambda _, nbytes: counting(nbytes, libc_malloc, nbytes)),
+        _calloc_t(lambda _, number, size: counting(number * size, libc_calloc, number, size)),
+        _realloc_t(lambda _, pointer, nbytes: counting(nbytes, libc_realloc, pointer, nbytes)),
+        _free_t(lambda _, pointer, nbytes: libc_free(pointer)),
     )
 
 
@@ -89,16 +59,16 @@ _kept: list = []
 
 @contextmanager
 def counted():
-    """Count the arrays that this thread allocates inside."""
-    count = Count()
-    handler = _handler(count)
+    """The bytes of each array of LEAST_BYTES or more that this thread allocates inside."""
+    sizes: list[int] = []
+    handler = _handler(sizes)
     capsule_new = ctypes.pythonapi.PyCapsule_New
     capsule_new.restype, capsule_new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     capsule = capsule_new(ctypes.addressof(handler), b"mem_handler", None)
     _kept.append((handler, capsule))
     before = _set_handler()(capsule)
     try:
-        yield count
+        yield sizes
     finally:
         _set_handler()(before)
 

@@ -6,9 +6,9 @@ from tests.allocations import LEAST_BYTES, counted
 
 
 def test_arrays_of_numpy_are_counted():
-    with counted() as count:
+    with counted() as sizes:
         np.empty(LEAST_BYTES - 1, np.uint8)
         arrays = [np.zeros(1000), np.empty(LEAST_BYTES, np.uint8)]
-    assert count.sizes == [8000, LEAST_BYTES]
+    assert sizes == [8000, LEAST_BYTES]
     arrays.append(np.zeros(1000))
-    assert len(count.sizes) == 2
+    assert len(sizes) == 2

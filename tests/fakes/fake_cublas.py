@@ -5,23 +5,14 @@ this refuses.
 """
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, c_double, c_float, c_int, c_size_t, c_void_p
+from ctypes import CFUNCTYPE, c_double, c_float, c_int, c_void_p
 
 import ml_dtypes
 import numpy as np
 
-# Of cublas_api.h: cublasHandle_t, cudaStream_t and void * are addresses, cudaDataType and the other enums are ints.
-HEADER = {
-    "cublasCreate_v2": (POINTER(c_void_p),),
-    "cublasSetStream_v2": (c_void_p, c_void_p),
-    "cublasSetWorkspace_v2": (c_void_p, c_void_p, c_size_t),
-    "cublasSetMathMode": (c_void_p, c_int),
-    "cublasGemmEx": (
-        c_void_p, c_int, c_int, c_int, c_int, c_int,  # handle, transa, transb, m, n, k
-        c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int,  # alpha, A, Atype, lda, B, Btype, ldb
-        c_void_p, c_void_p, c_int, c_int, c_int, c_int,  # beta, C, Ctype, ldc, computeType, algo
-    ),
-}  # fmt: skip
+from ringtrain.ops.cuda.cublas import PARAMETERS
+from tests.fakes.host_cuda import multiply
+
 HANDLE = 77
 SUCCESS, INVALID_VALUE, EXECUTION_FAILED, INTERNAL_ERROR, NOT_SUPPORTED = 0, 7, 13, 14, 15
 WORDS = b"it is only a fake"
@@ -43,7 +34,7 @@ class FakeCublas:
         self.log, self.failing, self.workspace, self._computes = [], failing, None, computes
         self._words = ctypes.create_string_buffer(WORDS)
         self.cublasGetStatusString = CFUNCTYPE(c_void_p, c_int)(lambda status: ctypes.addressof(self._words))
-        for name, types in HEADER.items():
+        for name, types in PARAMETERS.items():
             setattr(self, name, CFUNCTYPE(c_int, *types)(self._logged(name)))
 
     def names(self):
@@ -83,13 +74,16 @@ class FakeCublas:
             return EXECUTION_FAILED
         if lda < max(1, k if transa else m) or ldb < max(1, n if transb else k) or ldc < max(1, m):
             return INVALID_VALUE
-        if a_type != b_type or (a_type, c_type) not in PAIRS.get(compute, ()):
+        number = c_double if compute == COMPUTE_64F else c_float
+        factor, kept = (number.from_address(each).value for each in (alpha, beta))
+        if a_type != b_type or (a_type, c_type) not in PAIRS.get(compute, ()) or factor != 1 or kept not in (0, 1):
             return NOT_SUPPORTED
         if self._computes:
             left = _columns(a, a_type, *((k, m) if transa else (m, k)), lda)
             right = _columns(b, b_type, *((n, k) if transb else (k, n)), ldb)
             out = _columns(c, c_type, m, n, ldc)
-            _multiply(left.T if transa else left, right.T if transb else right, out, alpha, beta, compute)
+            left, right = left.T if transa else left, right.T if transb else right
+            multiply(left, right, out, kept, compute != COMPUTE_32F_FAST_TF32)
         return SUCCESS
 
 
@@ -99,17 +93,3 @@ def _columns(address, kind, rows, columns, stride):
     nbytes = ((columns - 1) * stride + rows) * dtype.itemsize
     flat = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8).view(dtype)
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (dtype.itemsize, stride * dtype.itemsize))
-
-
-def _multiply(left, right, out, alpha, beta, compute):
-    wide, number = (np.float64, c_double) if compute == COMPUTE_64F else (np.float32, c_float)
-    left, right = left.astype(wide), right.astype(wide)
-    if compute == COMPUTE_32F_FAST_TF32:
-        left, right = _short(left), _short(right)
-    sums, kept = number.from_address(alpha).value * (left @ right), number.from_address(beta).value
-    out[...] = (sums + kept * out.astype(wide) if kept else sums).astype(out.dtype)
-
-
-def _short(x):
-    """Without the bits that TF32 has not."""
-    return (np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)

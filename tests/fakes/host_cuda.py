@@ -212,7 +212,7 @@ class HostRuntime(Runtime):
             stream.workspace = self.empty(1, "uint8")
         left, right, out = (_matrix(self.memory_of(each.array), each) for each in (a, b, c))
         operands = {"arrays": [left, right, out], "how": [accumulate, precise]}
-        stream.issue("product", lambda: _multiply(left, right, out, accumulate, precise), operands)
+        stream.issue("product", lambda: multiply(left, right, out, accumulate, precise), operands)
 
     # ── between processes ─────────────────────────────────────────────────────────────────────────────────────
     def share(self, array):
@@ -259,7 +259,7 @@ def _matrix(memory, matrix):
     return whole.T if matrix.transposed else whole
 
 
-def _multiply(left, right, out, accumulate, precise):
+def multiply(left, right, out, accumulate, precise):
     wide = np.float64 if left.dtype == np.float64 else np.float32
     left, right = left.astype(wide), right.astype(wide)
     if wide is np.float32 and not precise:

@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from ringtrain.ops.cuda.cupy_compiler import OPTIONS
+
 NEEDED = ("cuda.bindings.nvrtc", "cuda.pathfinder")
 USAGE = re.compile(
     r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?"
@@ -53,15 +55,7 @@ def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict
     from cuda.pathfinder import find_nvidia_header_directory
 
     headers = find_nvidia_header_directory("cudart")
-    command = (
-        "-std=c++17",
-        "-ftz=true",
-        "--device-as-default-execution-space",
-        f"-arch={architecture}",
-        f"-I{headers}",
-        "--ptxas-options=-v",
-        *options,
-    )
+    command = *OPTIONS, f"-arch={architecture}", f"-I{headers}", "--ptxas-options=-v", *options
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"source.cu", 0, [], [])
     assert int(error) == 0, error
     (error,) = nvrtc.nvrtcCompileProgram(program, len(command), [each.encode() for each in command])

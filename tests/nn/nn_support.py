@@ -24,10 +24,10 @@ def reference(dtype="float64"):
     return make_ops("reference", dtype)
 
 
-def make_pass(ops, count, total=None, start=0, **more) -> Pass:
+def make_pass(ops, count, total=None, start=0, space=None, **more) -> Pass:
     examples = ops.from_host(np.arange(start, start + count, dtype=np.int64))
     key = ops.from_host(np.array([17], np.uint64))
-    return Pass(ops, Workspace(ops), examples=examples, total=total or count, key=key, **more)
+    return Pass(ops, space or Workspace(ops), examples=examples, total=total or count, key=key, **more)
 
 
 def chain(*layers) -> list[Node]:
@@ -36,15 +36,21 @@ def chain(*layers) -> list[Node]:
     return [Node(layer, (source,)) for layer, source in zip(layers, sources, strict=False)]
 
 
+def bound_arena(graph, ops, seed) -> Arena:
+    """The arena of a graph, which is bound to it, with its first weights."""
+    arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
+    graph.bind(arena)
+    initialise(arena, ops, seed)
+    return arena
+
+
 class Net:
     """A bound network with random weights (so that no gradient is zero by symmetry) and a batch of its own."""
 
     def __init__(self, nodes, shape, count=5, fused=True, ops=None, seed=3):
         self.ops = ops or reference()
         self.graph = Graph(nodes, shape, fused)
-        self.arena = Arena(lambda n, dtype: self.ops.zeros((n,), dtype), self.graph.parameters(), self.ops.dtype)
-        self.graph.bind(self.arena)
-        initialise(self.arena, self.ops, seed)
+        self.arena = bound_arena(self.graph, self.ops, seed)
         self.random = np.random.default_rng(seed)
         for span in self.arena.spans:
             jitter = 0.2 * self.random.standard_normal(span.shape)

@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from nn_support import Net, chain, make_pass, reference
+from nn_support import reference
 
 from ringtrain.nn import initial as initial_module
 from ringtrain.nn.arena import ALIGNMENT, Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
-from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.initial import initial, initialise, normal_blocks, uniforms
-from ringtrain.nn.layers import Linear
-from ringtrain.nn.pool import GlobalAvgPool
 
 
 def arena_of(table, dtype="float64"):
@@ -118,13 +115,3 @@ def test_blocks_and_columns_are_those_of_the_whole_parameter(kind, block, monkey
     monkeypatch.setattr(initial_module, "BLOCK", block)
     np.testing.assert_array_equal(initial(whole, "fc.weight", 3), expected)
     np.testing.assert_array_equal(initial(whole.of_columns(3, 7), "fc.weight", 3), expected[:, 3:7])
-
-
-def test_bind_gives_layers_views():
-    bound = Net(chain(Conv2D("c", 5, 3), GlobalAvgPool("g"), Linear("out", 3)), (6, 6, 2))
-    bound.ops.fill(bound.arena.weights, 0)
-    _, grads = bound.gradients()
-    assert grads.any()
-    x = bound.ops.from_host(bound.x)
-    y, _ = bound.graph.forward(make_pass(bound.ops, 5), x)
-    assert not bound.ops.to_host(y).any()

@@ -8,7 +8,7 @@ from test_nn_graph import NETS, SHAPE
 from ringtrain.nn.layers import Linear
 from ringtrain.ops.catalogue import make_ops
 from tests.fakes.fake_gpu import FakeGpuOps
-from tests.ops.cuda_support import cuda_ops, needs_compiler
+from tests.ops.cuda_support import cuda_ops, on_device
 
 DEVICES = {"device fake": lambda: FakeGpuOps(dtype="float64"), "cpu": lambda: make_ops("cpu", "float64")}
 
@@ -24,8 +24,7 @@ def test_gradients_are_those_of_the_reference(name, device):
     np.testing.assert_allclose(other_grads, grads, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_weights_are_rounded_once_they_have_arrived():
     """A pass that waits for some of them computes what a pass does that has them all, at 16 bits."""
 

@@ -7,7 +7,7 @@ from test_nn_layers import CASES, label
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
-from ringtrain.nn.layers import Concat
+from ringtrain.nn.layers import Add, Concat, ReLU
 from ringtrain.weights.onnx_layers import OPERATORS
 from tests.weights.networks import output_here, output_there, random_weights
 
@@ -31,8 +31,6 @@ def test_a_layer(case):
 
 @pytest.mark.parametrize("shape", [(6, 5, 4), (9,)])
 def test_layers_that_join(shape):
-    from ringtrain.nn.layers import Add, ReLU
-
     nodes = [Node(ReLU("r"), (INPUT,)), Node(Add("a"), (INPUT, "r", "r")), Node(Concat("c"), ("a", "r"))]
     graph = Graph(nodes, shape)
     x = np.random.default_rng(5).standard_normal((3, *shape)).astype(np.float32)

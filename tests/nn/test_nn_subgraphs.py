@@ -4,12 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from nn_support import bound_arena, make_pass
 
 from ringtrain.nn import spec, subgraphs
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass
-from ringtrain.nn.initial import initialise
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.reference import ReferenceOps
 
 TEXT = """
@@ -68,19 +65,14 @@ def test_the_arithmetic_of_parts():
 
 def test_parts_one_after_another_are_the_whole():
     graph, ops = spec.parse_model(TEXT, "net").graph(), ReferenceOps("float64")
-    arena = Arena(lambda count, dtype: np.zeros(count, dtype), graph.parameters(), "float64")
-    initialise(arena, ops, 1)
+    arena = bound_arena(graph, ops, 1)
     edges = [0, *subgraphs.fc_starts(graph), len(graph.plan)]
     parts = [subgraphs.subgraph(graph, a, b) for a, b in pairwise(edges)]
-    for bound in (graph, *parts):
-        bound.bind(arena)
+    for part in parts:
+        part.bind(arena)
     rng = np.random.default_rng(2)
     x, dy = rng.standard_normal((3, 4, 4, 2)), rng.standard_normal((3, 5))
-
-    def fresh():
-        return Pass(ops, Workspace(ops), examples=np.arange(3), total=3, key=np.array([7], np.uint64))
-
-    ctx = fresh()
+    ctx = make_pass(ops, 3)
     want, tapes = graph.forward(ctx, x)
     whole = [span.name for span in graph.backward(ctx, dy.copy(), tapes)]
     grads = arena.grads.copy()
@@ -89,7 +81,7 @@ def test_parts_one_after_another_are_the_whole():
     arena.grads[...] = np.nan
     passes, flow = [], x
     for part in parts:
-        ctx = fresh()
+        ctx = make_pass(ops, 3)
         flow, tapes = part.forward(ctx, flow)
         passes.append((part, ctx, tapes))
     np.testing.assert_array_equal(flow, want)

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nn_support import chain, make_pass
+from nn_support import bound_arena, chain, make_pass
 
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.nn import spec
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.initial import initialise
 from ringtrain.nn.norm import BatchNorm
 from ringtrain.nn.pool import GlobalAvgPool, Upsample
 from ringtrain.ops.catalogue import make_ops
@@ -60,9 +58,7 @@ class Pair:
 
     def __init__(self, peer, graph: Graph, ops):
         self.peer, self.graph, self.ops = peer, graph, ops
-        self.arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
-        graph.bind(self.arena)
-        initialise(self.arena, ops, 5)
+        self.arena = bound_arena(graph, ops, 5)
         self.names = [span.name for span in self.arena.spans]
         self.nodes = [self._plain(node) for node in graph.nodes]
         self.net = peer.PeerNet(self.nodes).double()

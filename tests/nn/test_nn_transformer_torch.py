@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from nn_support import make_pass
+from nn_support import bound_arena, make_pass
 
 from ringtrain.nn import spec
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.initial import initialise
 from ringtrain.nn.losses import SoftmaxCrossEntropy
 from ringtrain.ops.catalogue import make_ops
 
@@ -53,10 +51,7 @@ def turned(name: str, array):
 @pytest.mark.parametrize("kind", ["cpu", "reference"])
 def test_twenty_steps_are_those_of_torch(kind):
     ops, graph = make_ops(kind, "float64"), spec.load_model("transformer").graph()
-    arena = Arena(lambda count, dtype: ops.zeros((count,), dtype), graph.parameters(), "float64")
-    graph.bind(arena)
-    initialise(arena, ops, 1)
-    net = Encoder().double()
+    arena, net = bound_arena(graph, ops, 1), Encoder().double()
     tensors = dict(net.named_parameters())
     assert {tensor_name(span.name) for span in arena.spans} == set(tensors)
     with torch.no_grad():

@@ -34,11 +34,9 @@ def passes(net, space, recompute):
     """Gradients and logits of several passes in one workspace: whole ones, a tail, an evaluation between."""
     results = []
     for rows in (slice(None), slice(None), slice(0, 2), slice(1, 5)):
-        ctx = make_pass(net.ops, len(net.x[rows]))
-        ctx.space, ctx.recompute = space, recompute
+        ctx = make_pass(net.ops, len(net.x[rows]), space=space, recompute=recompute)
         results.append(net.gradients(ctx=ctx, rows=rows))
-        evaluation = make_pass(net.ops, len(net.x))
-        evaluation.space, evaluation.training = space, False
+        evaluation = make_pass(net.ops, len(net.x), space=space, training=False)
         logits, _ = net.graph.forward(evaluation, net.ops.from_host(net.x.astype(net.ops.dtype)))
         results.append((net.ops.to_host(logits).sum(), net.ops.to_host(logits)))
     return results
@@ -52,9 +50,12 @@ def test_shared_memory_changes_no_bit(nodes, ops, recompute, fused):
     net = Net(nodes(), (8, 8, 3), fused=fused, ops=make_ops(ops, "float64"))
     wanted = passes(net, Apart(net.ops), recompute=False)
     for make in (Workspace, Poisoned):
-        got = passes(net, make(net.ops), recompute)
-        for (loss, array), (other_loss, other) in zip(wanted, got, strict=True):
-            assert loss == other_loss and np.array_equal(array, other)
+        assert_same(passes(net, make(net.ops), recompute), wanted)
+
+
+def assert_same(results, wanted):
+    for (loss, array), (other_loss, other) in zip(results, wanted, strict=True):
+        assert loss == other_loss and np.array_equal(array, other)
 
 
 def chain_of(count):
@@ -84,8 +85,7 @@ def test_a_larger_batch_than_the_first_gets_memory_and_the_count_of_replacements
     net = Net(chain_of(3), (6, 6, 3))
     space, ctxs = Workspace(net.ops), []
     for rows in (slice(0, 2), slice(None)):
-        ctx = make_pass(net.ops, len(net.x[rows]))
-        ctx.space = space
+        ctx = make_pass(net.ops, len(net.x[rows]), space=space)
         ctxs.append((net.gradients(ctx=ctx, rows=rows), space.replaced))
     assert ctxs[0][1] == 0 < ctxs[1][1]
     assert np.array_equal(ctxs[1][0][1], net.gradients()[1])
@@ -104,13 +104,9 @@ def test_clear_frees_all():
 def test_a_first_pass_without_examples_plans_nothing():
     """Empty arrays have no place: what comes after them is planned by the first pass with examples."""
     net = Net(chain_of(4), (6, 6, 3))
-    space, ctx = Poisoned(net.ops), make_pass(net.ops, 0, total=5)
-    ctx.space = space
-    net.gradients(ctx=ctx, rows=slice(0, 0))
-    for (loss, got), (wanted_loss, wanted) in zip(
-        passes(net, space, False), passes(net, Apart(net.ops), False), strict=True
-    ):
-        assert loss == wanted_loss and np.array_equal(got, wanted)
+    space = Poisoned(net.ops)
+    net.gradients(ctx=make_pass(net.ops, 0, total=5, space=space), rows=slice(0, 0))
+    assert_same(passes(net, space, False), passes(net, Apart(net.ops), False))
 
 
 @pytest.mark.parametrize("name", ["digits", "mlp", "lenet", "cifar10_quick", "cifar10_full", "resnet20", "transformer"])

@@ -31,6 +31,11 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+def on_device(test):
+    """A test of the device; the host's wants a compiler."""
+    return pytest.mark.device(needs_compiler(test))
+
+
 asked = []  # an entry for each runtime that a test asked for: conftest.py holds the marker ``device`` to it
 
 

@@ -17,7 +17,7 @@ from ringtrain.ops.cuda.checks import check_usable
 from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes import fake_cupy
-from tests.fakes.fake_cublas import HEADER, FakeCublas
+from tests.fakes.fake_cublas import FakeCublas
 from tests.fakes.fake_cupy import FakeCupy
 from tests.says import says
 
@@ -43,47 +43,38 @@ def test_facts(runtime):
     assert (facts.driver, facts.runtime, facts.uuid) == ((13, 0), (13, 2), "GPU-78797a7b-7c7d-7e7f-8081-828384858687")
 
 
-class FakeDriver:
-    """libcuda, of two devices; ``fails``: the function that returns an error."""
-
-    def __init__(self, uuids, fails=""):
-        self.uuids, self.fails, self.log = uuids, fails, []
-
-    def _do(self, name):
-        self.log.append(name)
-        return 999 if name == self.fails else 0
-
-    def cuInit(self, flags):
-        return self._do("cuInit")
-
-    def cuDeviceGet(self, device, index):
-        device._obj.value = 10 + index.value
-        return self._do("cuDeviceGet")
-
-    def cuDeviceGetUuid_v2(self, uuid, device):
-        uuid.raw = self.uuids[device.value - 10]
-        return self._do("cuDeviceGetUuid_v2")
-
-
 HOLLOW = bytes.fromhex("8f2c005b00000000d1a5001122334455")  # bytes of 0, where a string ends
 
 
+class FakeDriver:
+    """libcuda, of devices whose second one has the UUID HOLLOW; ``fails``: the function that returns an error."""
+
+    def __init__(self, fails=""):
+        self.log, self._fails = [], fails
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.log.append(name)
+            if name == "cuDeviceGet":
+                arguments[0]._obj.value = 10 + arguments[1].value
+            if name == "cuDeviceGetUuid_v2":
+                arguments[0].raw = {11: HOLLOW}[arguments[1].value]
+            return 999 if name == self._fails else 0
+
+        return call
+
+
+UUID_CALLS = ["cuInit", "cuDeviceGet", "cuDeviceGetUuid_v2"]
+
+
 def test_the_uuid_is_that_of_nvidia_smi_whatever_its_bytes(monkeypatch):
-    driver = FakeDriver([bytes(16), HOLLOW])
-    monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name: driver)
-    assert cupy_driver.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c005b-0000-0000-d1a5-001122334455"
-    assert driver.log == ["cuInit", "cuDeviceGet", "cuDeviceGetUuid_v2"]
-
-
-@pytest.mark.parametrize("fails", ["cuInit", "cuDeviceGet", "cuDeviceGetUuid_v2"])
-def test_a_driver_that_does_not_tell_the_uuid_leaves_what_cupy_knows(fails, monkeypatch):
-    driver = FakeDriver([bytes(16), HOLLOW], fails)
-    monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name: driver)
-    assert cupy_driver.uuid_of(1, HOLLOW[:2]) == "GPU-8f2c0000-0000-0000-0000-000000000000"
-    assert driver.log[-1] == fails
-
-
-def test_an_old_driver_has_no_such_function(monkeypatch):
+    """A driver that does not answer, or is older than the function, leaves what CuPy knows."""
+    for fails in ("", *UUID_CALLS):
+        driver = FakeDriver(fails)
+        monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name, driver=driver: driver)
+        wanted = "8f2c0000-0000-0000-0000-000000000000" if fails else "8f2c005b-0000-0000-d1a5-001122334455"
+        assert cupy_driver.uuid_of(1, HOLLOW[:2]) == f"GPU-{wanted}"
+        assert driver.log[-1] == (fails or UUID_CALLS[-1])
     monkeypatch.setattr(cupy_driver.ctypes, "CDLL", lambda name: object())
     assert cupy_driver.uuid_of(0, bytes(range(1, 17)) + b"next") == "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 
@@ -289,7 +280,7 @@ def test_a_stream_has_a_handle_of_cublas_from_its_first_product_on(runtime, cupy
     assert library.log == []
     for _ in range(2):
         runtime.product(*matrices(runtime), False, True, stream)
-    names = [name for name in HEADER if name != "cublasGemmEx"]
+    names = [name for name in cublas.PARAMETERS if name != "cublasGemmEx"]
     assert library.names() == [*names, "cublasGemmEx", "cublasGemmEx"]
     runtime.product(*matrices(runtime), False, True, other)
     assert library.names()[6:] == [*names, "cublasGemmEx"]

@@ -14,7 +14,7 @@ from ringtrain.ops.cpu import library
 from ringtrain.ops.cpu.compile import file_name
 from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.reference import ReferenceOps, activation
-from tests.ops.cuda_support import REAL, cuda_ops, needs_compiler
+from tests.ops.cuda_support import REAL, cuda_ops, on_device
 from tests.says import says
 
 MORE = (*ACTIVATIONS, "swish")
@@ -49,15 +49,13 @@ def swish(ops):
     return ops.to_host(y)
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_a_kind_that_cuda_does_not_list_is_not_compiled():
     with pytest.raises(DeviceError, match=r"swish.*Activation|Activation.*swish"):
         swish(cuda_ops())
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.skipif(REAL, reason="a trap ends all work on the device")
 def test_a_kind_that_cuda_lists_and_does_not_compute_is_a_trap(monkeypatch):
     right = kernels_of.whole_source

@@ -1,11 +1,15 @@
-"""Names of implementations, keys of random numbers, and the sizes that geometry gives."""
+"""Names of implementations, precisions, keys of random numbers, and the sizes that geometry gives."""
 
+import sys
+
+import numpy as np
 import pytest
 
-from ringtrain.errors import ConfigError
+from ringtrain.errors import ConfigError, nearest
 from ringtrain.ops import keys
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.catalogue import OPS, make_ops
+from ringtrain.ops.precision import PRECISIONS, active_dtype
 from tests.says import says
 
 
@@ -20,6 +24,27 @@ def test_unknown_names_and_types_are_explained():
         make_ops("cup")
     with pytest.raises(ConfigError, match=says("'cpu'", "'float16'")):
         make_ops("cpu", "float16")
+
+
+def test_activations_are_as_precise_as_it_says():
+    assert active_dtype("float32", "float64") == np.float64
+    assert active_dtype("tf32", "float32") == np.float32
+    assert active_dtype("float16", "float32") == np.float16
+
+
+def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ConfigError, match=says("--precision")):
+        active_dtype("bfloat16", "float32")
+    monkeypatch.undo()
+    assert active_dtype("bfloat16", "float32").name == "bfloat16"
+
+
+def test_precisions_that_are_refused():
+    with pytest.raises(ConfigError, match=says("'bf16'", nearest("bf16", PRECISIONS))):
+        active_dtype("bf16", "float32")
+    with pytest.raises(ConfigError, match=says("--precision", "--dtype", "tf32", "float64")):
+        active_dtype("tf32", "float64")
 
 
 def test_mix_is_splitmix64():

@@ -16,9 +16,9 @@ from ringtrain.ops.host import HostOps
 from ringtrain.ops.pairs import pair_bytes
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import calls, of_devices, perform
+from tests.ops.cuda_support import TOLERANCE, assert_close
 from tests.says import says
 
-TOLERANCE = {"float32": 5e-6, "float64": 1e-13}
 # Bytes: views, numbers and one 16 KiB chunk of Python's stack, but no array of a call that counts as large.
 LITTLE = 20_000
 
@@ -31,14 +31,8 @@ def test_every_operation_agrees_with_the_reference(dtype, n):
         wanted, got = perform(reference, call), perform(cpu, call)
         assert wanted.keys() == got.keys()
         for name in wanted:
+            assert got[name].dtype == wanted[name].dtype, f"{call}: {name}"
             assert_close(got[name], wanted[name], TOLERANCE[dtype], f"{call}: {name}")
-
-
-def assert_close(got, wanted, tolerance, what):
-    assert got.dtype == wanted.dtype, what
-    if wanted.size:
-        error = np.abs(got.astype(np.float64) - wanted).max() / max(1e-30, np.abs(wanted).max())
-        assert error <= tolerance, f"{what}: {error}"
 
 
 def test_the_table_names_every_operation():
@@ -91,20 +85,6 @@ def test_all_are_done_when_they_return(make):
     assert pinned.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_add_all(make, dtype):
-    ops, random = make("float32"), np.random.default_rng(2)
-    for count in (1, 2, 8):
-        sources = [random.standard_normal((3, 5)).astype(dtype) for _ in range(count)]
-        expected = sources[0].copy()
-        for source in sources[1:]:
-            expected += source
-        targets = [*sources[-2:], np.zeros(15, dtype)]  # two are sources
-        ops.add_all(sources, targets)
-        assert all(target.reshape(-1).tolist() == expected.reshape(-1).tolist() for target in targets)
-
-
 def peak_of_second_call(ops, call):
     """Bytes that a repeated call has allocated at the most, small Python objects included."""
     operation, arrays = getattr(ops, call.operation), {**call.inputs, **call.outputs}
@@ -137,15 +117,6 @@ def test_a_second_call_allocates_no_array():
     assert shown == {call.operation for call in calls("float32", 1)} - of_few_numbers
 
 
-def test_the_allocation_check_itself_says_no():
-    guilty = {
-        call.operation
-        for call in filter(large, calls("float32", 128))
-        if call.operation in ("softmax", "sgd", "copy") and peak_of_second_call(ReferenceOps("float32"), call) >= LITTLE
-    }
-    assert guilty == {"softmax", "sgd"}
-
-
 def nan_at(shape, index):
     x = np.ones(shape, np.float32)
     x[index] = np.nan
@@ -156,11 +127,6 @@ def nan_at(shape, index):
 def test_nan_gets_through(make):
     ops = make("float32")
     x, wrong = nan_at((1, 4, 4, 2), (0, 1, 1, 0)), np.array([True, False])
-    y = np.empty_like(x)
-    ops.relu(x, y)
-    assert np.isnan(y[0, 1, 1, 0]) and np.isnan(y).sum() == 1
-    ops.add(x, x, y, relu=True)
-    assert np.isnan(y).sum() == 1
     pooled, where = np.empty((1, 2, 2, 2), np.float32), np.empty((1, 2, 2, 2), np.uint8)
     ops.max_pool(x, pooled, where, PoolGeometry(2, 2))
     assert (np.isnan(pooled[0, 0, 0]) == wrong).all() and np.isnan(pooled).sum() == 1
@@ -168,18 +134,23 @@ def test_nan_gets_through(make):
     ops.conv2d(x, weight, np.zeros(3, np.float32), out, ConvGeometry(1), relu=True)
     assert np.isnan(out[0, 1, 1]).all() and np.isnan(out).sum() == 3
     mean, var, ones = np.empty((1, 2), np.float32), np.empty((1, 2), np.float32), np.ones(2, np.float32)
+    y = np.empty_like(x)
     ops.batch_norm(x, ones, ones, y, mean, var, 1, 1e-5, relu=True)
     assert (np.isnan(var[0]) == wrong).all() and (np.isnan(y).all(axis=(0, 1, 2)) == wrong).all()
     totals = np.zeros(3)
     ops.softmax_cross_entropy(x.reshape(4, 8), np.zeros(4, np.int32), None, totals, 1.0)
     assert np.isnan(totals[0])
-    assert ops.nonfinite(x) == 1 and np.isnan(ops.square_sum(x))
 
 
-@pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
-def test_nonfinite_counts_both_kinds(make):
-    x = np.array([1, np.inf, -np.inf, np.nan, 3e38], np.float32)
-    assert make("float32").nonfinite(x) == 3
+UPDATES = {
+    "sgd": lambda ops, w, g, m, v: ops.sgd(w, g, m, 0.1, 0.9, 0.01, True),
+    "adamw": lambda ops, w, g, m, v: ops.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3),
+    "adam": lambda ops, w, g, m, v: ops.adam(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3),
+    "rmsprop": lambda ops, w, g, m, v: ops.rmsprop(w, g, v, m, 0.1, 0.9, 0.99, 1e-8, 0.01),
+    "adam_direction": lambda ops, w, g, m, v: ops.adam_direction(w, g, m, v, 0.9, 0.99, 1e-8, 0.01, 3),
+    "approach": lambda ops, w, g, m, v: ops.approach(w, g, 0.1),
+    "scale": lambda ops, w, g, m, v: ops.scale(g, 0.3),
+}
 
 
 @pytest.mark.parametrize("make", [CpuOps, ReferenceOps])
@@ -187,21 +158,12 @@ def test_nonfinite_counts_both_kinds(make):
 def test_an_update_has_the_same_bits_wherever_an_element_lies(make, dtype):
     """In vectors, or in what is left after them: buckets end anywhere."""
     ops, random = make(dtype), np.random.default_rng(3)
-    updates = {
-        "sgd": (lambda w, g, m, v: ops.sgd(w, g, m, 0.1, 0.9, 0.01, True)),
-        "adamw": (lambda w, g, m, v: ops.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)),
-        "adam": (lambda w, g, m, v: ops.adam(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)),
-        "rmsprop": (lambda w, g, m, v: ops.rmsprop(w, g, v, m, 0.1, 0.9, 0.99, 1e-8, 0.01)),
-        "adam_direction": (lambda w, g, m, v: ops.adam_direction(w, g, m, v, 0.9, 0.99, 1e-8, 0.01, 3)),
-        "approach": (lambda w, g, m, v: ops.approach(w, g, 0.1)),
-        "scale": (lambda w, g, m, v: ops.scale(g, 0.3)),
-    }
-    for name, update in updates.items():
+    for name, update in UPDATES.items():
         arrays = [ops.from_host(np.abs(random.standard_normal(1000)).astype(dtype)) for _ in range(4)]
         apart = [ops.from_host(array) for array in arrays]
-        update(*arrays)
+        update(ops, *arrays)
         for start, stop in ((0, 1), (1, 8), (8, 25), (25, 160), (160, 999), (999, 1000)):
-            update(*(array[start:stop] for array in apart))
+            update(ops, *(array[start:stop] for array in apart))
         for whole, parts in zip(arrays, apart, strict=True):
             assert whole.tobytes() == parts.tobytes(), name
 
@@ -228,11 +190,8 @@ def test_threads_change_no_bit_of_flat_spans(dtype):
         ops, random = CpuOps(dtype, threads), np.random.default_rng(5)
         w, g, m, v = (np.abs(random.standard_normal(300_001)).astype(dtype) for _ in range(4))
         packed, pairs = np.zeros(w.size, np.float16), np.zeros(pair_bytes(3000, w.itemsize), np.uint8)
-        ops.sgd(w, g, m, 0.1, 0.9, 0.01, True)
-        ops.adamw(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)
-        ops.adam(w, g, m, v, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)
-        ops.rmsprop(w, g, v, m, 0.1, 0.9, 0.99, 1e-8, 0.01)
-        ops.adam_direction(w, g, m, v, 0.9, 0.99, 1e-8, 0.01, 3)
+        for update in UPDATES.values():
+            update(ops, w, g, m, v)
         ops.add(w, g, w)
         ops.add(m, w, m, relu=True)
         numbers = [ops.square_sum(w), ops.nonfinite(np.where(w > 1, np.inf, w).astype(dtype))]
@@ -262,9 +221,6 @@ def test_kernels_take_the_arrays_they_want_alone():
     assert wants.from_param(x).value == x.ctypes.data
     with pytest.raises(TypeError, match="read-only"):
         ArrayParameter("float32").from_param(x)
-    for other in (x[:, 1:], x.astype(np.float64), np.float32(1)):
-        with pytest.raises(TypeError):
-            wants.from_param(other)
 
 
 def test_what_it_says_of_itself():

@@ -1,22 +1,30 @@
-"""Pooling, response normalisation and loss on the CPU: the same bits for any number of threads and any place in memory,
-NaN, ties and edges; and the errors of exponentials, logarithms and powers."""
+"""Layers on the CPU, but products and batch normalisation: the same bits for any number of threads and any place in
+memory, NaN, ties and edges; and the errors of exponentials, logarithms and powers."""
 
 import math
 
 import numpy as np
 import pytest
 
-from ringtrain.ops.base import PoolGeometry
+from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.cpu import CpuOps
+from ringtrain.ops.normalised import Normalised
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import POOLS, Call, calls, perform, prepare, wide_calls
 
-OPERATIONS = ("max_pool", "avg_pool", "global_avg_pool", "lrn_", "softmax")
-OPERATIONS += ("activation", "group_norm", "embedding", "add_bias", "attention")
+OPERATIONS = (
+    "max_pool", "avg_pool", "global_avg_pool", "lrn_", "softmax", "activation", "group_norm", "embedding", "add_bias",
+    "attention", "columns", "bias_back", "upsample", "depthwise_line",
+)  # fmt: skip
 
 
 def of_layers(calls):
-    return [call for call in calls if call.operation.startswith(OPERATIONS)]
+    return [call for call in calls if call.operation.startswith(OPERATIONS) or is_depthwise(call)]
+
+
+def is_depthwise(call) -> bool:
+    is_convolution = call.operation.startswith("conv2d") and not isinstance(call.inputs["x_NHWC"], Normalised)
+    return is_convolution and call.rest["geometry"].groups == call.inputs["x_NHWC"].shape[3]
 
 
 def bits(outputs):
@@ -108,6 +116,34 @@ def test_a_scale_that_is_not_ordinary(dtype):
         assert alone.tobytes() == y[:, :, i : i + 1].tobytes()
 
 
+@pytest.mark.parametrize("geometry", [ConvGeometry(3, 1, 1, 37), ConvGeometry(5, 2, 2, 37)])
+def test_an_example_is_the_same_in_any_batch(geometry):
+    ops, random = CpuOps("float32"), np.random.default_rng(1)
+    x, w = random.standard_normal((7, 40, 33, 37), np.float32), random.standard_normal((geometry.kernel,) * 2 + (1, 37))
+    w, shape = w.astype(np.float32), (geometry.output(40), geometry.output(33), 37)
+    dy = random.standard_normal((7, *shape), np.float32)
+
+    def computed(rows):
+        y, dx, dw = np.empty((len(x[rows]), *shape), np.float32), np.empty_like(x[rows]), np.empty_like(w)
+        ops.conv2d(x[rows], w, None, y, geometry)
+        ops.conv2d_back(x[rows], w, y, dy[rows].copy(), dw, None, dx, geometry)
+        return y, dx
+
+    for whole, part in zip(computed(slice(None)), computed(slice(3, 5)), strict=True):
+        assert whole[3:5].tobytes() == part.tobytes()
+
+
+def test_many_rows_are_summed_as_exactly_as_few():
+    """Gradients of weights over 200,000 pixels, in float32."""
+    ops, geometry = CpuOps("float32"), ConvGeometry(3, 1, 1, 3)
+    x, dy = (np.random.default_rng(seed).random((50, 64, 64, 3), np.float32) for seed in (1, 2))
+    dw, wanted = np.empty((3, 3, 1, 3), np.float32), np.empty((3, 3, 1, 3))
+    ops.conv2d_back(x, dw, dy, dy.copy(), dw, None, None, geometry)
+    exact = CpuOps("float64")
+    exact.conv2d_back(x.astype(float), wanted, dy.astype(float), dy.astype(float), wanted, None, None, geometry)
+    np.testing.assert_allclose(dw, wanted, rtol=1e-6)
+
+
 def test_losses_are_added_row_by_row():
     ops, random = CpuOps("float64"), np.random.default_rng(1)
     x, labels = 3 * random.standard_normal((400, 10)), random.integers(-1, 10, 400).astype(np.int32)
@@ -128,10 +164,8 @@ def test_no_examples(dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_example_has_the_same_bits_whatever_shares_its_batch(dtype):
-    ops, operations = (
-        CpuOps(dtype),
-        ("activation", "group_norm", "embedding", "add_bias", "attention", "attention_back"),
-    )
+    ops = CpuOps(dtype)
+    operations = ("activation", "group_norm", "embedding", "add_bias", "attention", "attention_back")
     for call in (each for each in calls(dtype, 9) if each.operation in operations):
         wanted = perform(ops, call)
         alone = Call(call.operation, _row(call.inputs, 4), _row(call.outputs, 4), call.rest)

@@ -29,10 +29,6 @@ def product(ops, a, b, c, turned, accumulate=False):
     return y
 
 
-def assert_close(got, wanted, dtype):
-    assert np.abs(got - wanted).max() <= TOLERANCE[dtype] * np.abs(wanted).max()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("turned", TURNS)
 def test_products_of_all_sizes_agree_with_the_reference(dtype, turned):
@@ -40,7 +36,8 @@ def test_products_of_all_sizes_agree_with_the_reference(dtype, turned):
     for size, accumulate in itertools.product(SIZES + LARGE, (False, True)):
         a, b, c = operands(dtype, *size, turned)
         wanted = product(reference, *(x.astype(np.float64) for x in (a, b, c)), turned, accumulate)
-        assert_close(product(ops, a, b, c, turned, accumulate), wanted, dtype)
+        off = np.abs(product(ops, a, b, c, turned, accumulate) - wanted).max()
+        assert off <= TOLERANCE[dtype] * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -53,13 +50,11 @@ def test_layers_have_the_same_bits_for_any_threads_and_at_any_place(dtype, n, d,
 
     def run(threads, shift):
         ops = CpuOps(dtype, threads)
-        x, w, bias, y, dy = (
-            draw(n, d, shift=shift),
-            draw(d, k, shift=shift),
-            draw(k),
-            draw(n, k),
-            draw(n, k, shift=shift),
-        )
+        x = draw(n, d, shift=shift)
+        w = draw(d, k, shift=shift)
+        bias = draw(k)
+        y = draw(n, k)
+        dy = draw(n, k, shift=shift)
         dw, db, dx = draw(d, k), draw(k), draw(n, d)
         ops.linear(x, w, bias, y, relu=True)
         ops.linear_back(x, w, y, dy, dw, db, dx, relu=True, accumulate=True)
@@ -77,17 +72,6 @@ def test_rows_have_the_same_bits_whatever_rows_are_beside():
         for b, turned in ((w, False), (wT, True)):
             part = product(ops, x[first:end], b, np.empty((end - first, 70), "f4"), (False, turned))
             assert part.tobytes() == whole[first:end].tobytes()
-
-
-def test_without_examples_gradients_are_zero_or_stay():
-    ops, w = CpuOps("float32"), np.ones((30, 20), np.float32)
-    x, y = np.empty((0, 30), np.float32), np.empty((0, 20), np.float32)
-    dw, db = np.full_like(w, 7), np.full(20, 7, np.float32)
-    ops.linear(x, w, db, y)
-    ops.linear_back(x, w, y, y.copy(), dw, db, x.copy(), accumulate=True)
-    assert (dw == 7).all() and (db == 7).all()
-    ops.linear_back(x, w, y, y.copy(), dw, db, None)
-    assert not dw.any() and not db.any()
 
 
 @pytest.mark.parametrize("turned", TURNS)
@@ -111,12 +95,3 @@ def test_relu_lets_nan_through_and_gradients_of_it_do_not():
     dy, dw, db = np.ones_like(y), np.empty_like(w), np.empty_like(bias)
     ops.linear_back(x, w, y, dy, dw, db, None, relu=True)
     assert not dy[1].any() and db.tolist() == [3, 3, 0] * 11
-
-
-def test_a_layer_may_have_no_bias():
-    ops, x, w = CpuOps("float64"), np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
-    y, dw = np.empty((3, 5)), np.empty_like(w)
-    ops.linear(x, w, None, y)
-    assert (y == x @ w).all()
-    ops.linear_back(x, w, y, y, dw, None, None)
-    assert (dw == x.T @ y).all()

@@ -135,7 +135,7 @@ def test_arrays_are_neither_read_nor_written_beyond_their_ends():
 
 
 @pytest.mark.parametrize(
-    ("x", "k", "geometry", "dtype", "expected"),
+    ("x", "k", "geometry", "dtype", "expected"),  # forward, and to inputs where that differs
     [
         ((128, 32, 32, 16), 16, ConvGeometry(3, 1, 1), "float32", "winograd"),
         ((32, 4, 4, 512), 512, ConvGeometry(3, 1, 1), "float32", "winograd"),
@@ -150,14 +150,10 @@ def test_arrays_are_neither_read_nor_written_beyond_their_ends():
         ((1, 4, 4, 512), 512, ConvGeometry(3, 1, 1), "float32", "direct"),
         ((0, 4, 4, 512), 512, ConvGeometry(3, 1, 1), "float32", "direct"),
         ((32, 8, 8, 64), 128, ConvGeometry(1, 1, 0), "float32", "direct"),
+        ((64, 12, 12, 20), 50, ConvGeometry(5), "float32", "winograd/direct"),  # whose inputs have more tiles
     ],
 )
 def test_the_algorithm_of_a_layer(x, k, geometry, dtype, expected):
     y = (x[0], geometry.output(x[1]), geometry.output(x[2]), k)
-    assert algorithm(geometry, x, y, np.dtype(dtype)) == expected
-
-
-def test_the_gradient_of_unpadded_inputs_has_more_tiles():
-    shapes = (64, 12, 12, 20), (64, 8, 8, 50)
-    assert algorithm(ConvGeometry(5), *shapes, "float32") == "winograd"
-    assert algorithm(ConvGeometry(5), *shapes, "float32", to_inputs=True) == "direct"
+    names = [algorithm(geometry, x, y, np.dtype(dtype), to_inputs) for to_inputs in (False, True)]
+    assert "/".join(dict.fromkeys(names)) == expected

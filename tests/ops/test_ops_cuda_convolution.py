@@ -13,7 +13,7 @@ from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes import nvrtc
 from tests.ops.cases import Call, is_large
-from tests.ops.cuda_support import REAL, calls_of, cuda_ops, needs_compiler, perform
+from tests.ops.cuda_support import REAL, calls_of, cuda_ops, on_device, perform
 
 
 def assert_alike(got, wanted, limit, call):
@@ -22,8 +22,7 @@ def assert_alike(got, wanted, limit, call):
         assert off <= limit * max(1, np.abs(wanted[name]).max(initial=0)), (str(call), name, off)
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_many_tiles_and_sums_in_parts():
     ops, reference = cuda_ops(), ReferenceOps("float32")
     large = [call for call in calls_of([CudaConvolution], "float32", 1) if is_large(call) and call.rest["relu"]]
@@ -47,8 +46,7 @@ class Named(Choice):
         return (named or able)[0]
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("name", ["implicit", "columns, own", "columns, cuBLAS"])
 def test_every_way_as_the_reference(name, monkeypatch):
     monkeypatch.setattr(columns, "MOST_BYTES", 20_000)  # one image at a time, or two
@@ -73,40 +71,36 @@ SMALLEST = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "tf32": 2.0**-10}
 TILES_OF = {"bfloat16": "implicit", "float16": "implicit 128x64", "tf32": "implicit"}
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("precision", SMALLEST)
 @pytest.mark.parametrize("name", WIDE)
 def test_tensor_cores(precision, name):
     """Against the reference in float64 on what the cores are given: sums are exact to float32, results are rounded."""
-    n, h, w, c, k, geometry = WIDE[name]
-    ops, exact = cuda_ops("float32", precision, choice=Named(TILES_OF[precision])), ReferenceOps("float64")
+    assert_passes(cuda_ops("float32", precision, choice=Named(TILES_OF[precision])), precision, WIDE[name])
+
+
+def assert_passes(ops, precision, shape):
+    """Both passes as in float64. Returns what they give, by array."""
+    n, h, w, c, k, geometry = shape
     random = np.random.default_rng(4)
-    p, q = geometry.output(h), geometry.output(w)
 
-    def draw(dtype, *shape):
-        return random.standard_normal(shape).astype(dtype)
+    def draw(*shape):
+        return random.standard_normal(shape).astype(ops.active)
 
-    x, y, dy = draw(ops.active, n, h, w, c), draw(ops.active, n, p, q, k), draw(ops.active, n, p, q, k)
-    weight = draw(ops.active, geometry.kernel, geometry.kernel, c // geometry.groups, k).astype("float32")
-    forward = Call(
-        "conv2d",
-        {"x_NHWC": x, "w_RSCK": weight, "b_K": draw("float32", k)},
-        {"y_NPQK": np.zeros_like(y)},
-        {"geometry": geometry, "relu": True},
-    )
-    back = Call(
-        "conv2d_back",
-        {"x_NHWC": x, "w_RSCK": weight, "y_NPQK": y, "dy_NPQK": dy},
-        {"dw_RSCK": draw("float32", *weight.shape), "db_K": draw("float32", k), "dx_NHWC": np.zeros_like(x)},
-        {"geometry": geometry, "relu": True, "accumulate": True},
-    )
-    for call in (forward, back):
-        got, wanted = perform(ops, call), perform(exact, as_float64(call))
-        for output in wanted:
+    image, out = (n, h, w, c), (n, geometry.output(h), geometry.output(w), k)
+    x, y, dy = draw(*image), draw(*out), draw(*out)
+    weight = draw(geometry.kernel, geometry.kernel, c // geometry.groups, k).astype("float32")
+    bias, rest = draw(k).astype("float32"), {"geometry": geometry, "relu": True}
+    forward = Call("conv2d", {"x_NHWC": x, "w_RSCK": weight, "b_K": bias}, {"y_NPQK": np.zeros_like(y)}, rest)
+    outputs = {"dw_RSCK": weight.copy(), "db_K": bias.copy(), "dx_NHWC": np.zeros_like(x)}
+    inputs = {"x_NHWC": x, "w_RSCK": weight, "y_NPQK": y, "dy_NPQK": dy}
+    results = {}
+    for call in (forward, Call("conv2d_back", inputs, outputs, {**rest, "accumulate": True})):
+        results |= (got := perform(ops, call))
+        for output, wanted in perform(ReferenceOps("float64"), as_float64(call)).items():
             rounded = precision == "tf32" or got[output].dtype != np.float32
-            limit = SMALLEST[precision] if rounded else 1e-5
-            assert_alike({output: got[output]}, {output: wanted[output]}, limit, call)
+            assert_alike(got, {output: wanted}, SMALLEST[precision] if rounded else 1e-5, call)
+    return results
 
 
 def as_float64(call):
@@ -116,8 +110,7 @@ def as_float64(call):
     return Call(call.operation, wide(call.inputs), wide(call.outputs), call.rest)
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "shape, geometry",
@@ -132,10 +125,8 @@ def test_what_cannot_be_gathered_goes_by_columns_in_every_pass(shape, geometry, 
     monkeypatch.setattr(columns, "MOST_BYTES", int(2.5 * p * q * depth * ops.active.itemsize))
     x, y, dy = (random.standard_normal(s).astype(ops.active) for s in (shape, (3, p, q, 4), (3, p, q, 4)))
     w = random.standard_normal((geometry.kernel, geometry.kernel, shape[-1] // geometry.groups, 4))
-    arrays, rest = (
-        {"x_NHWC": x, "w_RSCK": w.astype(ops.active).astype("float32")},
-        {"geometry": geometry, "relu": False},
-    )
+    arrays = {"x_NHWC": x, "w_RSCK": w.astype(ops.active).astype("float32")}
+    rest = {"geometry": geometry, "relu": False}
     outputs = {"dw_RSCK": np.ones(w.shape, "float32"), "db_K": np.ones(4, "float32"), "dx_NHWC": np.ones_like(x)}
     calls = [
         Call("conv2d", {**arrays, "b_K": None}, {"y_NPQK": y}, rest),
@@ -146,8 +137,7 @@ def test_what_cannot_be_gathered_goes_by_columns_in_every_pass(shape, geometry, 
     assert [each.name for each in choice.table.values()] == ["columns, own"] * 3
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_an_image_that_is_smaller_than_the_kernel_gives_nothing():
     ops, geometry = cuda_ops(), ConvGeometry(3)
     x, w, y = (ops.from_host(np.ones(s, "float32")) for s in ((2, 2, 2, 4), (3, 3, 4, 4), (2, 0, 0, 4)))
@@ -163,8 +153,7 @@ ORDER = ["columns, own", "columns, cuBLAS", "implicit", "implicit 64x64"]
 
 
 # ── the choice ───────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.skipif(REAL, reason="a device has further ways, which the clock of this test does not know")
 @pytest.mark.parametrize("best", ORDER)
 def test_whatever_is_chosen_is_right_and_can_be_recorded(best):

@@ -10,7 +10,7 @@ import pytest
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import CudaConvolution
-from ringtrain.ops.cuda.convolution.cudnn import IO, Cudnn, CudnnRequest, is_installed, make_graph, unwanted
+from ringtrain.ops.cuda.convolution.cudnn import IO, Cudnn, CudnnRequest, make_graph, unwanted
 from ringtrain.ops.cuda.convolution.plan import ConvolutionPlan, make_convolution_plan
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
@@ -192,7 +192,3 @@ def test_a_runtime_that_keeps_account_hears_of_each_execution():
     x, w, y = (put(device, np.ones(s, "float32")) for s in ((1, 5, 5, 2), (3, 3, 2, 2), (1, 5, 5, 2)))
     Cudnn(device, FakeCudnn()).forward(PLAN, x, w, None, y, False)
     assert seen == [("cuDNN: forward", device.stream, [50, 36, 50])]
-
-
-def test_it_is_looked_for_without_being_imported():
-    assert is_installed() in (True, False)

@@ -1,22 +1,19 @@
-"""Sums of the memory of several on the device."""
+"""Sums of the memory of several, on a host and on the device."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.ops.cuda_support import assert_close, cuda_ops, needs_compiler
-
-pytestmark = [needs_compiler, pytest.mark.device]
+from tests.ops.cuda_support import BACKENDS, assert_close, cuda_ops, on_device
 
 
-def dtype_of(name):
-    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
-
-
+@pytest.mark.parametrize("make", BACKENDS)
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("start", [0, 1])
-def test_sums_are_made_in_the_order_of_the_sources(name, start):
-    ops, random, dtype = cuda_ops(), np.random.default_rng(9), dtype_of(name)
-    wide = np.float64 if name == "float64" else np.float32
+def test_sums_are_made_in_the_order_of_the_sources(make, name, start):
+    """Of 16 bits a device adds in float32, and rounds once."""
+    ops, random, dtype = make("float32"), np.random.default_rng(9), np.dtype(getattr(ml_dtypes, name, name))
+    wide = np.float32 if ops.fused and dtype.itemsize == 2 else dtype
     for count in range(1, 9):
         host = [(100 * random.standard_normal(999 + start)).astype(dtype) for _ in range(count)]
         sources = [ops.from_host(x)[start:] for x in host]
@@ -29,6 +26,7 @@ def test_sums_are_made_in_the_order_of_the_sources(name, start):
             assert ops.to_host(target).tobytes() == expected.astype(dtype).tobytes()
 
 
+@on_device
 def test_types_of_16_bits_are_rounded_once():
     ops = cuda_ops()
     sources = [ops.from_host(np.array([value], np.float16)) for value in (2048, 1, 1, -2048)]
@@ -36,6 +34,7 @@ def test_types_of_16_bits_are_rounded_once():
     assert ops.to_host(sources[0])[0] == 2
 
 
+@on_device
 def test_eight_targets():
     ops = cuda_ops()
     x = ops.from_host(np.arange(37, dtype=np.float32))
@@ -45,6 +44,7 @@ def test_eight_targets():
         assert_close(ops.to_host(target), 2 * np.arange(37), 0, "")
 
 
+@on_device
 @pytest.mark.parametrize(("sources", "targets", "message"), [
     (0, 1, "add_all got 0 sources; it takes 1 to 8"), (9, 1, "got 9 sources"), (1, 0, "got 0 targets"),
 ])  # fmt: skip

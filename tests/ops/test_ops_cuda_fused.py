@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ringtrain.ops.base import ConvGeometry
-from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.normalised import Normalised, NormStatistics
@@ -159,22 +158,6 @@ def test_tensor_cores_of_a_normalised_image(precision, name):
             roundings = 2 if output == "dx_NHWC" else 1  # of the gradient, and of the sum
             limit = 1e-5 if exactly else roundings * SMALLEST[precision]
             assert_alike({output: got[output]}, {output: right}, limit, name)
-
-
-# What the rows that a thread normalises in a step are normalised by, where they are of one ghost batch and of several.
-MUTANTS = {
-    "the first ghost batch": ("chunk(input, group, channel);", "chunk(input, 0, channel);"),
-    "that of the first row": ("if (next != group) chunk", "if (false) chunk"),
-}
-
-
-@pytest.mark.parametrize("text, other", MUTANTS.values(), ids=MUTANTS)
-def test_the_parameters_of_another_ghost_batch_are_seen(text, other, monkeypatch):
-    right = kernels_of.whole_source
-    assert right("convolution_normalised").count(text) == 1
-    monkeypatch.setattr(kernels_of, "whole_source", lambda name: right(name).replace(text, other))
-    with pytest.raises(AssertionError, match="'dw_RSCK'"):
-        test_tensor_cores_of_a_normalised_image("bfloat16", "tiles of one ghost batch each")
 
 
 def test_trials_add_nothing():

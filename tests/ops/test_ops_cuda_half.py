@@ -16,8 +16,6 @@ OF_WEIGHTS = {"mean_HWC", "scale_C", "images_NHWC"}  # of float32 whatever the a
 
 @pytest.fixture(params=["float16", "bfloat16"])
 def precision(request):
-    if request.param == "bfloat16":
-        pytest.importorskip("ml_dtypes")
     return request.param
 
 

@@ -8,7 +8,7 @@ from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.kernels import SOURCES, Kernels, whole_source
 from ringtrain.ops.cuda.signatures import C_TYPES, KernelParameter, convert, parse_signatures
 from tests.fakes.host_cuda import HostRuntime
-from tests.ops.cuda_support import device_runtime, needs_compiler
+from tests.ops.cuda_support import device_runtime, needs_compiler, on_device
 
 TYPES = {"REAL": "float", "ACT": "__half"}
 SOURCE = """
@@ -119,8 +119,7 @@ def test_names_that_are_not_there():
         kernels("elementwis", "add")
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_a_source_is_compiled_once_for_its_types():
     runtime = device_runtime()
     kernels, before = Kernels(runtime, "float32", "float32"), sum(runtime.modules)

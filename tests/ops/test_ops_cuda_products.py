@@ -5,17 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda import products
-from ringtrain.ops.cuda.choice import Choice, KernelVariant
+from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.cuda.faults import Unable
-from ringtrain.ops.cuda.gemm import OwnProduct, by_cores, matrix, products_of, turned
+from ringtrain.ops.cuda.gemm import OwnProduct, by_cores, matrix, turned
 from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose_tile, split_depth, worth
 from ringtrain.ops.precision import active_dtype
 from tests.fakes import nvrtc
-from tests.ops.cuda_support import cuda_ops, device_runtime, get, needs_compiler, put
+from tests.ops.cuda_support import cuda_ops, device_runtime, get, on_device, put
 from tests.says import says
 
 # Roundings to nearest of each type are off by less than this share.
@@ -49,8 +47,7 @@ PLACES = {
 SIZES = [(1, 1, 1), (64, 64, 16), (65, 72, 200), (130, 50, 77)]
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("precision", PLACES)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_every_layout_and_edge(precision, layout):
@@ -75,8 +72,7 @@ def factor(device, values, letter):
     return turned(matrix(put(device, values.T), columns, rows))
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "tf32"])
 def test_bias_and_relu_then_rounding(precision):
     device, random = device_of(precision), np.random.default_rng(6)
@@ -91,8 +87,7 @@ def test_bias_and_relu_then_rounding(precision):
     assert (off <= bound(precision, x, w, out) + 2 * ROUNDING[out] * (np.abs(b) + wanted)).all()
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("precision", ["tf32", "float16"])
 def test_gradients_of_rounded_activations(precision):
     device, random = device_of(precision), np.random.default_rng(7)
@@ -113,17 +108,14 @@ def test_gradients_of_rounded_activations(precision):
 
 
 # ── sums in parts ────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_long_sums_in_parts(precision):
     device, random = device_of(precision), np.random.default_rng(8)
     depth = 1600
     assert split_depth(1, depth, device.active.itemsize)[0] == 3
-    x, w = (
-        random.standard_normal((5, depth)).astype(device.active),
-        random.standard_normal((depth, 9)).astype("float32"),
-    )
+    x = random.standard_normal((5, depth)).astype(device.active)
+    w = random.standard_normal((depth, 9)).astype("float32")
     b, y = random.standard_normal(9).astype("float32"), device.runtime.empty((5, 9), device.active)
     products.linear(device, put(device, x), put(device, w), put(device, b), y, relu=False)
     a, exact = x.astype(np.float64), w.astype(device.active).astype(np.float64)
@@ -156,147 +148,7 @@ def test_tiles_suit_the_size():
 
 
 # ── choice ───────────────────────────────────────────────────────────────────────────────────────────────────
-class Clock:
-    """Seconds of each way by its name, whatever it really takes. ``names``: of the trials, in order; ``results``: what
-    a way gives, where that is not what the others give."""
-
-    def __init__(self, seconds, results=None):
-        self.seconds, self.results, self.names = seconds, results or {}, []
-
-    def trial(self, variant):
-        if isinstance(self.seconds[variant.name], Exception):
-            raise self.seconds[variant.name]
-        self.names.append(variant.name)
-        return variant.name
-
-    def measure(self, _device, run):
-        return self.seconds[run()]
-
-    def look(self, _device, _out):
-        return np.array(self.results.get(self.names[-1], [3.0, 4.0]))
-
-    def choice(self, fixed=False):
-        return Choice(fixed, self.measure, self.look)
-
-
-class Standing:
-    """What a choice asks of a device. ``cleared``: how often the result was."""
-
-    recording, stream = False, None
-
-    def __init__(self, active="float32"):
-        self.runtime, self.active, self.cleared = self, active, 0
-
-    def numbers(self, factors=None):
-        return factors or self.active
-
-    def clear(self, _array, _stream):
-        self.cleared += 1
-
-
-def ways(*names):
-    return lambda: [KernelVariant(name, None) for name in names]
-
-
-def test_the_fastest_is_taken_and_told():
-    refusals = {"none": Unable("no engine"), "large": DeviceFullError("no memory")}
-    clock, device = Clock({"own": 3e-3, "blas": 1e-3, "small": 2e-3, **refusals}), Standing()
-    choice = clock.choice()
-    names = ways("none", "own", "blas", "small", "large")
-    assert choice(device, "work", names, clock.trial, flops=10**9).name == "blas"
-    assert clock.names == ["own"] * 2 + ["blas"] * 2 + ["small"] * 2
-    assert device.cleared == 3
-    assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 6
-    chosen = choice.table["work"]
-    assert (chosen.name, chosen.milliseconds, chosen.flops_per_second) == ("blas", 1.0, 1e12)
-    assert choice.notes == [says("none", "no engine", 1), says("large", "no memory", 1)]
-    device.recording = True
-    assert choice(device, "work", None, None).name == "blas"
-
-
-def test_a_stream_that_has_not_taken_a_way_does_not_record_it():
-    """It allocates at its first call, on each stream. Nothing is kept of such a recording."""
-    clock, beside, theirs = Clock({"own": 3e-3, "blas": 1e-3}), Standing(), ways("own", "blas")()
-    choice = clock.choice()
-    choice(Standing(), "work", ways("own", "blas"), clock.trial)
-    for recording, variant in ((True, theirs[0]), (False, theirs[1]), (True, theirs[1])):
-        beside.recording = recording
-        assert choice(beside, "work", lambda: theirs, None) is variant
-    assert len(clock.names) == 4
-
-
-@pytest.mark.parametrize("result", [[3.0, 4.01], [3.0, np.nan], [np.inf, 4.0], [0.0, 0.0]])
-def test_a_way_that_gives_other_numbers_is_left_out(result):
-    """0 is what is left of a way that writes nothing."""
-    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"blas": result}), Standing()
-    choice = clock.choice()
-    for work in ("work", "more"):
-        assert choice(device, work, ways("own", "blas"), clock.trial).name == "own"
-        assert set(choice.table[work].seconds) == {"own"}
-    assert choice.notes == [says("blas", says("own", "0.001"), 2)]
-
-
-@pytest.mark.parametrize(
-    "value, other, numbers",
-    [
-        ([3.0, 4.0], [3.0, 4.001], "float32"),
-        ([3.0, 4.0], [3.0, 4.04], "tf32"),
-        ([3.0, 4.0], [3.0, 4.1], "bfloat16"),
-        ([0.0, 0.0], [0.0, 0.0], "float32"),
-        ([3.0, np.nan], [3.0, np.nan], "float32"),
-        ([3.0, np.inf], [1.0, 1.0], "float32"),
-    ],
-)
-def test_what_rounding_does_leaves_no_way_out(value, other, numbers):
-    """Nor is one judged beside numbers that are none."""
-    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"own": value, "blas": other}), Standing(numbers)
-    choice = clock.choice()
-    assert choice(device, "work", ways("own", "blas"), clock.trial).name == "blas" and choice.notes == []
-
-
-def test_the_first_way_that_gives_numbers_is_the_one_that_is_named():
-    clock = Clock({"own": Unable("no tile"), "library": 2e-3, "blas": 1e-3}, {"blas": [0.0, 0.0]})
-    choice = clock.choice()
-    assert choice(Standing(), "work", ways("own", "library", "blas"), clock.trial).name == "library"
-    other = says("library", "0.001")
-    assert choice.notes == [says("own", "no tile", 1), says("blas", other, 1)]
-
-
-def test_numbers_are_held_to_the_type_of_the_factors():
-    """Those of gradients are of float32 in a net of bfloat16, too."""
-    for factors, name in ((None, "blas"), ("float32", "own")):
-        clock = Clock({"own": 3e-3, "blas": 1e-3}, {"blas": [3.0, 4.05]})
-        choice = clock.choice()
-        variant = choice(Standing("bfloat16"), "work", ways("own", "blas"), clock.trial, factors=factors)
-        assert variant.name == name
-
-
-def test_where_no_way_can_be_timed_the_first_tells_why():
-    clock = Clock({"own": DeviceFullError("no memory"), "blas": DeviceFullError("no memory")})
-    choice = clock.choice()
-    assert choice(Standing(), "work", ways("blas", "own"), clock.trial).name == "blas"
-    assert choice.table["work"].milliseconds is None
-
-
-def test_a_defect_of_our_own_is_not_passed_over():
-    clock = Clock({"own": DeviceError("it does not compile"), "blas": 1e-3})
-    with pytest.raises(DeviceError, match="it does not compile"):
-        clock.choice()(Standing(), "work", ways("own", "blas"), clock.trial)
-
-
-def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
-    device, clock = Standing(), Clock({})
-    fixed = clock.choice(fixed=True)
-    assert fixed(device, "work", ways("own", "blas"), clock.trial).name == "own"
-    assert fixed.table["work"].milliseconds is fixed.table["work"].flops_per_second is None
-    assert clock.choice()(device, "work", ways("own"), clock.trial).name == "own"
-    device.recording, choice = True, clock.choice()
-    assert choice(device, "work", ways("own", "blas"), clock.trial).name == "own"
-    assert clock.names == [] and choice.table == {}
-
-
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_events_time_the_work_and_trials_add_nothing():
     device = device_of("float32", Choice())
     sums = put(device, np.ones((3, 3), "float32"))
@@ -314,8 +166,7 @@ def last_is_fastest():
     return Choice(measure=lambda *_: next(seconds))
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_products_of_cublas_are_recorded_and_replayed_on_other_numbers(orders, precision):
@@ -335,8 +186,7 @@ def test_products_of_cublas_are_recorded_and_replayed_on_other_numbers(orders, p
     assert [chosen.name for chosen in ops.choices.table.values()] == ["cuBLAS"]
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_a_layer_of_cublas_is_recorded_with_its_bias_and_relu():
     ops, random = cuda_ops(choice=last_is_fastest()), np.random.default_rng(9)
     x, w, b = (random.standard_normal(shape).astype("float32") for shape in ((9, 7), (7, 5), (5,)))
@@ -349,8 +199,7 @@ def test_a_layer_of_cublas_is_recorded_with_its_bias_and_relu():
     assert says(1, "segments", "recorded").matches(ops.describe())
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 def test_a_stream_without_a_product_so_far_records_our_own_kernel():
     device = device_of("float32", last_is_fastest())
     x, y, z = (put(device, each) for each in (np.full((3, 3), 2, "float32"), *np.zeros((2, 3, 3), "float32")))
@@ -365,18 +214,6 @@ def test_a_stream_without_a_product_so_far_records_our_own_kernel():
         graphs[0].launch(beside.stream)
         beside.stream.synchronize()
         assert get(device, z).tolist() == [[24 if plain else 12] * 3] * 3
-
-
-@pytest.mark.device
-@needs_compiler
-@pytest.mark.parametrize("name", ["own", "cuBLAS"])
-def test_every_way_finishes_a_layer(name):
-    device, random = device_of("float32"), np.random.default_rng(9)
-    x, w, b = (random.standard_normal(shape).astype("float32") for shape in ((9, 7), (7, 5), (5,)))
-    y = device.runtime.empty((9, 5), "float32")
-    (variant,) = [variant for variant in products_of(device, device.kernels, 9, 5) if variant.name == name]
-    variant.run(matrix(put(device, x), 9, 7), matrix(put(device, w), 7, 5), matrix(y, 9, 5), put(device, b), True)
-    assert np.abs(get(device, y) - np.maximum(x @ w + b, 0)).max() < 1e-5
 
 
 # ── what the compiler of the device says ─────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes, windows
 from ringtrain.ops.cuda.kernels import ARCHITECTURES, KernelLaunch, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
 from tests.fakes import tensor_maps
-from tests.ops.cuda_support import REAL, device_runtime, needs_compiler
+from tests.ops.cuda_support import REAL, device_runtime, needs_compiler, on_device
 
 TYPES = {"REAL": "float", "ACT": "__half"}
 
@@ -141,8 +141,7 @@ SAID = [
 ]
 
 
-@needs_compiler
-@pytest.mark.device
+@on_device
 @pytest.mark.skipif(REAL, reason="a device hangs or fails")
 @pytest.mark.parametrize("which, said", list(enumerate(SAID)), ids=SAID)
 def test_what_a_device_would_not_tell_ends_the_launch(which, said):

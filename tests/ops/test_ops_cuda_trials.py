@@ -2,7 +2,6 @@
 
 import itertools
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from ringtrain.ops.cuda.choice import SETTING, Choice, KernelVariant, kinds_left
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.trials import PIECE, PIECES, distance, sample_of, seconds_of
-from tests.ops.cuda_support import device_runtime, needs_compiler
+from tests.ops.cuda_support import device_runtime, on_device
 from tests.says import says
 
 ISSUE_S, LAUNCH_S, EVENT_S = 20e-6, 8e-6, 1e-6  # what Python takes
@@ -126,8 +125,7 @@ def test_what_fails_where_its_recording_ends_is_told_as_well(fault, kind, words)
         seconds_of(model, lambda: model.issue(1e-6))
 
 
-@pytest.mark.device
-@needs_compiler
+@on_device
 @pytest.mark.parametrize("size", [0, 1, 1000, PIECE + 1, PIECES * PIECE, 300_001])
 def test_a_sample_has_the_first_and_the_last_elements(size):
     device = Device(device_runtime(), "float32", "float32")
@@ -147,8 +145,134 @@ def test_distance():
     assert distance(a, zero) == np.inf and np.isnan(distance(a * np.nan, a)) and distance(np.array([]), zero[:0]) == 0
 
 
+# ── choice ───────────────────────────────────────────────────────────────────────────────────────────────────────
+class Clock:
+    """Seconds of each way by its name, whatever it really takes. ``names``: of the trials, in order; ``results``: what
+    a way gives, where that is not what the others give."""
+
+    def __init__(self, seconds, results=None):
+        self.seconds, self.results, self.names = seconds, results or {}, []
+
+    def trial(self, variant):
+        if isinstance(self.seconds[variant.name], Exception):
+            raise self.seconds[variant.name]
+        self.names.append(variant.name)
+        return variant.name
+
+    def measure(self, _device, run):
+        return self.seconds[run()]
+
+    def look(self, _device, _out):
+        return np.array(self.results.get(self.names[-1], [3.0, 4.0]))
+
+    def choice(self, fixed=False):
+        return Choice(fixed, self.measure, self.look)
+
+
+class Standing:
+    """What a choice asks of a device. ``cleared``: how often the result was."""
+
+    recording, stream = False, None
+
+    def __init__(self, active="float32"):
+        self.runtime, self.active, self.cleared = self, active, 0
+
+    def numbers(self, factors=None):
+        return factors or self.active
+
+    def clear(self, _array, _stream):
+        self.cleared += 1
+
+
+def ways(*names):
+    return lambda: [KernelVariant(name, None) for name in names]
+
+
+def test_the_fastest_is_taken_and_told():
+    refusals = {"none": Unable("no engine"), "large": DeviceFullError("no memory")}
+    clock, device = Clock({"own": 3e-3, "blas": 1e-3, "small": 2e-3, **refusals}), Standing()
+    choice = clock.choice()
+    names = ways("none", "own", "blas", "small", "large")
+    assert choice(device, "work", names, clock.trial, flops=10**9).name == "blas"
+    assert clock.names == ["own"] * 2 + ["blas"] * 2 + ["small"] * 2
+    assert device.cleared == 3
+    assert choice(device, "work", None, None).name == "blas" and len(clock.names) == 6
+    chosen = choice.table["work"]
+    assert (chosen.name, chosen.milliseconds, chosen.flops_per_second) == ("blas", 1.0, 1e12)
+    assert choice.notes == [says("none", "no engine", 1), says("large", "no memory", 1)]
+    device.recording = True
+    assert choice(device, "work", None, None).name == "blas"
+
+
+def test_a_stream_that_has_not_taken_a_way_does_not_record_it():
+    """It allocates at its first call, on each stream. Nothing is kept of such a recording."""
+    clock, beside, theirs = Clock({"own": 3e-3, "blas": 1e-3}), Standing(), ways("own", "blas")()
+    choice = clock.choice()
+    choice(Standing(), "work", ways("own", "blas"), clock.trial)
+    for recording, variant in ((True, theirs[0]), (False, theirs[1]), (True, theirs[1])):
+        beside.recording = recording
+        assert choice(beside, "work", lambda: theirs, None) is variant
+    assert len(clock.names) == 4
+
+
+# What our own kernel and cuBLAS, which is faster, give; the types of activations and factors; which is taken.
+RESULTS = [
+    *(([3.0, 4.0], other, "float32", None, "own") for other in ([3.0, 4.01], [3.0, np.nan], [np.inf, 4.0])),
+    ([3.0, 4.0], [0.0, 0.0], "float32", None, "own"),  # what is left of a way that writes nothing
+    ([3.0, 4.0], [3.0, 4.001], "float32", None, "blas"),
+    ([3.0, 4.0], [3.0, 4.04], "tf32", None, "blas"),
+    ([3.0, 4.0], [3.0, 4.1], "bfloat16", None, "blas"),
+    ([3.0, 4.0], [3.0, 4.05], "bfloat16", "float32", "own"),  # gradients are of float32 in a net of bfloat16, too
+    ([0.0, 0.0], [0.0, 0.0], "float32", None, "blas"),
+    ([3.0, np.nan], [3.0, np.nan], "float32", None, "blas"),  # nor is one judged beside numbers that are none
+    ([3.0, np.inf], [1.0, 1.0], "float32", None, "blas"),
+]
+
+
+@pytest.mark.parametrize("value, other, active, factors, taken", RESULTS)
+def test_a_way_that_gives_other_numbers_than_rounding_does_is_left_out(value, other, active, factors, taken):
+    clock, device = Clock({"own": 3e-3, "blas": 1e-3}, {"own": value, "blas": other}), Standing(active)
+    choice = clock.choice()
+    for work in ("work", "more"):
+        assert choice(device, work, ways("own", "blas"), clock.trial, factors=factors).name == taken
+        assert ("blas" in choice.table[work].seconds) == (taken == "blas")
+    assert choice.notes == ([says("blas", says("own", "0.001"), 2)] if taken == "own" else [])
+
+
+def test_the_first_way_that_gives_numbers_is_the_one_that_is_named():
+    clock = Clock({"own": Unable("no tile"), "library": 2e-3, "blas": 1e-3}, {"blas": [0.0, 0.0]})
+    choice = clock.choice()
+    assert choice(Standing(), "work", ways("own", "library", "blas"), clock.trial).name == "library"
+    other = says("library", "0.001")
+    assert choice.notes == [says("own", "no tile", 1), says("blas", other, 1)]
+
+
+def test_where_no_way_can_be_timed_the_first_tells_why():
+    clock = Clock({"own": DeviceFullError("no memory"), "blas": DeviceFullError("no memory")})
+    choice = clock.choice()
+    assert choice(Standing(), "work", ways("blas", "own"), clock.trial).name == "blas"
+    assert choice.table["work"].milliseconds is None
+
+
+def test_a_defect_of_our_own_is_not_passed_over():
+    clock = Clock({"own": DeviceError("it does not compile"), "blas": 1e-3})
+    with pytest.raises(DeviceError, match="it does not compile"):
+        clock.choice()(Standing(), "work", ways("own", "blas"), clock.trial)
+
+
+def test_nothing_is_timed_while_recording_or_where_the_choice_is_fixed():
+    device, clock = Standing(), Clock({})
+    fixed = clock.choice(fixed=True)
+    assert fixed(device, "work", ways("own", "blas"), clock.trial).name == "own"
+    assert fixed.table["work"].milliseconds is fixed.table["work"].flops_per_second is None
+    assert clock.choice()(device, "work", ways("own"), clock.trial).name == "own"
+    device.recording, choice = True, clock.choice()
+    assert choice(device, "work", ways("own", "blas"), clock.trial).name == "own"
+    assert clock.names == [] and choice.table == {}
+
+
 # ── cuBLAS ───────────────────────────────────────────────────────────────────────────────────────────────────────
-def multiplied(spoil, active="float32"):
+def multiplied(spoil, active):
     """(product of ones by the way that was chosen, the choice), where cuBLAS is ``spoil(runtime, right, given)``."""
     later_is_faster = itertools.count(1000, -1)
     runtime, choice = device_runtime(), Choice(measure=lambda *_: next(later_is_faster))
@@ -166,79 +290,45 @@ def multiplied(spoil, active="float32"):
     return host, choice
 
 
-def fails(runtime, right, operands):
-    raise DeviceError("the function failed to launch on the GPU")
+def raises(error):
+    def spoil(*_):
+        raise error
+
+    return spoil
 
 
-def raises(runtime, right, operands):
-    raise AttributeError("undefined symbol")
+def gives(value):
+    def spoil(runtime, right, operands):
+        right(*operands)
+        runtime.upload(np.full(25, value, "float32"), operands[2].array, operands[-1])
 
-
-def gives_nan(runtime, right, operands):
-    right(*operands)
-    runtime.upload(np.full(25, np.nan, "float32"), operands[2].array, operands[-1])
-
-
-def gives_half(runtime, right, operands):
-    right(*operands)
-    runtime.upload(np.full(25, 2.5, "float32"), operands[2].array, operands[-1])
-
-
-def gives_a_percent_more(runtime, right, operands):
-    right(*operands)
-    runtime.upload(np.full(25, 5.05, "float32"), operands[2].array, operands[-1])
-
-
-def gives_nothing(runtime, right, operands):
-    pass
+    return spoil
 
 
 OTHER = says("own", "0.001")
-REFUSALS = {
-    fails: says("the function failed to launch on the GPU"),
-    raises: says("undefined symbol"),
-    gives_nan: OTHER,
-    gives_half: OTHER,
-    gives_nothing: OTHER,
+LIBRARIES = {  # what cuBLAS does, in a net of which type, and why it is left out
+    "fails": (raises(DeviceError("the function failed to launch")), "float32", "the function failed to launch"),
+    "raises": (raises(AttributeError("undefined symbol")), "float32", "undefined symbol"),
+    "gives NaN": (gives(np.nan), "float32", OTHER),
+    "gives half": (gives(2.5), "float32", OTHER),
+    "gives nothing": (lambda *_: None, "float32", OTHER),
+    "gives too little for products of float32": (gives(5.05), "float16", OTHER),
+    "is right": (lambda runtime, right, operands: right(*operands), "float32", None),
 }
 
 
-@pytest.mark.device
-@needs_compiler
-@pytest.mark.parametrize("spoil, why", REFUSALS.items(), ids=lambda each: getattr(each, "__name__", ""))
-def test_a_library_that_fails_or_is_wrong_is_left_out(spoil, why):
-    host, choice = multiplied(spoil)
+@on_device
+@pytest.mark.parametrize("spoil, active, why", LIBRARIES.values(), ids=LIBRARIES)
+def test_a_library_that_fails_or_is_wrong_is_left_out(spoil, active, why):
+    host, choice = multiplied(spoil, active)
     assert (host == 5).all()
-    assert choice.notes == [says("cuBLAS", 1, why)]
-    assert next(iter(choice.table.values())).name == "own"
-
-
-@pytest.mark.device
-@needs_compiler
-def test_a_library_that_is_right_is_taken():
-    host, choice = multiplied(lambda runtime, right, operands: right(*operands))
-    assert (host == 5).all() and choice.notes == [] and next(iter(choice.table.values())).name == "cuBLAS"
-
-
-@pytest.mark.device
-@needs_compiler
-def test_a_product_of_float32_is_held_to_it_in_a_net_of_16_bits():
-    host, choice = multiplied(gives_a_percent_more, "float16")
-    assert (host == 5).all() and choice.notes == [says("cuBLAS", 1, OTHER)]
+    assert choice.notes == ([says("cuBLAS", 1, why)] if why else [])
+    assert next(iter(choice.table.values())).name == ("own" if why else "cuBLAS")
 
 
 # ── kinds of ways that are left out ──────────────────────────────────────────────────────────────────────────────
 NAMES = "columns, own", "columns, wgmma 128x64", "normalised, cuDNN", "columns, cuBLAS"
 WAYS = [KernelVariant(name, name) for name in NAMES]
-
-
-class IdleDevice:
-    """All that a choice asks of a device whose ways and results are made up."""
-
-    recording, stream, runtime = False, None, SimpleNamespace(clear=lambda *_: None)
-
-    def numbers(self, factors):
-        return "float32"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +343,7 @@ class IdleDevice:
 def test_kinds_are_left_out_of_every_choice_with_a_note(monkeypatch, setting, left_out, left):
     monkeypatch.setenv(SETTING, setting)
     choice, tried = Choice(left_out=left_out, measure=lambda device, run: 1.0, look=lambda *_: np.ones(1)), []
-    choice(IdleDevice(), "a product", lambda: WAYS, lambda variant: tried.append(variant.name))
+    choice(Standing(), "a product", lambda: WAYS, lambda variant: tried.append(variant.name))
     assert list(dict.fromkeys(tried)) == left
     settings = [kind for kind in ("wgmma", "cuDNN", "cuBLAS") if kind.lower() in setting.lower()]
     reasons = (left_out or {}) | dict.fromkeys(settings, f"{SETTING}={setting}")
@@ -261,7 +351,7 @@ def test_kinds_are_left_out_of_every_choice_with_a_note(monkeypatch, setting, le
 
 
 def test_the_only_way_is_not_left_out():
-    assert Choice(left_out={"cuDNN": "why"})(IdleDevice(), "x", lambda: WAYS[2:3], None) == WAYS[2]
+    assert Choice(left_out={"cuDNN": "why"})(Standing(), "x", lambda: WAYS[2:3], None) == WAYS[2]
 
 
 def test_a_kind_that_is_not_there_is_refused():

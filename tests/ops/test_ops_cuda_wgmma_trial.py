@@ -14,7 +14,7 @@ from ringtrain.ops.cuda import choice, gemm, wgmma, wgmma_trial
 from ringtrain.ops.cuda.runtime import Facts
 from ringtrain.ops.cuda.wgmma_trial import ask
 from tests.fakes.fake_cupy import FakeCupy
-from tests.ops.cuda_support import device_runtime, needs_compiler
+from tests.ops.cuda_support import device_runtime, on_device
 from tests.says import says
 
 FACTS = Facts("H100", (9, 0), 132, 232448, (13, 0), (13, 0), "GPU-1")
@@ -136,8 +136,7 @@ def test_the_child_without_a_device_gives_no_verdict():
 
 
 # ── what the child compares ───────────────────────────────────────────────────────────────────────────────────────
-@needs_compiler
-@pytest.mark.device
+@on_device
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.thorough)])
 def test_products_of_each_layout_and_convolutions_of_each_pass_are_compared(precision):
@@ -146,8 +145,7 @@ def test_products_of_each_layout_and_convolutions_of_each_pass_are_compared(prec
     assert wgmma_trial.compare(device_runtime(), precision) == wanted
 
 
-@needs_compiler
-@pytest.mark.device
+@on_device
 @pytest.mark.usefixtures("hopper")
 def test_a_product_that_differs_fails_the_trial(monkeypatch):
     monkeypatch.setattr(gemm.WgmmaProduct, "__call__", lambda self, *_: None)

@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.ops.base import PoolGeometry
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cases import CONVOLUTIONS, POOLS
+from tests.ops.cases import CONVOLUTIONS, POOLS, WINDOWS, window_shape
 
 OPS = ReferenceOps("float64")
 
@@ -65,14 +65,6 @@ def window(x, p, q, geometry):
     return inside, elements, divisor
 
 
-def test_the_average_divides_by_padding_but_not_by_what_lies_beyond():
-    x, y = np.ones((1, 4, 4, 1)), np.empty((1, 3, 3, 1))
-    OPS.avg_pool(x, y, PoolGeometry(3, 2, 1, True))
-    # Windows start at -1, 1, 3. The first has 2 of 3 rows inside; the last 1 of the 2 that padding reaches.
-    inside, counted = np.array([2, 3, 1]), np.array([3, 3, 2])
-    assert np.allclose(y[0, :, :, 0], np.outer(inside, inside) / np.outer(counted, counted))
-
-
 def test_max_of_a_window_of_minus_infinities_is_one_of_them():
     x, y, where = np.full((1, 2, 2, 1), -np.inf), np.empty((1, 2, 2, 1)), np.empty((1, 2, 2, 1), np.uint8)
     OPS.max_pool(x, y, where, PoolGeometry(3, 2, 1, True))
@@ -101,18 +93,6 @@ def test_ghost_batches_are_normalised_apart():
     for g, part in enumerate((slice(0, 2), slice(2, 4), slice(4, 5))):
         assert np.allclose(y[part].mean(axis=(0, 1, 2)), 0) and np.allclose(y[part].std(axis=(0, 1, 2)), 1)
         assert np.allclose(mean[g], x[part].mean(axis=(0, 1, 2)))
-
-
-def test_shares_of_all_ranks_add_up_to_the_average_statistics():
-    whole = draw(6, 2, 2, 3)
-    mean, var = np.zeros(3), np.zeros(3)
-    for part in (whole[:4], whole[4:]):
-        means, variances = np.empty((2, 3)), np.empty((2, 3))
-        OPS.batch_norm(part, np.ones(3), np.zeros(3), np.empty_like(part), means, variances, 2, 1e-5)
-        OPS.batch_norm_shares(part, means, variances, 2, 6, mean, var, accumulate=True)
-    ghosts = whole.reshape(3, 2 * 2 * 2, 3)
-    assert np.allclose(mean, whole.mean(axis=(0, 1, 2)))
-    assert np.allclose(var, ghosts.var(axis=1, ddof=1).mean(axis=0))
 
 
 def test_statistics_of_parts_make_those_of_the_whole():
@@ -178,3 +158,57 @@ def test_optimizers_follow_their_formulas():
     assert w[0] == pytest.approx(1 - 0.001 - 0.1)  # the first step is the sign of the gradient
     OPS.approach(w, np.array([2.0]), 0.25)
     assert w[0] == pytest.approx(0.899 + 0.25 * (2 - 0.899))
+
+
+def slope(function, inputs, directions, step=1e-6):
+    """d/dt of ``function`` at inputs + t · directions."""
+    ahead = function(*(x + step * d for x, d in zip(inputs, directions, strict=True)))
+    behind = function(*(x - step * d for x, d in zip(inputs, directions, strict=True)))
+    return (ahead - behind) / (2 * step)
+
+
+def check(forward, back, *inputs):
+    """``forward(*inputs)`` gives y; ``back(dy)`` gives the gradient of each input for sum(y · dy)."""
+    dy = draw(*forward(*inputs).shape, seed=5)
+    directions = [draw(*x.shape, seed=6) for x in inputs]
+    wanted = slope(lambda *xs: (forward(*xs) * dy).sum(), inputs, directions)
+    gradients = back(dy.copy())
+    got = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    assert got == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_go_back_to_where_they_came_from(name):
+    """As gradients of one another: both are linear."""
+    shape, geometry = WINDOWS[name]
+    x, columns = draw(2, *shape), draw(*window_shape(2, shape, geometry))
+
+    def forward(x):
+        return np.concatenate([_columns(x, group) for group in range(geometry.groups)])
+
+    def _columns(x, group):
+        columns = np.empty(window_shape(2, shape, geometry))
+        OPS.columns(x, columns, geometry, group)
+        return columns
+
+    def back(dy):
+        dx = np.empty_like(x)
+        for group, part in enumerate(np.split(dy, geometry.groups)):
+            OPS.columns_back(part.copy(), None, dx, geometry, group)
+        return (dx,)
+
+    check(forward, back, x)
+    bias, y = draw(shape[-1]), np.empty_like(x)
+
+    def spread(columns, bias):
+        OPS.columns_back(columns, bias, y, geometry, relu=True)
+        return y.copy()
+
+    def gathered(dy):
+        dcolumns, db = np.empty_like(columns), np.empty_like(bias)
+        OPS.bias_back(spread(columns, bias), dy, db, relu=True)
+        OPS.columns(dy, dcolumns, geometry)
+        return dcolumns, db
+
+    if geometry.groups == 1:
+        check(spread, gathered, columns, bias)

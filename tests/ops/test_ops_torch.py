@@ -77,23 +77,19 @@ def test_pools(kernel, stride, pad, ceil):
         check("avg_pool", lambda x: F.avg_pool2d(x, kernel, stride, pad, **window), inputs, y, geometry=geometry)
 
 
-def check_response(name, wanted, x, **options):
-    kept = {"scale_NHWC": np.empty_like(x)}
-    check(name, wanted, {"x_NHWC": x}, ("y_NHWC", x.shape), kept, **options)
+RESPONSES = {
+    "lrn_across": (
+        lambda x: F.local_response_norm(x, 5, alpha=0.2, beta=0.75, k=1.5),
+        {"size": 5, "alpha": 0.2, "k": 1.5},
+    ),
+    "lrn_within": (lambda x: x * (1 + 0.3 * F.avg_pool2d(x * x, 3, 1, 1)).pow(-0.75), {"size": 3, "alpha": 0.3}),
+}
 
 
-def test_lrn_across():
-    def wanted(x):
-        return F.local_response_norm(x, 5, alpha=0.2, beta=0.75, k=1.5)
-
-    check_response("lrn_across", wanted, 3 * draw(2, 4, 3, 7), size=5, alpha=0.2, beta=0.75, k=1.5)
-
-
-def test_lrn_within():
-    def wanted(x):
-        return x * (1 + 0.3 * F.avg_pool2d(x * x, 3, 1, 1)).pow(-0.75)
-
-    check_response("lrn_within", wanted, 3 * draw(2, 5, 4, 3), size=3, alpha=0.3, beta=0.75)
+@pytest.mark.parametrize("name", RESPONSES)
+def test_local_responses(name):
+    (wanted, options), x = RESPONSES[name], 3 * draw(2, 4, 3, 7)
+    check(name, wanted, {"x_NHWC": x}, ("y_NHWC", x.shape), {"scale_NHWC": np.empty_like(x)}, beta=0.75, **options)
 
 
 def test_batch_norm_and_its_running_statistics():
@@ -119,10 +115,6 @@ def test_batch_norm_and_its_running_statistics():
     close(dbeta, norm.bias.grad.numpy())
 
 
-def gradient(tensor):
-    return tensor.grad.numpy()
-
-
 @pytest.mark.parametrize(
     ("kind", "wanted"),
     [
@@ -137,28 +129,17 @@ def test_activations(kind, wanted):
     check("activation", wanted, {"x_N": 4 * draw(7, 9)}, ("y_N", (7, 9)), in_place=True, kind=kind)
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_group_norm(groups):
-    x, gamma, beta = draw(4, 5, 2, 6), draw(6), draw(6, seed=1)
-    tx, norm = images(x), torch.nn.GroupNorm(groups, 6, eps=1e-4).double()
-    norm.weight.data, norm.bias.data = torch.tensor(gamma), torch.tensor(beta)
-    ty, moments = norm(tx), (np.empty((4, groups)), np.empty((4, groups)))
-    y, dy, dx, dgamma, dbeta = np.empty((4, 10, 6)), draw(*x.shape, seed=2), np.empty((4, 10, 6)), gamma * 0, beta * 0
-    OPS.group_norm(x.reshape(y.shape), gamma, beta, y, *moments, 1e-4)
-    close(y.reshape(x.shape), back(ty))
-    ty.backward(images(dy).detach())
-    OPS.group_norm_back(x.reshape(y.shape), gamma, *moments, dy.reshape(y.shape), dgamma, dbeta, dx)
-    close(dx.reshape(x.shape), back(tx.grad))
-    close(dgamma, gradient(norm.weight))
-    close(dbeta, gradient(norm.bias))
-
-
-def test_layer_norm_is_a_group_norm_of_one_pixel():
-    inputs = {"x_NSC": draw(7, 1, 12), "gamma_C": draw(12), "beta_C": draw(12, seed=1)}
-    moments = {"mean_NG": np.empty((7, 1)), "inverse_NG": np.empty((7, 1))}
-    check(
-        "group_norm", lambda x, *w: F.layer_norm(x, (12,), *w, 1e-5), inputs, ("y_NSC", (7, 1, 12)), moments, eps=1e-5
-    )
+@pytest.mark.parametrize(
+    "shape, groups, wanted",
+    [
+        *(((4, 10, 6), groups, lambda x, *w, n=groups: F.group_norm(x.mT, n, *w, 1e-5).mT) for groups in (1, 3)),
+        ((7, 1, 12), 1, lambda x, *w: F.layer_norm(x, (12,), *w, 1e-5)),  # a group norm of one pixel
+    ],
+)
+def test_group_norm(shape, groups, wanted):
+    inputs = {"x_NSC": draw(*shape), "gamma_C": draw(shape[2]), "beta_C": draw(shape[2], seed=1)}
+    moments = {name: np.empty((shape[0], groups)) for name in ("mean_NG", "inverse_NG")}
+    check("group_norm", wanted, inputs, ("y_NSC", shape), moments, eps=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -13,7 +13,7 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.world import connect
-from tests.allocations import Count, counted
+from tests.allocations import counted
 
 BATCH, WARM_UP, COUNTED = 32, 3, 5
 # Ways of training that treat gradients differently; each model is trained in each.
@@ -28,8 +28,8 @@ WAYS = {
 }
 
 
-def measure(transport, name: str, way: dict) -> tuple[Count, int]:
-    """Count the arrays of COUNTED iterations, and the bytes by which workspaces grow."""
+def measure(transport, name: str, way: dict) -> tuple[list[int], int]:
+    """The bytes of each array of COUNTED iterations, and the bytes by which workspaces grow."""
     model = spec.load_model(name)
     flags = {"model": name, "synthetic": True, "batch": BATCH * transport.size, "iterations": 100, **way}
     config = resolve(("recipe", model.recipe), ("flags", flags))
@@ -44,11 +44,11 @@ def measure(transport, name: str, way: dict) -> tuple[Count, int]:
     for iteration in range(WARM_UP):
         iterate(iteration)
     before = ops.workspace_bytes
-    with counted() as count:
+    with counted() as sizes:
         for iteration in range(WARM_UP, WARM_UP + COUNTED):
             iterate(iteration)
     run.exchange.reducers.close()
-    return count, ops.workspace_bytes - before
+    return sizes, ops.workspace_bytes - before
 
 
 def main() -> int:
@@ -56,11 +56,11 @@ def main() -> int:
     everything = 0
     for name in sys.argv[1:]:
         for way, flags in WAYS.items():
-            count, grown = measure(transport, name, flags)
-            arrays = len(count.sizes)
+            sizes, grown = measure(transport, name, flags)
+            arrays = len(sizes)
             everything += arrays + grown
             if transport.rank == 0 or arrays or grown:
-                found = f"{arrays} arrays, {sum(count.sizes):,} bytes; workspaces grow by {grown:,}"
+                found = f"{arrays} arrays, {sum(sizes):,} bytes; workspaces grow by {grown:,}"
                 print(f"{name:14} {way:32} rank {transport.rank} of {transport.size} {found}", flush=True)
     transport.close()
     return 1 if everything else 0
