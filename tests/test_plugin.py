@@ -231,6 +231,10 @@ HEAD = "from ringtrain.plugin import *\n"
             HEAD + "from ringtrain.nn.layers import ReLU\nclass Mine(ReLU): pass\nregister_layer(Mine)\n",
             "my.py:4: register_layer wants .*dataclass",
         ),
+        (
+            HEAD + "from ringtrain.nn.layers import Activation\nclass Swish(Activation): pass\n",
+            "my.py:3: .*Swish.*silu",
+        ),
         (HEAD + "from ringtrain.nn.layers import ReLU\nregister_layer(ReLU)\n", "my.py:3: layer kind 'ReLU' exists"),
         (
             HEAD + "from ringtrain.nn.losses import *\nregister_loss(SoftmaxCrossEntropy)\n",

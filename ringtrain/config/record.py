@@ -346,9 +346,10 @@ FORMER_KEYS = {
     "fc_update": None,
     "trace_iterations": None,
 }
+ONCE_AN_ITERATION = "fully connected ranks update once an iteration: start a run from its weights by --init"
 # Values of earlier versions that a run does not start with, since its results would be others; and what there is.
 REMOVED_VALUES = {
-    ("fc_update", "micro-batch"): "fully connected ranks update once an iteration",
-    ("fc_update", "each"): "fully connected ranks update once an iteration",
-    ("average_momentum", "reset"): "--average-momentum is average or keep",
+    ("fc_update", "micro-batch"): ONCE_AN_ITERATION,
+    ("fc_update", "each"): ONCE_AN_ITERATION,
+    ("average_momentum", "reset"): "give --average-momentum average or keep",
 }

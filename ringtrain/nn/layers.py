@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Fusable, Layer
 from ringtrain.nn.settings import BIAS, HE, WEIGHT, ZERO, ParameterSpec, number, setting, whole
+from ringtrain.ops.base import ACTIVATIONS
 from ringtrain.ops.keys import name_key
 
 
@@ -72,6 +73,14 @@ class ElementwiseLayer(Layer):
 @dataclass(frozen=True)
 class Activation(ElementwiseLayer):
     """y = f(x), f by :meth:`ringtrain.ops.base.Ops.activation`"""
+
+    def __init_subclass__(cls, **named):
+        super().__init_subclass__(**named)
+        computed = cls.forward is Activation.forward and cls.function is Activation.function
+        if computed and cls.__name__.lower() not in ACTIVATIONS:
+            raise TypeError(
+                f"activation {cls.__name__} is none of {', '.join(ACTIVATIONS)}: write its forward and backward"
+            )
 
     @property
     def function(self) -> str:

@@ -11,7 +11,7 @@ from ringtrain.arrays import Array
 from ringtrain.errors import ConfigError, ModelError, nearest
 from ringtrain.nn import shapes
 from ringtrain.nn.base import Pass, Shape
-from ringtrain.nn.metrics import BinaryMetrics, ClassMetrics, Metrics, ValueMetrics
+from ringtrain.nn.metrics import BinaryMetrics, ClassMetrics, Metrics, NoMetrics, ValueMetrics
 from ringtrain.nn.shapes import element_count
 
 
@@ -71,7 +71,7 @@ class Loss(ABC):
     def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:
         """What an evaluation tells beside loss and accuracy. whole: whether also what training's own leave out;
         by_class: whether also of each class"""
-        return Metrics()
+        return NoMetrics()
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:
         """The prediction that the outputs stand for: probabilities, or the outputs themselves."""

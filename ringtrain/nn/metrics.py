@@ -3,6 +3,7 @@
 Counts are whole numbers, so they are exact in any order. Sums are float64, of one part of the evaluation each: they are
 added in the order of the parts, at any number of ranks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,24 +44,33 @@ class ClassCounts:
         return _ratio(self.hits, self.predicted + self.labelled - self.hits)
 
 
-class Metrics:
-    """As it is: none beside the loss.
-
-    names: of :meth:`read`'s metrics; sums, counts: how many numbers :meth:`add` adds to"""
+class Metrics(ABC):
+    """names: of :meth:`read`'s metrics; sums, counts: how many numbers :meth:`add` adds to"""
 
     names: tuple[str, ...] = ()
     sums = counts = 0
 
+    @abstractmethod
     def add(self, outputs: np.ndarray, labels: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
         """Add some examples. Shapes: outputs [n, ...], labels [n, ...], sums float64, counts int64"""
 
+    @abstractmethod
     def read(self, valid: int, sums: np.ndarray, counts: np.ndarray) -> Mapping[str, float | None]:
         """The metrics by name; None for one that is not defined. ``valid``: labelled elements"""
-        return {}
 
     def classes(self, counts: np.ndarray) -> ClassCounts | None:
         """The counts by class; None if they were not counted."""
         return None
+
+
+class NoMetrics(Metrics):
+    """None beside the loss."""
+
+    def add(self, outputs, labels, sums, counts) -> None:
+        pass
+
+    def read(self, valid, sums, counts) -> Mapping[str, float | None]:
+        return {}
 
 
 class ClassMetrics(Metrics):

@@ -7,7 +7,7 @@ import tomli_w
 
 from ringtrain import parsing
 from ringtrain.config.record import ModelConfig, TrainConfig, options_that
-from ringtrain.config.resolve import for_continuation, parse_run_file, recipe_layer, resolve
+from ringtrain.config.resolve import for_continuation, parse_run_file, recipe_layer, resolve, without_removed
 from ringtrain.data.batches.order import FULL
 from ringtrain.data.content import difference
 from ringtrain.errors import CheckpointError, ConfigError
@@ -181,7 +181,9 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
     # The configuration keeps the checkpoint of the first start: until there is another, the next start looks for it.
     first = checkpoint_in(before.get("resume")) if origin.continues else None
     kept = (FORMER_RUN, {"resume": first} if first else {})
-    layers = [(FORMER_RUN, without_former(for_continuation(before), flags)), *options.layers, kept]
+    former = without_former(for_continuation(before), flags)
+    # Not what flags replace: a value of an earlier version may be among it.
+    layers = [(FORMER_RUN, {key: former[key] for key in former.keys() - flags.keys()}), *options.layers, kept]
     config = resolve(*layers)
     if checkpoint_in(config.run.resume) and any(values.get("init") for _, values in options.layers):
         raise ConfigError(
@@ -200,7 +202,7 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
                     f"the checkpoint is of another model than {config.model.model!r}: its {model.name!r} has other "
                     "layers or another input. Leave --model out to go on with the checkpoint's, or start a new run"
                 )
-        _check_fixed(resolve((FORMER_RUN, before)), config)
+        _check_fixed(resolve((FORMER_RUN, without_removed(before))), config)
     check_options(config)
     make_loss(config.model)  # a known one
     return config, model
