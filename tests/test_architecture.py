@@ -61,8 +61,8 @@ ORDER = {
     "proof shared_memory stream",
     "config": "option exchange record resolve",
     "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
-    "exchange": "compatibility_texts tags update settings buckets base compression model_parallel servers "
-    "strategies catalogue compatibility",
+    "exchange": "compatibility_texts tags announcements update settings buckets base compression model_parallel "
+    "servers strategies catalogue compatibility",
     "launch": "binding python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction reporter_election watchdog diagnosis "
     "stack_dump guard hang_detector guarded_transport",

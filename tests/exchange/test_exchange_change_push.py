@@ -274,7 +274,8 @@ def test_weights_do_not_change_while_they_are_sent():
     store = ParameterShard(servers_own, ReferenceOps("float64"), buckets, StalenessClock((1, 2), None), "float64", 0)
     store.open(np.zeros(16))
     ends = [
-        RemoteServer(world.transport(rank), 0, buckets, np.full(16, float(rank)), np.zeros(16), 0) for rank in (1, 2)
+        RemoteServer(world.transport(rank), 0, buckets, np.full(16, float(rank)), np.zeros(16), 0, 9.0)
+        for rank in (1, 2)
     ]
     for end in ends:
         end.push()

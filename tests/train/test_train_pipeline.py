@@ -10,10 +10,8 @@ from strategies import NETS
 
 from ringtrain.errors import DivergedError, StalledError, TransportError
 from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, SUMS, ActivationChannel, GroupRows, Header
-from ringtrain.nn.base import Pass
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.train.pipeline.fc_messages import BatchCut, StageMessage, messages_of
-from ringtrain.train.pipeline.fc_passes import TapePool
+from ringtrain.train.pipeline.fc_messages import BatchCut, messages_of
 from ringtrain.train.pipeline.front_stage import RecvBackward, SendForward, front_instructions
 from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
 from tests.loopback.world import LoopbackWorld
@@ -31,7 +29,7 @@ def test_sums_are_the_same_in_every_run(net):
     assert everywhere(5, run) == everywhere(5, run)
 
 
-# ── instructions, messages, tapes ─────────────────────────────────────────────────────────────────────────────────────
+# ── instructions, messages ─────────────────────────────────────────────────────────────────────────────────────
 END = (ReduceLoss(), CheckLoss(), Update())
 
 
@@ -87,23 +85,8 @@ def test_so_many_are_away_and_no_more(micro, in_flight):
 
 
 def test_messages_of_an_iteration_are_in_one_order_and_whole():
-    assert messages_of(7, BatchCut(places=3, parts=2, grain=2, capacity=2)) == [
-        StageMessage(0, 0, 2), StageMessage(0, 1, 2), StageMessage(0, 2, 2), StageMessage(1, 2, 1),
-    ]  # fmt: skip
-    for total in (1, 5, 30):
-        assert sum(message.count for message in messages_of(total, BatchCut(3, 4, 1, 3))) == total
-
-
-def test_tapes_are_used_again_and_bounded():
-    pool = TapePool(ReferenceOps(), 2)
-    first = pool.take((0, 0, 0))
-    assert isinstance(first, Pass) and pool.take((0, 1, 0)) is not first
-    with pytest.raises(RuntimeError, match="micro-batch 0 of rank 1 in iteration 1 has a tape already"):
-        pool.take((0, 1, 0))
-    with pytest.raises(RuntimeError, match="micro-batch 3 of rank 0 in iteration 1 wants a tape, and all 2 are taken"):
-        pool.take((0, 0, 3))
-    pool.give((0, 0, 0))
-    assert pool.take((0, 0, 3)) is first and pool.made == 2
+    assert messages_of(5, 7, BatchCut(3, 2, 2, 2)) == [(5, 0, 0), (5, 1, 0), (5, 2, 0), (5, 2, 1)]
+    assert [len(messages_of(0, total, BatchCut(3, 4, 1, 3))) for total in (1, 5, 30)] == [1, 5, 12]
 
 
 # ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,59 +164,39 @@ def test_a_rank_in_another_iteration_is_named():
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_another_message_than_the_one_that_is_due():
-    def body(t):
-        mail = ActivationChannel(t, ReferenceOps(), 5.0)
-        letter = mail.back([1 - t.rank], 0, GroupRows(), 2, 3)
-        if t.rank == 0:
-            letter.report((4, 0, 1), 2, np.array([1.0, 2.0, 3.0]))
-            mail.send(letter, 2)
-            assert mail.bytes_sent == 8 * (3 + 3) + 4 * 6
-            mail.wait(letter)
-        else:
-            mail.expect(letter, 2)
-            mail.wait(letter)
-            mail.check(letter, (4, 0, 1), 2)
-            assert letter.sums(2).tolist() == [1, 2, 3]
-            with pytest.raises(TransportError) as error:
-                mail.check(letter, (4, 0, 0), 2)
-            received, wanted = "micro-batch 1 of rank 0 in iteration 5", "micro-batch 0 of rank 0 in iteration 5"
-            assert str(error.value) == says(0, received, wanted)
-
-    LoopbackWorld(2).run(body)
-
-
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (3, 1), (2, 3), (4, 3)])
 @pytest.mark.parametrize("rows", [1, 2, 5, 12])
 def test_each_row_goes_from_the_rank_that_has_it_to_the_rank_that_needs_it(before, after, rows):
     """And its sums back to one rank alone, once. Some ranks have no row, if there are fewer than ranks."""
     width, peers = 2, (range(before), range(before, before + after))
     values = np.arange(rows * width, dtype="float32").reshape(rows, width)
+    header = Header(4, 0, 1, rows)
 
     def body(t):
         mail, first = ActivationChannel(t, ReferenceOps(), 20.0), t.rank < before
         part = GroupRows(t.rank, before) if first else GroupRows(t.rank - before, after)
-        forward = mail.forward(peers[first], 0, part, rows, width)
-        back = mail.back(peers[first], 0, part, rows, width)
+        forward, back = crossing = mail.crossing(peers[first], 0, part, rows, (width,))
         start, stop = part.cut(rows)
+        examples, labels = forward.batch(rows)
         if first:
-            forward.examples[: stop - start] = np.arange(start, stop)
-            forward.labels[: stop - start] = np.arange(start, stop) + 100
-            forward.array(rows, (width,))[...] = values[start:stop]
-            mail.expect(back, rows)
-            mail.send(forward, rows)
+            examples[...], labels[...] = np.arange(start, stop), np.arange(start, stop) + 100
+            mail.send_on(crossing, header, values[start:stop], None)
+            assert mail.bytes_sent == (stop - start) * (8 + 4 + 4 * width)
             mail.wait(back)
-            mail.check(back, (0, 0, 0), rows)
-            assert np.array_equal(back.array(rows, (width,)), -values[start:stop])
-            mail.wait(forward)
-            return back.sums(rows).tolist()
+            gradient, sums = mail.answer(crossing, header)
+            assert np.array_equal(gradient, -values[start:stop])
+            if start < stop:
+                sent, wanted = (f"micro-batch {micro} of rank 0 in iteration 5" for micro in (1, 0))
+                with pytest.raises(TransportError, match=says("rank", sent, wanted)):
+                    mail.answer(crossing, replace(header, micro=0))
+            return sums.tolist()
         mail.expect(forward, rows)
         mail.wait(forward)
-        assert forward.examples[: stop - start].tolist() == list(range(start, stop))
-        assert forward.labels[: stop - start].tolist() == list(range(start + 100, stop + 100))
-        assert np.array_equal(forward.array(rows, (width,)), values[start:stop])
-        back.report((0, 0, 0), rows, np.array([stop - start, 1.0, 2.0]) if stop > start else np.zeros(SUMS))
-        back.array(rows, (width,))[...] = -values[start:stop]
+        assert examples.tolist() == list(range(start, stop))
+        assert labels.tolist() == list(range(start + 100, stop + 100))
+        assert np.array_equal(forward.array(rows), values[start:stop])
+        back.report(header.id, rows, np.array([stop - start, 1.0, 2.0]) if stop > start else np.zeros(SUMS))
+        back.array(rows)[...] = -values[start:stop]
         mail.send(back, rows)
         mail.wait(back)
         return None
@@ -243,25 +206,24 @@ def test_each_row_goes_from_the_rank_that_has_it_to_the_rank_that_needs_it(befor
 
 
 def test_headers_follow_one_another():
-    headers = [Header(4, 0, micro, 3 + micro, 30, 29) for micro in range(3)] + [Header(0, 0, 0, GOODBYE)]
+    headers = [Header(4, 0, micro, 3 + micro, 30, 29) for micro in range(3)]
 
     def body(t):
         mail = ActivationChannel(t, ReferenceOps(), 20.0)
         if t.rank == 0:
-            sender = mail.header_to((1, 2), 0)
+            sender = mail.headers_to((1, 2), 0)
             for header in headers:
-                sender.send(header)
-            sender.wait()
-            return headers
-        receiver, received = mail.header_from(0, 0), []
+                mail.announce(sender, header)
+            mail.say_goodbye(sender, 0)
+            assert mail.bytes_sent == 4 * 2 * 6 * 8
+            return [*headers, Header(0, 0, 0, GOODBYE)]
+        receiver, received = mail.headers_from(0, 0), []
         assert receiver.arrived() is None
-        for _ in headers:
+        while len(received) < 4:
             receiver.listen()
-            header = None
-            while header is None:
-                header = receiver.arrived()
-            received.append(header)
+            numbers = receiver.arrived()
+            received += [Header(*numbers)] if numbers else []
         return received
 
-    assert LoopbackWorld(3).run(body) == [headers] * 3
-    assert headers[1].id == (4, 0, 1)
+    first, *others = LoopbackWorld(3).run(body)
+    assert others == [first] * 2 and headers[1].id == (4, 0, 1)

@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
+from ringtrain.exchange.announcements import Announcements, Announcer
+from ringtrain.nn.base import Shape
 from ringtrain.nn.losses import ONE_CLASS_NUMBER, LabelForm
 from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
@@ -83,12 +86,13 @@ class GroupRows:
 class ActivationMessage:
     """The memory of one message between this rank's rows and ``peers``, the ranks of a neighbouring group.
 
-    forward:  ``examples`` int64, ``labels`` [n, ...], ``values`` of ``width`` numbers an example
+    forward:  ``examples`` int64, ``labels`` [n, ...], ``values`` of ``shape`` an example
     backward: ``reports`` float64, of each peer {id, loss, correct, valid}, and ``values``
     """
 
-    def __init__(self, peers: Sequence[int], tag: int, rows: GroupRows, width: int, values: Array):
-        self.peers, self.tag, self.rows, self.width, self.values = tuple(peers), tag, rows, width, values
+    def __init__(self, peers: Sequence[int], tag: int, rows: GroupRows, shape: Shape, values: Array):
+        self.peers, self.tag, self.rows, self.shape, self.values = tuple(peers), tag, rows, shape, values
+        self.width = element_count(shape)
         self.examples: Array | None = None
         self.labels: Array | None = None
         self.reports = np.zeros((len(self.peers), ID + SUMS))
@@ -113,10 +117,16 @@ class ActivationMessage:
             moves += [(self.peers[other], span) for span in spans]
         return moves
 
-    def array(self, rows: int, shape: tuple[int, ...]) -> Array:
+    def array(self, rows: int) -> Array:
         """Return this rank's activations of a message of ``rows``. Shapes: → [n, *shape]"""
         count = self.rows.count(rows)
-        return self.values[: count * self.width].reshape((count, *shape))
+        return self.values[: count * self.width].reshape((count, *self.shape))
+
+    def batch(self, rows: int) -> tuple[Array, Array]:
+        """Return the examples and labels of this rank's rows of a message forward."""
+        assert self.examples is not None and self.labels is not None, "a message forward"
+        count = self.rows.count(rows)
+        return self.examples[:count], self.labels[:count]
 
     def report(self, id: Id, rows: int, sums: np.ndarray) -> None:
         """Write the id and the sums of this rank's rows; the sums go to one peer alone."""
@@ -125,10 +135,20 @@ class ActivationMessage:
             self.reports[other, -SUMS:] = sums
             return
 
-    def sums(self, rows: int) -> np.ndarray:
-        """Return the sums of the reports that have come."""
-        others = [other for other, _, _ in self.rows.shared(rows, len(self.peers))]
-        return self.reports[others, -SUMS:].sum(axis=0)
+    def sums(self, id: Id, rows: int) -> np.ndarray:
+        """Return the sums of the reports that have come. Raises TransportError unless they have this id."""
+        sums = np.zeros(SUMS)
+        for other, _, _ in self.rows.shared(rows, len(self.peers)):
+            check_id(self.peers[other], tuple(map(int, self.reports[other, :-SUMS])), id)
+            sums += self.reports[other, -SUMS:]
+        return sums
+
+
+class Crossing(NamedTuple):
+    """The two messages of a micro-batch between neighbouring groups: its activations and their gradient."""
+
+    forward: ActivationMessage
+    back: ActivationMessage
 
 
 class ActivationChannel:
@@ -139,42 +159,66 @@ class ActivationChannel:
         self.bytes_sent, self.exposed_s = 0, 0.0
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────
-    def forward(
+    def crossing(
         self,
         peers: Sequence[int],
         place: int,
         rows: GroupRows,
         capacity: int,
-        width: int,
+        shape: Shape,
         labels: LabelForm = ONE_CLASS_NUMBER,
-    ) -> ActivationMessage:
-        """Return the memory of a message forward of up to ``capacity`` rows, with labels of this form."""
-        message = self._message(peers, place, rows, capacity, width, FORWARD)
-        count = rows.count(capacity)
-        message.examples = self._transport.scratch(count, "int64")
-        flat = self._transport.scratch(
-            count * element_count(labels.shape), self._ops.dtype if labels.values else np.dtype("int32")
+        came: Crossing | None = None,
+    ) -> Crossing:
+        """Return the memory of messages of up to ``capacity`` rows: with labels of this form, or with the examples and
+        labels of those that ``came``."""
+        scratch, count = self._transport.scratch, rows.count(capacity)
+        size = count * element_count(shape)
+        crossing = Crossing(
+            *(
+                ActivationMessage(peers, place * TAGS + tag, rows, shape, scratch(size, self._ops.active))
+                for tag in (FORWARD, BACKWARD)
+            )
         )
-        message.labels = flat.reshape((count, *labels.shape))
-        return message
+        forward = crossing.forward
+        if came is not None:
+            forward.examples, forward.labels = came.forward.examples, came.forward.labels
+            return crossing
+        forward.examples = scratch(count, "int64")
+        flat = scratch(count * element_count(labels.shape), self._ops.dtype if labels.values else np.dtype("int32"))
+        forward.labels = flat.reshape((count, *labels.shape))
+        return crossing
 
-    def onward(self, came: ActivationMessage, peers: Sequence[int], capacity: int, width: int) -> ActivationMessage:
-        """Return a message to the next group, with the examples of the one that came."""
-        message = self._message(peers, (came.tag - FORWARD) // TAGS, came.rows, capacity, width, FORWARD)
-        message.examples, message.labels = came.examples, came.labels
-        return message
+    def headers_to(self, peers: Sequence[int], place: int) -> Announcer:
+        """Return the headers of one place, to all ranks of the next group."""
+        return Announcer(self._transport, peers, place * TAGS + HEADERS, self.deadline_s, HEADER)
 
-    def back(self, peers: Sequence[int], place: int, rows: GroupRows, capacity: int, width: int) -> ActivationMessage:
-        """Return the memory of a message backward."""
-        return self._message(peers, place, rows, capacity, width, BACKWARD)
-
-    def _message(
-        self, peers: Sequence[int], place: int, rows: GroupRows, capacity: int, width: int, kind: int
-    ) -> ActivationMessage:
-        values = self._transport.scratch(rows.count(capacity) * width, self._ops.active)
-        return ActivationMessage(peers, place * TAGS + kind, rows, width, values)
+    def headers_from(self, peer: int, place: int) -> Announcements:
+        return Announcements(self._transport, peer, place * TAGS + HEADERS, HEADER)
 
     # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def announce(self, headers: Announcer, header: Header) -> None:
+        headers.send(*astuple(header))
+        self.bytes_sent += headers.nbytes
+
+    def say_goodbye(self, headers: Announcer, place: int) -> None:
+        """Tell the ranks of the next group that no message of ``place`` comes until the next meeting is over."""
+        self.announce(headers, Header(0, place, 0, GOODBYE))
+        headers.wait()
+
+    def send_on(self, crossing: Crossing, header: Header, y: Array, headers: Announcer | None) -> None:
+        """Send activations ``y`` forward, and expect their gradient; ``headers``: None where another rank announces."""
+        self._ops.copy(y, crossing.forward.array(header.count))
+        self.expect(crossing.back, header.count)
+        if headers is not None:
+            self.announce(headers, header)
+        self.send(crossing.forward, header.count)
+
+    def answer(self, crossing: Crossing, header: Header) -> tuple[Array, np.ndarray]:
+        """Return the gradient that has come for the activations, and the sums of the loss."""
+        sums = crossing.back.sums(header.id, header.count)
+        self.wait(crossing.forward)
+        return crossing.back.array(header.count), sums
+
     def send(self, message: ActivationMessage, rows: int) -> None:
         """Send a message of ``rows``. Leave the memory alone until :meth:`wait`, or until the answer has come."""
         self._start(message, True, rows)
@@ -205,59 +249,6 @@ class ActivationChannel:
         began = time.perf_counter()
         wait_for(come, self.deadline_s, awaited, patience=self._transport.patience)
         self.exposed_s += time.perf_counter() - began
-
-    def check(self, message: ActivationMessage, id: Id, rows: int) -> None:
-        """Raises TransportError unless the message backward that has come has this id."""
-        for other, _, _ in message.rows.shared(rows, len(message.peers)):
-            check_id(message.peers[other], tuple(map(int, message.reports[other, :-SUMS])), id)
-
-    # ── headers ───────────────────────────────────────────────────────────────────────────────────────────────
-    def header_to(self, peers: Sequence[int], place: int) -> "HeaderSender":
-        """Return the headers of one place, to all ranks of the next group."""
-        return HeaderSender(self, self._transport, peers, place * TAGS + HEADERS)
-
-    def header_from(self, peer: int, place: int) -> "HeaderReceiver":
-        """Return the headers of one place."""
-        return HeaderReceiver(self._transport, peer, place * TAGS + HEADERS)
-
-
-class HeaderSender:
-    """Sends one header after another to ``peers``, and adds its bytes to the channel's."""
-
-    def __init__(self, channel: ActivationChannel, transport: Transport, peers: Sequence[int], tag: int):
-        self._channel, self._numbers = channel, np.zeros(HEADER, np.int64)
-        self._nbytes = self._numbers.nbytes * len(peers)
-        self._handle = transport.sends([(peer, self._numbers) for peer in peers], tag)
-
-    def send(self, header: Header) -> None:
-        self.wait()
-        self._numbers[:] = astuple(header)
-        self._handle.start()
-        self._channel.bytes_sent += self._nbytes
-
-    def wait(self) -> None:
-        """Wait until the last one has left."""
-        self._handle.wait(self._channel.deadline_s)
-
-
-class HeaderReceiver:
-    """Receives one header after another. A receive is posted from :meth:`listen` until the header has come."""
-
-    def __init__(self, transport: Transport, peer: int, tag: int):
-        self.peer, self.listening = peer, False
-        self._numbers = np.zeros(HEADER, np.int64)
-        self._handle = transport.recvs([(peer, self._numbers)], tag)
-
-    def listen(self) -> None:
-        self._handle.start()
-        self.listening = True
-
-    def arrived(self) -> Header | None:
-        """Return the header that has come; None if there is none."""
-        if not self.listening or not self._handle.test():
-            return None
-        self.listening = False
-        return Header(*self._numbers.tolist())
 
 
 def check_id(rank: int, received: tuple[int, ...], wanted: Id) -> None:

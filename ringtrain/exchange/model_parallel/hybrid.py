@@ -25,12 +25,11 @@ from dataclasses import dataclass, replace
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.column_shards import ColumnShards
-from ringtrain.exchange.model_parallel.divided_state import DividedState
 from ringtrain.exchange.model_parallel.hybrid_layers import divided, trailing
+from ringtrain.exchange.model_parallel.inner_exchange import WithInnerExchange
 from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.nn.arena import Arena, beginning
-from ringtrain.nn.base import Span
+from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.layers import Linear
 from ringtrain.nn.shapes import element_count
@@ -77,7 +76,7 @@ def _count(elements: float) -> str:
     return f"{elements / 1e6:.3g} million" if elements >= 1e6 else f"{elements:,.0f}"
 
 
-class Hybrid(Exchange):
+class Hybrid(WithInnerExchange):
     """Divides the columns of the fully connected layers among the ranks; ``make_inner`` makes the exchange of the other
     layers."""
 
@@ -127,43 +126,27 @@ class Hybrid(Exchange):
             )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        ours = [span for span in arena.spans if _layer(span.name) in self._cost.units]
-        self._arena, self._cut = arena, ours[0].start  # they are the last
-        rest = beginning(arena, len(arena.spans) - len(ours))
-        self._inner.bind(rest, type(optimizer)(rest.spans, optimizer.hyper))
+        ours = [span for span in arena.spans if _layer(span.name) in self._cost.units]  # they are the last
         self._columns.bind(ours, optimizer)
-        self.owned_state = DividedState(
+        self._bind_inner(
             self._settings.ops,
-            self._inner.owned_state,
             arena,
-            self._cut,
-            optimizer.slots,
+            optimizer,
+            len(arena.spans) - len(ours),
+            messages=self._layouts.collectives,
             gather=self._columns.store_slot,
             take=lambda state: self._columns.restore(state, arena.grads, self._cut),
         )
-        self.reducers = self._inner.reducers.with_messages(self._layouts.collectives)
-        self.ready_points, self.wait_points = self._inner.ready_points, self._inner.wait_points
         self.serving, self.rehearsed = self._inner.serving, [*self._inner.rehearsed, self._columns.update]
         size = self._settings.transport.size
         cost = self._cost.words(self._settings.batch, size, len(self.facts.roles.trainers))
         note = f"hybrid: columns of {', '.join(self._cost.units)} are divided among {size} ranks: {cost}"
         self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=[note, *self._inner.facts.notes])
 
-    def denominator(self, local: float, total: float) -> float:
-        return self._inner.denominator(local, total)
-
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._columns.load(self._arena.weights)
         self._layouts.iterate(total)
         self._inner.before(iteration, examples, total)
-
-    def before_read(self, span: Span) -> None:
-        if span.start < self._cut:
-            self._inner.before_read(span)
-
-    def grad_ready(self, span: Span) -> None:
-        if span.start < self._cut:
-            self._inner.grad_ready(span)
 
     def finish(self, iteration: int, lr: float) -> None:
         """Update the columns during the inner exchange, unless they are clipped by the norm that it finds."""

@@ -43,9 +43,9 @@ class PartGather:
         groups = max(len(block.ranks) for block in self._plan)
         self._memory = [transport.scratch(int(widest), arena.weights.dtype) for _ in range(groups)]
 
-    def gather(self, source: Array | None, whole: Array | None) -> None:
-        """Bring a flat array over the parts' arenas into one over the whole arena, on the ranks in front. Collective.
-        ``source``: None on a rank in front; ``whole``: None elsewhere."""
+    def gather(self, flat: Array) -> None:
+        """Bring the parts, flat arrays over the arenas of their ranks, into flat arrays over the whole arena, of the
+        ranks in front. Collective."""
         self._ops.synchronize()
         for block in self._plan:
             parts = []
@@ -53,23 +53,17 @@ class PartGather:
                 shape = block.stop - block.start, block.edges[number + 1] - block.edges[number]
                 part = self._memory[number][: shape[0] * shape[1]].reshape(shape)
                 if rank == self._rank:
-                    assert source is not None, "this rank holds a part"
-                    self._ops.copy(self._rows(source, self._spans[block.span.name], block), part)
+                    self._ops.copy(_rows(flat, self._spans[block.span.name], block), part)
                     self._ops.synchronize()
                 self._together.broadcast(part.reshape(-1), rank)
                 parts.append(part)
             if self._front:
-                assert whole is not None, "this rank is in front"
-                self._ops.concat(parts, self._rows(whole, block.span, block))
+                self._ops.concat(parts, _rows(flat, block.span, block))
                 self._ops.synchronize()
 
-    @staticmethod
-    def _rows(flat: Array, span: Span, block: RowBlock) -> Array:
-        return _matrix(flat, span)[block.start : block.stop]
 
-
-def _matrix(flat: Array, span: Span) -> Array:
-    return flat[span.start : span.start + span.count].reshape((-1, span.shape[-1]))
+def _rows(flat: Array, span: Span, block: RowBlock) -> Array:
+    return flat[span.start : span.start + span.count].reshape((-1, span.shape[-1]))[block.start : block.stop]
 
 
 def _blocks(placement: LayerPlacement, table: PlacementTable) -> Iterator[RowBlock]:

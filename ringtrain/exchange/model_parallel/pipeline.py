@@ -28,10 +28,8 @@ Source: Krizhevsky, One weird trick for parallelizing convolutional neural netwo
 pull request 3441), 2015.
 """
 
-from abc import abstractmethod
 from dataclasses import replace
 
-from ringtrain.arrays import Array
 from ringtrain.exchange.base import Exchange, ExchangeFacts, Serving
 from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
 from ringtrain.exchange.model_parallel.layer_placement import PlacementTable
@@ -39,16 +37,28 @@ from ringtrain.exchange.model_parallel.part_gather import PartGather
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
-from ringtrain.optim.optimizers import Optimizer
 
 IN_FLIGHT = 2  # micro-batches of one rank in front that are under way at once
 
 
 class MessageServing(Serving):
-    """The service of a rank that exchanges messages with ranks before or behind it."""
+    """The service of a rank that exchanges messages with ranks before or behind it. ``drained``: whether it has ended,
+    and no meeting or message has followed."""
+
+    drained = False
+
+    def drain_peers(self) -> None:
+        if not self.drained:
+            self.end()
+        self.drained = True
+
+    def end(self) -> None:
+        """Say goodbye, or wait for the goodbyes of others."""
 
     def meet(self) -> None:
         """Drain the peers, and begin anew: ranks are together."""
+        self.drain_peers()
+        self.drained = False
 
 
 class Pipeline(Exchange):
@@ -63,58 +73,31 @@ class Pipeline(Exchange):
 
     def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: ExchangeFacts):
         self.settings, self.mail = settings, mail
-        size, config = settings.transport.size, settings.config
-        front = size - config.fc_ranks
+        size, fc_ranks = settings.transport.size, settings.config.fc_ranks
+        front = size - fc_ranks
         self.apart = inner.dynamic_batches or inner.max_iteration_lag > 0
-        self.facts = ExchangeFacts(
-            name=inner.name,
-            header=self._header(front, inner.header),
-            roles=replace(inner.roles, parts=tuple(range(front, size))),
-            exact=inner.exact,
-            state_is_local=False,
-            max_iteration_lag=inner.max_iteration_lag,
-            dynamic_batches=inner.dynamic_batches,
-            all_reduces=inner.all_reduces,
-        )
+        when = "after as many examples as a batch has" if self.apart else "once an iteration"
+        header = f"{inner.header} with fc pipeline of {front} + {fc_ranks} ranks, {IN_FLIGHT} in flight, updated {when}"
+        roles = replace(inner.roles, parts=tuple(range(front, size)))
+        self.facts = replace(inner, header=header.strip(), roles=roles, state_is_local=False, survives_rank_loss=False)
         self._current = False  # whether the weights of all parts are current on the ranks in front
-
-    def _header(self, front: int, inner: str) -> str:
-        when, fc = (
-            "after as many examples as a batch has" if self.apart else "once an iteration",
-            self.settings.config.fc_ranks,
-        )
-        words = f"with fc pipeline of {front} + {fc} ranks, {IN_FLIGHT} in flight, updated {when}"
-        return f"{inner} {words}".strip()
 
     def prepare(self, graph: Graph) -> Graph:
         transport = self.settings.transport
         self.table = PlacementTable(graph, transport.size, self.settings.config.fc_ranks, transport.rank)
         return graph
 
-    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        self._gather = PartGather(self.settings, self.table, arena)
-        notes = self.table.describe(arena.grads.dtype.itemsize)
-        inner_notes, state_bytes = self._bind(arena, optimizer)
-        self.facts = replace(self.facts, notes=[*notes, *inner_notes], state_bytes=state_bytes)
-
-    @abstractmethod
-    def _bind(self, arena: Arena, optimizer: Optimizer) -> tuple[list[str], int | None]:
-        """Bind this rank's part; return further notes, and the bytes of its optimizer's state."""
-
-    @abstractmethod
-    def _weights(self) -> tuple[Array | None, Array | None]:
-        """Return the weights over this rank's part, or else over the whole network; the other is None."""
-
-    def _synchronize_front(self) -> None:
-        """Make the weights of the layers in front current."""
+    def _begin_bind(self, arena: Arena) -> list[str]:
+        """Prepare the gathering of parts; return the lines of the table."""
+        self._arena, self._gather = arena, PartGather(self.settings, self.table, arena)
+        return self.table.describe(arena.grads.dtype.itemsize)
 
     def finish(self, iteration: int, lr: float) -> None:
         self._current = False
 
-    def synchronize(self) -> None:
-        self.serving.meet()
-        self._synchronize_front()
+    def _gather_weights(self) -> None:
+        """Bring the weights of all parts to the ranks in front."""
         # Where free ranks take parts of batches, some may have had none: they do not know whether others have updated.
         if not self._current or self.facts.dynamic_batches:
-            self._gather.gather(*self._weights())
+            self._gather.gather(self._arena.weights)
         self._current = True

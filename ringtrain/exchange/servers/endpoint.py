@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.servers.client import LocalServer, RemoteServer, ServerClient
+from ringtrain.exchange.servers.client import LocalServer, RemoteServer
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
@@ -41,12 +41,12 @@ class Endpoint:
         self._due: set[int] = set()  # indices into _pulls of the weights that were asked for
         self.has_pushed, self.exposed_s = False, 0.0
 
-    def _client(self, server: int) -> ServerClient:
-        buckets, memory = self._shards.buckets_of(server), (self._arena.grads, self.pulled)
-        transport = self._settings.transport
+    def _client(self, server: int) -> LocalServer | RemoteServer:
+        arrays = self._shards.buckets_of(server), self._arena.grads, self.pulled
+        transport, deadline_s = self._settings.transport, self._settings.config.deadline_s
         if self.shard is not None and server == transport.rank:
-            return LocalServer(self.shard, server, buckets, *memory)
-        return RemoteServer(transport, server, buckets, *memory, self._shards.free_tag)
+            return LocalServer(self.shard, server, *arrays)
+        return RemoteServer(transport, server, *arrays, self._shards.free_tag, deadline_s)
 
     def open(self) -> None:
         """Let workers push and pull from now on. All ranks have the same weights."""
@@ -61,8 +61,7 @@ class Endpoint:
     def push(self, final: Mark) -> None:
         """Push changes, which are computed when the mark ``final`` is done, and ask for weights. :meth:`pull_all` came
         before."""
-        if not final.done():
-            self._wait(final.done, lambda: "this rank's device to make its update")
+        self._wait(final.done, lambda: "this rank's device to make its update")
         for client in self._clients:
             self._wait(client.sent, client.awaited)
             client.push()

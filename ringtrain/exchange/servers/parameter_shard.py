@@ -30,7 +30,7 @@ class ParameterShard:
         self.start, self.stop = buckets[0].start, buckets[-1].stop
         self.weights = transport.scratch(self.stop - self.start, dtype)
         others = [worker for worker in clock.clocks if worker != transport.rank]
-        self._mailbox = Mailbox(transport, others, self.stop - self.start, dtype, tag)
+        self._mailboxes = {peer: Mailbox(transport, peer, self.stop - self.start, dtype, tag) for peer in others}
         self._answers = {peer: self._prepare(transport, peer, buckets, tag + TAGS) for peer in others}
         self._sending: list[Handle] = []
         self._arrived: list[tuple[int, Array]] = []  # (worker, change)
@@ -46,7 +46,8 @@ class ParameterShard:
         """Begin with these weights, flat over the arena, and receive changes from now on."""
         self._ops.copy(weights[self.start : self.stop], self.weights)
         self._ops.synchronize()
-        self._mailbox.open()
+        for mailbox in self._mailboxes.values():
+            mailbox.listen()
 
     def push(self, change: Array, pulled: Array) -> None:
         """Take a change of this rank's own worker, which leaves it alone until ``answered``. The weights go to
@@ -58,7 +59,7 @@ class ParameterShard:
     def serve(self) -> None:
         """Add and answer, without waiting."""
         self._sending = [handle for handle in self._sending if not handle.test()]
-        self._arrived += self._mailbox.arrivals()
+        self._arrived += [(peer, box.array) for peer, box in self._mailboxes.items() if box.has_arrived()]
         if self._arrived and not self._sending:
             self._add()
             for worker in self.clock.release():
@@ -71,7 +72,7 @@ class ParameterShard:
         for worker, _ in self._arrived:
             self.clock.arrive(worker)
             if worker != self._rank:
-                self._mailbox.listen(worker)
+                self._mailboxes[worker].listen()
         self._arrived = []
 
     def _answer(self, worker: int) -> None:
@@ -88,7 +89,7 @@ class ParameterShard:
     @property
     def present(self) -> list[int]:
         """The other workers that have not said goodbye."""
-        return self._mailbox.present
+        return [peer for peer, mailbox in self._mailboxes.items() if not mailbox.gone]
 
     @property
     def quiet(self) -> bool:

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-import numpy as np
-
 from ringtrain.data.batches.sampler import batch_part
 from ringtrain.exchange import tags
+from ringtrain.exchange.announcements import Announcements, Announcer
 from ringtrain.exchange.model_parallel.activation_messages import (
     GOODBYE,
     ActivationChannel,
-    ActivationMessage,
+    Crossing,
     Header,
-    HeaderReceiver,
     Id,
     check_id,
     describe_id,
@@ -41,37 +39,29 @@ class BatchCut:
     capacity: int
 
 
-@dataclass(frozen=True, slots=True)
-class StageMessage:
-    micro: int
-    place: int
-    count: int  # examples
-
-
-def messages_of(total: int, cut: BatchCut) -> list[StageMessage]:
-    """All messages of an iteration of ``total`` examples, in the order in which they are handled."""
+def messages_of(iteration: int, total: int, cut: BatchCut) -> list[Id]:
+    """All messages of an iteration of ``total`` examples, in the order in which they are handled: micro-batch by
+    micro-batch, places in order."""
     messages = []
     for place in range(cut.places):
         start, stop = batch_part(total, place, cut.places, cut.grain)
         parts = micro_batches(stop - start, cut.parts, cut.grain)
-        messages += [StageMessage(micro, place, b - a) for micro, (a, b) in enumerate(parts)]
-    return sorted(messages, key=lambda message: (message.micro, message.place))
+        messages += [(iteration, place, micro) for micro in range(len(parts))]
+    return sorted(messages, key=lambda id: id[2])
 
 
 @dataclass(slots=True)
 class MessageSlot:
-    """The memory of a message on its way through this rank.
+    """The memory of a micro-batch on its way through a rank.
 
-    number:     of the slot among all
-    activations, gradient: from and to the group before
-    onward:     the activations to the next group, and their gradient; None if this rank has the loss
-    ctx, tapes: from forward to backward
+    number:         of the slot among all
+    before, behind: its messages from and to the group before, and to and from the one behind, where there is one
+    ctx, tapes:     from forward to backward
     """
 
     number: int
-    activations: ActivationMessage
-    gradient: ActivationMessage
-    onward: tuple[ActivationMessage, ActivationMessage] | None = None
+    before: Crossing = field(init=False)
+    behind: Crossing = field(init=False)
     ctx: Pass = field(init=False)
     tapes: Tapes = field(init=False)
 
@@ -84,7 +74,7 @@ class PlaceMessages:
     gone:   whether the place has said goodbye
     """
 
-    def __init__(self, headers: HeaderReceiver, slots: Sequence[MessageSlot], mail: ActivationChannel):
+    def __init__(self, headers: Announcements, slots: Sequence[MessageSlot], mail: ActivationChannel):
         self.headers, self._slots, self._mail = headers, slots, mail
         self.came: deque[tuple[Header, MessageSlot]] = deque()
         self.onward: deque[tuple[Header, MessageSlot]] = deque()
@@ -95,20 +85,21 @@ class PlaceMessages:
     def open(self, due: int | None) -> None:
         """Expect so many messages; None: any number, until a goodbye."""
         self._due, self.gone = due, False
-        if due != 0 and not self.headers.listening:
+        if due != 0:
             self.headers.listen()
 
     def poll(self) -> None:
         """Expect the activations of a header that has come."""
-        header = self.headers.arrived()
-        if header is None:
+        numbers = self.headers.arrived()
+        if numbers is None:
             return
+        header = Header(*numbers)
         if header.count == GOODBYE:
             self.gone = True
             return
         slot = self._slots[self._seen % len(self._slots)]
         self._seen += 1
-        self._mail.expect(slot.activations, header.count)
+        self._mail.expect(slot.before.forward, header.count)
         self.came.append((header, slot))
         if self._due is not None:
             self._due -= 1
@@ -118,13 +109,12 @@ class PlaceMessages:
     @property
     def is_here(self) -> bool:
         """Whether the activations of the first message are here."""
-        return bool(self.came) and self.came[0][1].activations.has_come
+        return bool(self.came) and self.came[0][1].before.forward.has_come
 
     @property
     def is_back(self) -> bool:
         """Whether the first message is back from the ranks behind."""
-        first = self.onward[0][1] if self.onward else None
-        return first is not None and first.onward is not None and first.onward[1].has_come
+        return bool(self.onward) and self.onward[0][1].behind.back.has_come
 
 
 class Kind(IntEnum):
@@ -136,53 +126,28 @@ class Kind(IntEnum):
 Choice = tuple[Kind, int]  # what to run for the first message of which place
 
 
-class ChosenByFirst:
-    """Tells the ranks of a group what the first of them has chosen."""
-
-    def __init__(self, group: Transport, deadline_s: float):
-        self.leads, self.first, self._deadline_s = group.rank == 0, group.world_ranks[0], deadline_s
-        self._choice, self._listening = np.zeros(2, np.int64), False
-        moves = [(other, self._choice) for other in (range(1, group.size) if self.leads else [0])]
-        self._handle = (group.sends if self.leads else group.recvs)(moves, tags.CHOICE)
-
-    def tell(self, choice: Choice) -> None:
-        self._handle.wait(self._deadline_s)
-        self._choice[:] = choice
-        self._handle.start()
-
-    def heard(self) -> Choice | None:
-        """Return the next choice; None if it has not come."""
-        if not self._listening:
-            self._handle.start()
-            self._listening = True
-        if not self._handle.test():
-            return None
-        self._listening = False
-        return Kind(self._choice[0]), int(self._choice[1])
-
-
 class FcMessages:
-    """The messages of all places.
+    """The messages of all places, and the next of them: the first rank of ``group`` chooses it, and tells the others.
 
     places:  the messages of each place
     ordered: whether messages are taken in one order, micro-batch by micro-batch, and not as they come
+    leads:   whether this rank chooses
     """
 
     def __init__(self, places: Sequence[PlaceMessages], ordered: bool, group: Transport, mail: ActivationChannel):
         self._places, self._ordered, self._mail = places, ordered, mail
-        self._choice = ChosenByFirst(group, mail.deadline_s)
+        self.leads, self._first = group.rank == 0, group.world_ranks[0]
+        if self.leads:
+            self._announcer = Announcer(group, range(1, group.size), tags.CHOICE, mail.deadline_s, 2)
+        else:
+            self._chosen = Announcements(group, 0, tags.CHOICE, 2)
         self._due, self._away = deque[Id](), deque[int]()  # messages of this iteration to come; places of those onward
 
-    @property
-    def leads(self) -> bool:
-        """Whether this rank chooses."""
-        return self._choice.leads
-
-    def expect(self, messages: Sequence[StageMessage], iteration: int) -> None:
+    def expect(self, messages: Sequence[Id]) -> None:
         """Expect these messages, in this order."""
-        self._due.extend((iteration, message.place, message.micro) for message in messages)
+        self._due.extend(messages)
         for number, place in enumerate(self._places):
-            place.open(sum(message.place == number for message in messages))
+            place.open(sum(place_number == number for _, place_number, _ in messages))
 
     def open(self) -> None:
         """Expect messages of all places until their goodbyes."""
@@ -192,30 +157,40 @@ class FcMessages:
     # ── what is next ──────────────────────────────────────────────────────────────────────────────────────────
     def wait(self, meanwhile: Callable[[], None] = lambda: None) -> Choice:
         """Return the next choice when it can be run; call ``meanwhile`` often."""
-        choices: list[Choice] = []
+        choice: Choice | None = None
 
         def chosen() -> bool:
+            nonlocal choice
             meanwhile()
             choice = self.test()
-            choices.extend([choice] if choice else [])
-            return bool(choices)
+            return choice is not None
 
         self._mail.wait_until(chosen, self._describe_awaited)
-        return choices[0]
+        assert choice is not None, "the wait is over"
+        return choice
 
     def test(self) -> Choice | None:
         """Return what to run next, and tell the others of the group; None if nothing has come."""
         self._poll()
         if not self.leads:
-            return self._choice.heard()
+            self._chosen.listen()
+            numbers = self._chosen.arrived()
+            return (Kind(numbers[0]), numbers[1]) if numbers else None
         choice = next(self._possible(), None)
         if choice is not None:
-            self._choice.tell(choice)
+            self._announcer.send(*choice)
         return choice
 
     def _poll(self) -> None:
         for place in self._places:
             place.poll()
+
+    def _wait_until(self, come: Callable[[], bool]) -> None:
+        def polled() -> bool:
+            self._poll()
+            return come()
+
+        self._mail.wait_until(polled, self._describe_awaited)
 
     def _possible(self) -> Iterator[Choice]:
         """Yield what may be run now; gradients first."""
@@ -234,15 +209,11 @@ class FcMessages:
         than the one that is due."""
         kind, number = choice
         place = self._places[number]
-
-        def here() -> bool:
-            self._poll()
-            return place.is_here if kind is Kind.FORWARD else place.is_back
-
-        self._mail.wait_until(here, self._describe_awaited)
         if kind is Kind.BACKWARD:
+            self._wait_until(lambda: place.is_back)
             self._away.remove(number)
             return place.onward.popleft()
+        self._wait_until(lambda: place.is_here)
         header, slot = place.came.popleft()
         if self._due:  # else any number of messages may come
             due = next(id for id in self._due if id[1] == number)
@@ -252,12 +223,7 @@ class FcMessages:
 
     def wait_for_goodbyes(self) -> None:
         """Wait for the goodbyes of all places: the choice of the group's first rank may be here before them."""
-
-        def gone() -> bool:
-            self._poll()
-            return all(place.gone for place in self._places)
-
-        self._mail.wait_until(gone, self._describe_awaited)
+        self._wait_until(lambda: all(place.gone for place in self._places))
 
     def send_on(self, header: Header, slot: MessageSlot) -> None:
         """Note that a message is on the ranks behind."""
@@ -267,11 +233,9 @@ class FcMessages:
     def _describe_awaited(self) -> str:
         onward = [place.onward[0] for place in self._places if place.onward]
         if onward:
-            return "; ".join(
-                describe_awaited(slot.onward[1].peers, header.id) for header, slot in onward if slot.onward
-            )
+            return "; ".join(describe_awaited(slot.behind.back.peers, header.id) for header, slot in onward)
         if not self.leads:
-            return f"rank {self._choice.first} to name the next micro-batch"
+            return f"rank {self._first} to name the next micro-batch"
         if self._due:
             return describe_awaited([self._places[self._due[0][1]].headers.peer], self._due[0])
         ranks = peers(place.headers.peer for place in self._places if not place.gone)
