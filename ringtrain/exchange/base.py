@@ -128,6 +128,7 @@ class OwnedState:
     parts:       state in addition to the optimizer's
     arrays:      arrays of the parts, for the comparison of ranks
     rank_state:  None: a part may be one
+    take:        takes this rank's part of the optimizer's state; None: from an array over its arena
     """
 
     def __init__(
@@ -139,9 +140,10 @@ class OwnedState:
         parts: Sequence[StatePart] = (),
         arrays: Callable[[], list[OwnedArray]] = list,
         rank_state: RankState | None = None,
+        take: Callable[[dict], None] | None = None,
     ):
         self._update, self._synchronize, self._gather = update, synchronize, gather or update.state
-        self._replicated, self._parts, self._arrays = replicated, parts, arrays
+        self._replicated, self._parts, self._arrays, self._take = replicated, parts, arrays, take or update.take
         self.rank_state = rank_state or next((part for part in parts if isinstance(part, RankState)), None)
 
     def state(self) -> dict:
@@ -167,7 +169,7 @@ class OwnedState:
         """Take a state that :meth:`state` returned, at any number of ranks. Raises CheckpointError if it is of another
         optimizer or of another arena."""
         self.check_names(state)
-        self._update.take(state)
+        self._take(state)
         for part in self._parts:
             part.restore(state)
 

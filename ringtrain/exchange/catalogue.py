@@ -9,7 +9,7 @@ from ringtrain.collectives.catalogue import HALVES
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.hybrid import Hybrid
-from ringtrain.exchange.model_parallel.make_pipeline import make_pipeline
+from ringtrain.exchange.model_parallel.pipeline import make_pipeline
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.servers.gradient_push import GradientPush
 from ringtrain.exchange.settings import ExchangeSettings
@@ -19,7 +19,6 @@ from ringtrain.exchange.strategies.delayed import Delayed
 from ringtrain.exchange.strategies.gossip import Gossip
 from ringtrain.exchange.strategies.master import STAR, Master
 from ringtrain.exchange.strategies.sharded import Sharded
-from ringtrain.template import Template
 
 
 def make_parameter_server(settings: ExchangeSettings) -> Exchange:
@@ -32,7 +31,7 @@ class Only(NamedTuple):
     """The values of an option that a strategy takes, and why it takes no other."""
 
     values: tuple[str, ...]
-    why: Template
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +41,9 @@ class Strategy:
     summary: one clause for the help
     options: options that this strategy uses and few others do
 
-    In the other fields None means that the strategy goes with all values, and a text is the reason why it does not:
-
-    overlap:         with ``--overlap``
-    algorithm:       with ``--algorithm``
-    tuning:          with ``--tuning``
-    wire:            with ``--wire``
-    compress:        with ``--compress``
-    loss_scale:      with a loss that is scaled: ``--precision float16``
-    activations:     with activations of 16 bits: ``--precision float16`` and ``bfloat16``
-    batch_norm_sync: with ``--batch-norm sync``
-    hybrid:          with ``--fc hybrid``
-    pipeline:        with ``--fc pipeline``
-    reproducible:    with ``--reproducible``
-    check_replicas:  with ``--check-replicas``
-    ema:             with ``--ema``
+    In the other fields None means that the strategy goes with all values, and a text is the reason why it does not.
+    Each has the name of its option, or of a value: ``--batch-norm sync``, ``--fc hybrid``, ``--fc pipeline``.
+    ``--precision float16`` scales the loss, and keeps ``activations`` in 16 bits, as ``bfloat16`` does.
     """
 
     make: Callable[[ExchangeSettings], Exchange]
@@ -64,17 +51,17 @@ class Strategy:
     options: tuple[str, ...]
     overlap: Only | None
     algorithm: Only | None
-    tuning: Template | None
-    wire: Template | None
-    compress: Template | None
-    loss_scale: Template | None
-    activations: Template | None
-    batch_norm_sync: Template | None
-    hybrid: Template | None
-    pipeline: Template | None
-    reproducible: Template | None
-    check_replicas: Template | None
-    ema: Template | None
+    tuning: str | None
+    wire: str | None
+    compress: str | None
+    loss_scale: str | None
+    activations: str | None
+    batch_norm_sync: str | None
+    hybrid: str | None
+    pipeline: str | None
+    reproducible: str | None
+    check_replicas: str | None
+    ema: str | None
 
 
 STRATEGIES = {
@@ -100,14 +87,12 @@ STRATEGIES = {
         make=Delayed,
         summary="apply the previous gradient while this one is exchanged",
         options=(),
-        overlap=Only(
-            ("backward", "forward"), Template("exchanges while the next iteration computes; {other} forbids that")
-        ),
+        overlap=Only(("backward", "forward"), "exchanges while the next iteration computes; {other} forbids that"),
         algorithm=None,
         tuning=None,
         wire=None,
         compress=None,
-        loss_scale=Template("scales the loss; {other} applies a gradient after the scale has changed"),
+        loss_scale="scales the loss; {other} applies a gradient after the scale has changed",
         activations=None,
         batch_norm_sync=None,
         hybrid=texts.HYBRID_DELAYED,
@@ -121,12 +106,10 @@ STRATEGIES = {
         summary="each rank updates its slice and holds only its optimizer state",
         options=(),
         overlap=None,
-        algorithm=Only(
-            (AUTO, *HALVES), Template("updates between the two halves of an all-reduce; {other} has no halves")
-        ),
-        tuning=Template("holds times of whole all-reduces; {other} runs their halves"),
+        algorithm=Only((AUTO, *HALVES), "updates between the two halves of an all-reduce; {other} has no halves"),
+        tuning="holds times of whole all-reduces; {other} runs their halves",
         wire=texts.WIRE,
-        compress=Template("needs the sums of whole parameters; {other} gives each rank the sums of its slice"),
+        compress="needs the sums of whole parameters; {other} gives each rank the sums of its slice",
         loss_scale=None,
         activations=None,
         batch_norm_sync=None,
@@ -161,9 +144,7 @@ STRATEGIES = {
         make=Gossip,
         summary="average with one other rank",
         options=("gossip_max_lag",),
-        overlap=Only(
-            ("backward",), Template("exchanges weights during the whole iteration; {other} cannot change that")
-        ),
+        overlap=Only(("backward",), "exchanges weights during the whole iteration; {other} cannot change that"),
         algorithm=None,
         tuning=None,
         wire=texts.WIRE,
@@ -181,12 +162,11 @@ STRATEGIES = {
         make=Master,
         summary="rank 0 reads the data, computes the loss and updates",
         options=(),
-        overlap=Only(("backward",), Template("updates on rank 0 between two passes; {other} cannot change that")),
+        overlap=Only(("backward",), "updates on rank 0 between two passes; {other} cannot change that"),
         algorithm=Only(
-            (AUTO, STAR),
-            Template("gathers gradients on rank 0 and sends weights back, as the star does; {other} does not"),
+            (AUTO, STAR), "gathers gradients on rank 0 and sends weights back, as the star does; {other} does not"
         ),
-        tuning=Template("holds times of all-reduces to choose from; {other} has one algorithm only"),
+        tuning="holds times of all-reduces to choose from; {other} has one algorithm only",
         wire=texts.WIRE,
         compress=texts.COMPRESS_SERVERS,
         loss_scale=texts.HALVED_ACTIVATIONS,
@@ -207,9 +187,7 @@ STRATEGIES = {
         tuning=texts.TUNING_SERVERS,
         wire=texts.WIRE,
         compress=texts.COMPRESS_SERVERS,
-        loss_scale=Template(
-            "skips an update if a gradient overflows; with {other} some servers would skip it, others not"
-        ),
+        loss_scale="skips an update if a gradient overflows; with {other} some servers would skip it, others not",
         activations=None,
         batch_norm_sync=texts.BATCH_NORM,
         hybrid=None,

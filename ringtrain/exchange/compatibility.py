@@ -53,7 +53,7 @@ class Rule:
     values: tuple | Callable | None
     other: str
     accepts: tuple | None
-    why: Template | Mapping[object, Template] | None = None
+    why: str | Mapping[object, str] | None = None
     also: str | None = None
     where: tuple[str, object] | None = None
 
@@ -70,11 +70,11 @@ class Rule:
         if self.why is None:
             users = self._accepted()
             return f"{option} is used by {users} alone; this run uses {other}: leave it out, or use {users}"
-        why = self.why if isinstance(self.why, Template) else self.why[values[self.other]]
+        why = Template(self.why if isinstance(self.why, str) else self.why[values[self.other]])(other=other)
         instead = ", or ".join(filter(None, [self.also, self._accepted()]))
         if not instead:
-            return f"{option} {why(other=other)}. Leave one of the two out"
-        return f"{option} {why(other=other)}. Use {instead}, or leave {option} out"
+            return f"{option} {why}. Leave one of the two out"
+        return f"{option} {why}. Use {instead}, or leave {option} out"
 
     def _accepted(self) -> str:
         """ "--sync allreduce, sharded or delayed"; nothing where the other option is to be left out"""
@@ -98,13 +98,18 @@ def _owned() -> Iterator[Rule]:
 def _of_strategies() -> Iterator[Rule]:
     for field, option, values, also in OF_STRATEGIES:
         reasons = {name: getattr(strategy, field) for name, strategy in STRATEGIES.items()}
-        why: dict[object, Template] = {name: reason for name, reason in reasons.items() if reason}
+        why: dict[object, str] = {name: reason for name, reason in reasons.items() if reason}
         yield Rule(option, values, "sync", tuple(name for name in STRATEGIES if name not in why), why, also)
     for name, strategy in STRATEGIES.items():
         for option in ("overlap", "algorithm"):
             only = getattr(strategy, option)
             if only is not None:
                 yield Rule("sync", (name,), option, only.values, only.why)
+
+
+def _needs(option: str, values: tuple | None = None, also: str | None = None, /, **others: tuple) -> Iterator[Rule]:
+    """Yield the rule of each other option: the values that ``option`` accepts, and why."""
+    return (Rule(option, values, other, accepts, why, also) for other, (accepts, why) in others.items())
 
 
 OTHER_RULES = (
@@ -123,7 +128,7 @@ OTHER_RULES = (
     Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
     Rule("asynchronous", ON, "algorithm", (AUTO,), texts.ALGORITHM_SERVERS),
     Rule("tuning", None, "asynchronous", OFF, texts.TUNING_SERVERS),
-    Rule("asynchronous", ON, "staleness", (0,), Template("puts no bound on how far ranks are apart; {other} is one")),
+    Rule("asynchronous", ON, "staleness", (0,), "puts no bound on how far ranks are apart; {other} is one"),
     Rule("server_levels", None, "asynchronous", OFF, texts.LEVELS),
     Rule("server_levels", None, "staleness", (0,), texts.LEVELS),
     Rule("check_replicas", bool, "asynchronous", OFF, texts.CHECK_REPLICAS),
@@ -131,161 +136,94 @@ OTHER_RULES = (
     Rule("ema", None, "asynchronous", OFF, texts.AVERAGE_APART),
     Rule("ema", None, "staleness", (0,), texts.AVERAGE_APART),
     # compression
-    Rule(
+    *_needs(
         "compress",
-        None,
-        "fc",
-        (DATA,),
-        Template("keeps the rest of each gradient for later; with {other} ranks do not exchange all gradients"),
+        fc=((DATA,), "keeps the rest of each gradient for later; with {other} ranks do not exchange all gradients"),
+        overlap=(
+            ("none", "backward"),
+            "exchanges in two rounds, in one order on all ranks; {other} allows other orders",
+        ),
+        wire=((NONE,), "sends less by itself; {other} would round it, and lose the rounding error"),
     ),
-    Rule(
-        "compress",
-        None,
-        "overlap",
-        ("none", "backward"),
-        Template("exchanges in two rounds, in one order on all ranks; {other} allows other orders"),
-    ),
-    Rule(
-        "compress",
-        None,
-        "wire",
-        (NONE,),
-        Template("sends less by itself; {other} would round it, and lose the rounding error"),
-    ),
-    Rule(
+    *_needs(
         "precision",
         ("float16",),
-        "compress",
-        (NONE,),
-        Template("scales the loss; {other} keeps parts of gradients that an earlier scale was applied to"),
         BFLOAT16,
+        compress=((NONE,), "scales the loss; {other} keeps parts of gradients that an earlier scale was applied to"),
     ),
     # sums in one order
-    Rule(
+    *_needs(
         "reproducible",
         ON,
-        "fc",
-        (DATA,),
-        Template("adds gradients in one order at any number of ranks; with {other} the order depends on that number"),
+        fc=(
+            (DATA,),
+            "adds gradients in one order at any number of ranks; with {other} the order depends on that number",
+        ),
+        wire=((NONE,), "gives the same bits at any number of ranks; {other} rounds sums that depend on that number"),
+        compress=(
+            (NONE,),
+            "gives the same bits at any number of ranks; {other} drops parts that depend on that number",
+        ),
+        accumulate=((1,), "makes one micro-batch of each shard, smaller with more --shards; {other} cuts it again"),
     ),
-    Rule(
-        "reproducible",
-        ON,
-        "wire",
-        (NONE,),
-        Template("gives the same bits at any number of ranks; {other} rounds sums that depend on that number"),
-    ),
-    Rule(
-        "reproducible",
-        ON,
-        "compress",
-        (NONE,),
-        Template("gives the same bits at any number of ranks; {other} drops parts that depend on that number"),
-    ),
-    Rule(
-        "reproducible",
-        ON,
-        "accumulate",
-        (1,),
-        Template("makes one micro-batch of each shard, smaller with more --shards; {other} cuts it again"),
-    ),
-    Rule(
+    *_needs(
         "batch_norm",
         ("sync",),
-        "reproducible",
-        OFF,
-        Template("sums statistics in an order that depends on the number of ranks; {other} needs one order"),
         GHOST,
+        reproducible=(OFF, "sums statistics in an order that depends on the number of ranks; {other} needs one order"),
     ),
-    Rule(
+    *_needs(
         "ops",
-        None,
-        "reproducible",
-        OFF,
-        Template("multiplies by NumPy's BLAS, whose order of sums is not fixed; {other} needs one order"),
+        reproducible=(OFF, "multiplies by NumPy's BLAS, whose order of sums is not fixed; {other} needs one order"),
     ),
     # statistics of the whole batch
-    Rule(
+    *_needs(
         "batch_norm",
         ("sync",),
-        "accumulate",
-        (1,),
-        Template("takes statistics over the whole batch; {other} would normalise parts of it one after another"),
-    ),
-    Rule(
-        "batch_norm",
-        ("sync",),
-        "fc",
-        (DATA, "hybrid"),
-        Template("needs all ranks in the same layer; with {other} they are in different ones"),
-    ),
-    Rule(
-        "batch_norm",
-        ("sync",),
-        "recompute",
-        OFF,
-        Template("exchanges statistics in every layer; {other} would exchange them again in backward"),
+        accumulate=(
+            (1,),
+            "takes statistics over the whole batch; {other} would normalise parts of it one after another",
+        ),
+        fc=((DATA, "hybrid"), "needs all ranks in the same layer; with {other} they are in different ones"),
+        recompute=(OFF, "exchanges statistics in every layer; {other} would exchange them again in backward"),
     ),
     # fully connected layers
-    Rule(
+    *_needs(
         "fc",
         ("hybrid",),
-        "asynchronous",
-        OFF,
-        Template("needs all ranks in every pass of one batch; with {other} they are in different batches"),
+        asynchronous=(OFF, "needs all ranks in every pass of one batch; with {other} they are in different batches"),
+        staleness=((0,), texts.HYBRID_APART),
     ),
-    Rule("fc", ("hybrid",), "staleness", (0,), texts.HYBRID_APART),
-    Rule(
+    *_needs(
         "fc",
         ("pipeline",),
-        "algorithm",
-        (AUTO, *FLAT),
-        Template("sums over some of the ranks; {other} takes all of them"),
-    ),
-    Rule(
-        "fc",
-        ("pipeline",),
-        "tuning",
-        UNSET,
-        Template("sums over some of the ranks; {other} holds times of all-reduces over all of them"),
+        algorithm=((AUTO, *FLAT), "sums over some of the ranks; {other} takes all of them"),
+        tuning=(UNSET, "sums over some of the ranks; {other} holds times of all-reduces over all of them"),
     ),
     Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
     # images
-    Rule("random_resized_crop", None, "augment", ON, Template("crops at random; {other} asks for no random crops")),
+    Rule("random_resized_crop", None, "augment", ON, "crops at random; {other} asks for no random crops"),
     *(
         rule
         for option in ("mixup", "cutmix")
-        for rule in (
-            Rule(
-                option,
-                None,
-                "loss",
-                ("ce",),
-                Template("trains on two labels of an example, by their shares; {other} has no shares of labels"),
-            ),
-            Rule(option, None, "fc", (DATA,), texts.MIXED_ELSEWHERE),
-            Rule(option, None, "sync", tuple(name for name in STRATEGIES if name != "master"), texts.MIXED_ELSEWHERE),
+        for rule in _needs(
+            option,
+            loss=(("ce",), "trains on two labels of an example, by their shares; {other} has no shares of labels"),
+            fc=((DATA,), texts.MIXED_ELSEWHERE),
+            sync=(tuple(name for name in STRATEGIES if name != "master"), texts.MIXED_ELSEWHERE),
         )
     ),
     # the rest
-    Rule(
+    *_needs(
         "elastic",
-        None,
-        "asynchronous",
-        OFF,
-        Template("recovers what a dead rank had; with {other} the parts that it had taken are lost"),
+        asynchronous=(OFF, "recovers what a dead rank had; with {other} the parts that it had taken are lost"),
+        mpi_cuda=(
+            (AUTO, "staged"),
+            "needs messages that outlive a rank; {other} moves device memory by UCX, which does not",
+        ),
     ),
-    Rule(
-        "elastic",
-        None,
-        "mpi_cuda",
-        (AUTO, "staged"),
-        Template("needs messages that outlive a rank; {other} moves device memory by UCX, which does not"),
-    ),
-    Rule("wire", None, "dtype", ("float32",), Template("carries float32 rounded; {other} is another type")),
-    Rule(
-        "precision", None, "dtype", ("float32",), Template("computes with fewer bits than {other}, which is for checks")
-    ),
+    Rule("wire", None, "dtype", ("float32",), "carries float32 rounded; {other} is another type"),
+    Rule("precision", None, "dtype", ("float32",), "computes with fewer bits than {other}, which is for checks"),
     Rule("synthetic", ON, "data", UNSET, texts.RANDOM_IMAGES),
     Rule("synthetic", ON, "test_data", UNSET, texts.RANDOM_IMAGES),
 )

@@ -120,3 +120,19 @@ def all_alike(ranks, want, kept=None, step=4):
         for name in (kept or {}).keys() - {"step"}:
             np.testing.assert_array_equal(state[name], kept[name])
         assert kept is None or state["step"] == step
+
+
+def seen_aside(exchange, arena, *following):
+    """Look at the mean of ranks, which is made once and aside, and go on with an iteration: this rank's weights and
+    momentum, the mean of the weights, the state."""
+    before, slot = arena.weights.copy(), exchange._update.slots["momentum"].copy()
+    exchange.synchronize()
+    sent, mean = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
+    exchange.synchronize()
+    assert exchange.reducers.traffic().bytes_sent == sent
+    state = exchange.owned_state.state()
+    np.testing.assert_array_equal(arena.weights, mean)
+    exchange.before(*following)
+    np.testing.assert_array_equal(arena.weights, before)
+    np.testing.assert_array_equal(exchange._update.slots["momentum"], slot)
+    return before, slot, mean, state

@@ -82,16 +82,12 @@ def test_the_schedule_follows_the_nodes():
 
 
 @pytest.mark.parametrize("order", ["forwards", "never"])
-def test_gradients_may_become_final_in_any_order_or_unannounced(order):
-    def body(t):
-        return train(t, order=order if t.rank else "backwards", bucket_bytes=1)
+def test_gradients_may_become_final_in_any_order_or_unannounced_and_messages_end_late(order):
+    def body(t, seed=None):
+        late = t if seed is None else delaying(t, seed=seed)
+        return train(late, order=order if t.rank else "backwards", bucket_bytes=1, segment_bytes=64)
 
-    each_equal(LoopbackWorld(3).run(body), serial(3))
-
-
-def test_messages_that_end_late():
-    late = LoopbackWorld(4).run(lambda t: train(delaying(t, seed=3), bucket_bytes=100, segment_bytes=64))
-    each_equal(late, serial(4))
+    each_equal([*LoopbackWorld(4).run(body), *LoopbackWorld(4).run(lambda t: body(t, 3))], serial(4))
 
 
 def test_overlapping_operations_on_other_spans_are_left_in_the_queue():

@@ -7,7 +7,7 @@ from exchange_support import kit_of, over_arena
 from ringtrain.config.record import config_fields
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.compression.catalogue import METHODS
+from ringtrain.exchange.compression.error_feedback import METHODS
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.nn.arena import lay_out

@@ -1,13 +1,15 @@
 """Gossip against its formula, on gradients of small whole numbers: meetings, means over all, what travels."""
 
+import random
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from exchange_support import LR, all_alike, bound, gradient, iterate, run
+from exchange_support import LR, all_alike, bound, gradient, iterate, run, seen_aside
 
 from ringtrain.exchange import tags
-from ringtrain.exchange.strategies.gossip_pairs import pairing, period
+from ringtrain.exchange.strategies.gossip_pairs import pairing, partners, period
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import AllReduce, Gossip
 from tests.fakes.transports import delaying, recording
@@ -48,16 +50,7 @@ def test_settling_shows_the_mean_of_all_once_and_a_state_is_the_mean_of_states()
         exchange, arena = bound(Gossip, t)
         for iteration in range(5):
             iterate(exchange, arena, t.rank, iteration, 1, 3)
-        before, slot = arena.weights.copy(), exchange._update.slots["momentum"].copy()
-        exchange.synchronize()
-        sent, weights = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
-        exchange.synchronize()
-        assert exchange.reducers.traffic().bytes_sent == sent
-        state = exchange.owned_state.state()
-        np.testing.assert_array_equal(arena.weights, weights)
-        exchange.before(5, 1, 3)
-        np.testing.assert_array_equal(arena.weights, before)
-        np.testing.assert_array_equal(exchange._update.slots["momentum"], slot)
+        _, _, weights, state = seen_aside(exchange, arena, 5, 1, 3)
         exchange.finish(5, 0.0)
         return weights, state
 
@@ -154,3 +147,67 @@ def test_how_far_ranks_may_be_apart():
     exchange, _ = bound(Gossip, Loopback(), window=3)
     assert (exchange.facts.max_iteration_lag, exchange.facts.dynamic_batches, exchange.facts.exact) == (3, False, False)
     exchange.reducers.close()
+
+
+SIZES = range(1, 14)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_in_a_period_each_pair_meets_once(size):
+    """An even number of ranks makes a bipartite graph; of an odd one each sits out once."""
+    rounds = [pairing(3, iteration, size) for iteration in range(period(size))]
+    met = Counter(frozenset(pair) for pairs in rounds for pair in pairs)
+    out = Counter()
+    for pairs in rounds:
+        ranks = {rank for pair in pairs for rank in pair}
+        assert len(pairs) == size // 2 and len(ranks) == 2 * len(pairs) and ranks <= set(range(size))
+        out.update(set(range(size)) - ranks)
+    if size % 2:
+        assert met == Counter(frozenset((a, b)) for a in range(size) for b in range(a)) and out == Counter(range(size))
+    else:
+        assert met == Counter(frozenset((a, b)) for a in range(0, size, 2) for b in range(1, size, 2))
+        assert all(a % 2 == 0 for pairs in rounds for a, _ in pairs)
+
+
+@pytest.mark.parametrize("size", [size for size in SIZES if size > 1])
+def test_what_one_rank_knows_reaches_all_in_two_periods(size):
+    for start in range(period(size)):
+        knowing = {0}
+        for iteration in range(start, start + 2 * period(size)):
+            knowing |= {r for pair in pairing(1, iteration, size) if knowing & set(pair) for r in pair}
+        assert len(knowing) == size
+
+
+def test_the_seed_gives_the_order_and_nothing_else_does():
+    orders = {seed: tuple(pairing(seed, i, 12) for i in range(period(12))) for seed in range(20)}
+    assert len(set(orders.values())) > 10
+    assert all(sorted(order) == sorted(orders[0]) for order in orders.values())
+    assert [pairing(5, i, 12) for i in range(6)] == [pairing(5, i + 6, 12) for i in range(6)]
+
+
+def test_both_partners_know_of_one_another():
+    assert partners(0, 0, 1) == [None] and partners(0, 9, 2) == [1] and partners(1, 9, 2) == [0]
+    for size in SIZES:
+        everyone = [partners(rank, 4, size) for rank in range(size)]
+        for turn in range(period(size)):
+            pairs = pairing(4, turn, size)
+            met = {rank: partner for a, b in pairs for rank, partner in ((a, b), (b, a))}
+            assert [plan[turn] for plan in everyone] == [met.get(rank) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", range(2, 10))
+def test_ranks_that_nothing_else_holds_are_no_more_than_their_number_apart(size):
+    """One rank moves only when no other can; it never locks."""
+    for seed in range(10):
+        plans = [partners(rank, seed, size) for rank in range(size)]
+        rng, begun, slow = random.Random(seed), [0] * size, seed % size
+        for _ in range(300):
+            free = [rank for rank in range(size) if _partner_is_there(plans, begun, rank)]
+            assert free
+            begun[rng.choice([rank for rank in free if rank != slow] or free)] += 1
+            assert max(begun) - min(begun) <= size
+
+
+def _partner_is_there(plans, begun, rank) -> bool:
+    partner = plans[rank][begun[rank] % len(plans[rank])]
+    return partner is None or begun[partner] >= begun[rank]

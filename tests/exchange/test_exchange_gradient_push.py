@@ -9,7 +9,7 @@ from ringtrain.collectives.topology import filled
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.servers.ownership import buckets_of, divide_ownership, pieces_of
+from ringtrain.exchange.servers.shards import buckets_of, divide_ownership, pieces_of
 from ringtrain.nn.arena import lay_out
 from ringtrain.transport.waiting import wait_for
 from tests.fakes.strategies import AllReduce, ParameterServer
@@ -158,13 +158,6 @@ def test_dedicated_servers_and_heads_of_nodes(servers, levels, overlap):
     options = {"servers": servers, "dedicated": True, "levels": levels, "overlap": overlap, "bucket_bytes": 300}
     for nodes in (1, 2, [0, 1, 0, 1, 2, 2]):
         all_alike(served(size, 3, nodes=nodes, segment_bytes=64, **options), want)
-
-
-@pytest.mark.parametrize("overlap", OVERLAPS)
-def test_messages_that_end_late_and_gradients_that_nobody_announces(overlap):
-    (want, *_), *_ = run(AllReduce, 4)
-    late = {"wrap": lambda t: delaying(t, seed=5), "announce": False, "segment_bytes": 64}
-    all_alike(served(4, servers=2, overlap=overlap, **late), want)
 
 
 def test_with_overlap_forward_a_layer_waits_for_its_own_weights_alone():

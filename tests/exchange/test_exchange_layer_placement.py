@@ -103,12 +103,6 @@ def test_no_division_is_cheaper():
                 assert [option[:3] for option in every if option[3] == parts] == [every[0][:3]], (seed, ranks)
 
 
-def test_the_total_counts_where_another_rank_costs_more_anyhow():
-    """Behind a rank of cost 9, three of cost 5 are cheaper each than 8 + 1 + 1, and dearer in total."""
-    costs = {(0, 1): [9], (1, 2): [8], (2, 3): [1, 1], (1, 3): [30, 30, 5], (0, 2): [30], (0, 3): [30]}
-    assert cheapest_parts(costs, 4) == [(0, 1, 1), (1, 2, 1), (2, 3, 2)]
-
-
 def test_many_ranks_and_layers_are_placed_at_once():
     """A search through all divisions of 10 layers among 64 ranks, about 10^12, does not end."""
     layers = [f'{{ name = "l{i}", kind = "Linear", units = 64 }}' for i in range(10)]

@@ -7,10 +7,11 @@ import pytest
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError
 from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.buckets.streams import StreamPair
+from ringtrain.exchange.buckets.streams import StreamPair, stream_pair
 from ringtrain.exchange.buckets.timings import KEPT, BucketTimer
 from ringtrain.nn.base import Fill, Parameter, Span
 from ringtrain.nn.buckets import Bucket
+from ringtrain.ops.reference import ReferenceOps
 from tests.says import says
 
 
@@ -52,7 +53,7 @@ def buckets(count):
 def test_times_add_up():
     """Two buckets, of 2 s and 3 s, while layers of 1 s compute."""
     clock = Clock()
-    flight = Reducer(buckets(2), [Slow(clock, 2), Slow(clock, 3)], 10.0, clock=clock)
+    flight = Reducer(buckets(2), [Slow(clock, 2), Slow(clock, 3)], 10.0, stream_pair(ReferenceOps()), clock=clock)
     first, second = (bucket.spans[0] for bucket in flight.buckets)
     computed = waited = 0.0
     for call, layer_s in (
@@ -122,7 +123,7 @@ def on_device(*blocking):
     """(flight of three buckets of 1 s, the network's device, the exchange's, log): nothing has been computed."""
     clock, log, network, exchange = Clock(), [], Device(), Device()
     runs = [Logged(log, i, clock, 1, i in blocking) for i in range(3)]
-    return Reducer(buckets(3), runs, 5.0, streams=StreamPair(network, exchange), clock=clock), network, exchange, log
+    return Reducer(buckets(3), runs, 5.0, StreamPair(network, exchange), clock=clock), network, exchange, log
 
 
 def announce_all(flight, network, performed=None):

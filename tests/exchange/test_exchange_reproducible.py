@@ -61,21 +61,29 @@ def together(size, nodes=1, **options):
     return weights.pop()
 
 
-@pytest.mark.parametrize("size", range(2, 9))
-def test_any_number_of_ranks_has_the_same_bits(size):
-    assert together(size) == alone()
-    assert together(size, algorithm="canonical", bucket_bytes=300, segment_bytes=64) == alone()
+@pytest.mark.parametrize(
+    ("size", "learning", "travel"),
+    [
+        *((size, {}, [{}, {"algorithm": "canonical", "bucket_bytes": 300}]) for size in range(2, 9)),
+        *((size, {"shards": 7}, [{}, {"nodes": 2, "bucket_bytes": 1}]) for size in (2, 3, 5, 7)),
+        (3, {"shards": 16}, [{}, {"algorithm": "canonical"}]),  # three partials
+        *(
+            (size, {"iterations": 3}, [{"overlap": overlap, "bucket_bytes": 64, **algorithm}])
+            for size in (2, 3)
+            for overlap in ("none", "forward")
+            for algorithm in ({}, {"algorithm": "canonical"})
+        ),
+        (4, {}, [{"algorithm": name} for name in ("tree", "butterfly", "recursive-doubling", "sliced", "mapped")]),
+    ],
+)
+def test_any_number_of_ranks_has_the_same_bits(size, learning, travel):
+    """Whatever the schedule, if it is proved to add so, and whenever buckets travel."""
+    want = alone(**learning)
+    assert all(together(size, segment_bytes=64, **learning, **options) == want for options in travel)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 7])
-def test_also_where_shards_are_no_power_of_two(size):
-    want = alone(shards=7)
-    assert together(size, shards=7) == together(size, nodes=2, shards=7, bucket_bytes=1) == want != alone()
-
-
-def test_ranks_with_three_partials():
-    want = alone(shards=16)
-    assert together(3, shards=16) == together(3, shards=16, algorithm="canonical") == want
+def test_bits_depend_on_the_number_of_shards():
+    assert len({alone(shards=shards) for shards in (7, 8, 16)}) == 3
 
 
 def test_the_sum_is_the_tree_of_shards():
@@ -87,23 +95,11 @@ def test_the_sum_is_the_tree_of_shards():
         assert arena.grads[span.start : span.stop].tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize("overlap", ["none", "forward"])
-@pytest.mark.parametrize("size", [2, 3])
-def test_bits_do_not_depend_on_when_buckets_travel(size, overlap):
-    options = {"overlap": overlap, "bucket_bytes": 64, "iterations": 3}
-    assert together(size, **options) == together(size, algorithm="canonical", **options) == alone(iterations=3)
-
-
 @pytest.mark.parametrize("overlap", ["backward", "forward"])
 def test_fewer_examples_than_shards(overlap):
     """Shards without examples come first; nobody needs weights for them, whose update may be left to forward."""
     want = alone(total=5, iterations=3)
     assert together(3, total=5, overlap=overlap, iterations=3) == want != alone(iterations=3)
-
-
-@pytest.mark.parametrize("algorithm", ["tree", "butterfly", "recursive-doubling", "sliced", "mapped"])
-def test_a_schedule_that_is_proved_may_be_named(algorithm):
-    assert together(4, algorithm=algorithm) == alone()
 
 
 def test_messages_that_end_late():

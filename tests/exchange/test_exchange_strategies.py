@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from exchange_support import HOST, LR, TABLE, all_alike, bound, each_equal, iterate, kit_of, run
+from exchange_support import HOST, LR, TABLE, all_alike, bound, each_equal, iterate, kit_of, run, seen_aside
 
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import CheckpointError, StalledError
+from ringtrain.exchange.base import Roles
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
@@ -110,9 +111,14 @@ def test_sharded_by_every_schedule_of_halves_is_all_reduce(algorithm, size):
         all_alike(run(Sharded, size, nodes=min(size, 2), algorithm=algorithm, **options), want, kept)
 
 
-def test_sharded_over_messages_that_end_late_and_gradients_that_nobody_announces():
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(Sharded, {}), *((ParameterServer, {"servers": 2, "overlap": each}) for each in ("none", "backward", "forward"))],
+)
+def test_messages_that_end_late_and_gradients_that_nobody_announces(make, options):
     (want, *_), *_ = run(AllReduce, 4)
-    all_alike(run(Sharded, 4, wrap=lambda t: delaying(t, seed=5), announce=False, segment_bytes=64), want)
+    late = {"wrap": lambda t: delaying(t, seed=5), "announce": False, "segment_bytes": 64, "reads": True}
+    all_alike(run(make, 4, **late, **options), want)
 
 
 def test_a_rank_keeps_its_part_of_the_state_and_says_how_much():
@@ -150,9 +156,8 @@ def test_an_update_of_pieces_is_the_optimizers_own_on_each():
             part = (array[a:b] for array in (want, arena.grads, mean, square))
             HOST.adamw(*part, LR, 0.5, hyper.beta2, hyper.eps, 0.0, step)
     np.testing.assert_array_equal(arena.weights, want)
-    flat = np.zeros(arena.count)
-    update.copy_slot("square", flat)
-    np.testing.assert_array_equal(flat, square)
+    state = update.gathered(np.zeros(arena.count), lambda: None)
+    np.testing.assert_array_equal(state["square"], square)
 
 
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
@@ -203,14 +208,6 @@ def test_delayed_exchanges_while_the_next_iteration_computes():
         return False
 
     assert LoopbackWorld(2).run(body) == [True, True]
-
-
-def test_what_is_pending_is_no_state_of_another_strategy():
-    (_, state, _), *_ = run(Delayed, 1)
-    exchange, _ = bound(AllReduce, Loopback())
-    other = says("--optimizer", "--sync", "--compress", "momentum, pending, step", "momentum, step")
-    with pytest.raises(CheckpointError, match=other):
-        exchange.owned_state.restore(state)
 
 
 # ── averaging ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -279,17 +276,8 @@ def test_looking_in_the_middle_of_a_period_averages_once_and_aside(treat):
         exchange, arena = bound(Averaging, t, every=4, momentum=treat)
         for iteration in range(2):
             iterate(exchange, arena, t.rank, iteration, t.rank + 1, 3)
-        before, slot = arena.weights.copy(), exchange._update.slots["momentum"].copy()
-        exchange.synchronize()
-        sent, mean = exchange.reducers.traffic().bytes_sent, arena.weights.copy()
-        exchange.synchronize()
-        assert exchange.reducers.traffic().bytes_sent == sent
-        state = exchange.owned_state.state()
-        np.testing.assert_array_equal(arena.weights, mean)
-        exchange.before(2, t.rank + 1, 3)
-        np.testing.assert_array_equal(arena.weights, before)
-        np.testing.assert_array_equal(exchange._update.slots["momentum"], slot)
-        return before, slot, mean, state["momentum"]
+        *arrays, state = seen_aside(exchange, arena, 2, t.rank + 1, 3)
+        return *arrays, state["momentum"]
 
     one, other = LoopbackWorld(2).run(body)
     for kept, mean in ((0, 2), (1, 3)):
@@ -323,14 +311,6 @@ def test_when_averaging_is_exact(optimizer, options, exact):
     assert exchange.facts.exact is exact
 
 
-def test_an_outer_step_goes_on_from_its_own_state_alone():
-    (_, state, _), *_ = run(AllReduce, 1)
-    exchange, _ = bound(Averaging, Loopback(), outer=(0.9, 0.7))
-    other = says("--optimizer", "--sync", "--compress", "momentum, outer_momentum, period_begin, step")
-    with pytest.raises(CheckpointError, match=other):
-        exchange.owned_state.restore(state)
-
-
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_names_and_what_the_header_says():
     assert [make_exchange(kit_of(sync=name)).facts.name for name in STRATEGIES] == list(STRATEGIES)
@@ -339,14 +319,22 @@ def test_names_and_what_the_header_says():
     assert exchange.facts.header == says("every 8", "momentum: average", "iteration 9", "momentum 0.9", "rate 0.7")
 
 
-@pytest.mark.parametrize("make", [AllReduce, Sharded, Delayed, Averaging, Gossip, Master])
-def test_states_of_another_optimizer_or_model_are_refused(make):
-    exchange, arena = bound(make, Loopback())
-    other = says("--optimizer", "--sync", "--compress", "mean, square, step", "momentum, step")
-    with pytest.raises(CheckpointError, match=other):
-        exchange.owned_state.restore({"step": 1, "mean": np.zeros(arena.count), "square": np.zeros(arena.count)})
-    with pytest.raises(CheckpointError, match=says("'momentum'", 3, arena.count)):
-        exchange.owned_state.restore({"step": 1, "momentum": np.zeros(3)})
+@pytest.mark.parametrize(
+    ("make", "options", "kept", "wanted"),
+    [
+        *((make, {}, ["mean", "square"], ["momentum"]) for make in (AllReduce, Sharded, Delayed, Averaging)),
+        *((make, {}, ["mean", "square"], ["momentum"]) for make in (Gossip, Master)),
+        (AllReduce, {}, ["momentum", "pending"], ["momentum"]),
+        (Averaging, {"outer": (0.9, 0.7)}, ["momentum"], ["momentum", "outer_momentum", "period_begin"]),
+    ],
+)
+def test_states_of_another_strategy_optimizer_or_model_are_refused(make, options, kept, wanted):
+    exchange, arena = bound(make, Loopback(), **options)
+    names = (", ".join([*names, "step"]) for names in (kept, wanted))
+    with pytest.raises(CheckpointError, match=says("--optimizer", "--sync", "--compress", *names)):
+        exchange.owned_state.restore({"step": 1, **dict.fromkeys(kept, np.zeros(arena.count))})
+    with pytest.raises(CheckpointError, match=says(3, arena.count)):
+        exchange.owned_state.restore({"step": 1, **dict.fromkeys(wanted, np.zeros(3))})
 
 
 @pytest.mark.parametrize(
@@ -382,3 +370,85 @@ def test_a_rank_without_examples_counts_those_of_the_others():
     assert share.take() == 0.25 and not share
     share.add(0, 10)
     assert share.take() == 0
+
+
+CUTS = {1: [(0, 2), (2, 3)], 2: [], 0: [(3, 5), (5, 8)]}  # rank 2 has nothing, rank 1 less than rank 0
+
+
+@pytest.mark.parametrize(
+    ("size", "options"), [(1, {}), (2, {"clip_norm": 5.0}), (3, {"optimizer": "adamw", "segment_bytes": 64}), (5, {})]
+)
+def test_weights_are_those_of_all_reduce_and_the_state_is_on_rank_0(size, options):
+    (want, kept, _), *_ = run(AllReduce, size, algorithm="star", bucket_bytes=600, **options)
+    state_size = sum(slot.size for name, slot in kept.items() if name != "step")
+    ranks = run(Master, size, bucket_bytes=600, wrap=lambda t: delaying(t, seed=5), **options)
+    all_alike(ranks, want)
+    all_alike(ranks[:1], want, kept)
+    for rank, (_, state, exchange) in enumerate(ranks):
+        assert state["step"] == 4
+        assert sum(slot.size for slot in exchange._update.slots.values()) == (0 if rank else state_size)
+
+
+def test_the_master_reads_for_all_and_has_the_last_part():
+    exchange = Master(LoopbackWorld(4).transport(0), ReferenceOps("float64"))
+    assert exchange.facts.roles == Roles(trainers=(1, 2, 3, 0), loader=0)
+    assert [exchange.facts.roles.reads(rank) for rank in range(4)] == [(0, 1), (None, 1), (None, 1), (None, 1)]
+    assert Roles(trainers=(2, 0)).reads(0) == (1, 2) and Roles(trainers=(2, 0)).reads(1) == (None, 2)
+
+
+def batch(count):
+    examples = np.arange(count)
+    return {"images": np.stack([examples, 10 * examples], 1).astype(np.uint8), "labels": (2 * examples).astype("i4")}
+
+
+def test_each_rank_gets_its_examples_and_again_from_another_batch():
+    """The second batch is larger than the first."""
+
+    def body(t):
+        exchange, _ = bound(Master, t)
+        parts = []
+        for cuts in ({1: [(0, 1)], 2: [(1, 2)], 0: [(2, 3)]}, CUTS):
+            part = exchange.batches.scatter(batch(8 if t.rank == 0 else 0), cuts)
+            parts.append((part["images"][:, 1].tolist(), part["labels"].tolist(), part["images"].dtype))
+        return parts
+
+    eight = np.dtype(np.uint8)
+    assert LoopbackWorld(3).run(body) == [
+        [([20], [4], eight), ([30, 40, 50, 60, 70], [6, 8, 10, 12, 14], eight)],
+        [([0], [0], eight), ([0, 10, 20], [0, 2, 4], eight)],
+        [([10], [2], eight), ([], [], eight)],
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_loss_of_all_is_computed_once_on_rank_0(late):
+    """Outputs are numbers of examples; what comes of one is itself, a thousand times its label added."""
+
+    def body(t):
+        exchange, _ = bound(Master, delaying(t, seed=1) if late else t)
+        labels = exchange.batches.scatter(batch(8 if t.rank == 0 else 0), CUTS)["labels"]
+        calls = []
+
+        def loss(outputs, labels):
+            calls.append(labels.tolist())
+            return outputs + 1000 * labels[:, None]
+
+        start, gradients = CUTS[t.rank][0][0] if CUTS[t.rank] else 0, []
+        for micro, (a, b) in enumerate(CUTS[t.rank]):
+            outputs, part = np.arange(a, b, dtype="f8")[:, None], labels[a - start : b - start]
+            gradients += exchange.batches.loss_gradient(micro, outputs, part, loss)[:, 0].tolist()
+        return gradients, calls
+
+    at_root, *others = LoopbackWorld(3).run(body)
+    assert at_root == ([2001.0 * i for i in (3, 4, 5, 6, 7)], [[0, 2, 6, 8], [4, 10, 12, 14]])
+    assert others == [([2001.0 * i for i in (0, 1, 2)], []), ([], [])]
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def body(t):
+        exchange, _ = bound(Master, t, deadline_s=0.05)
+        if t.rank == 0:
+            with pytest.raises(StalledError, match=says("rank 1 to receive")):
+                exchange.batches.scatter(batch(2), {1: [(0, 1)], 0: [(1, 2)]})
+
+    LoopbackWorld(2).run(body)

@@ -34,19 +34,11 @@ END = (ReduceLoss(), CheckLoss(), Update())
 
 
 def test_instructions_of_a_rank_with_images():
+    send, recv = SendForward, RecvBackward
     assert front_instructions(0, 2) == (ReduceLoss(), NoExamples(), CheckLoss(), Update())
-    assert front_instructions(1, 3) == (SendForward(0), RecvBackward(0, True), *END)
-    assert front_instructions(3, 2) == (
-        *(
-            SendForward(0),
-            SendForward(1),
-            RecvBackward(0, False),
-            SendForward(2),
-            RecvBackward(1, False),
-            RecvBackward(2, True),
-        ),
-        *END,
-    )
+    assert front_instructions(1, 3) == (send(0), recv(0, True), *END)
+    work = send(0), send(1), recv(0, False), send(2), recv(1, False), recv(2, True)
+    assert front_instructions(3, 2) == (*work, *END)
 
 
 def test_a_rank_in_front_names_no_layer_of_an_earlier_pass():
@@ -112,34 +104,16 @@ def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer(net):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("fc_ranks", [1, 2])
-def test_a_rank_that_does_not_come_is_named(fc_ranks):
-    """By the rank behind; of two that divide columns, the second waits for the first one's choice."""
-    message = "micro-batch 0 of rank 0 in iteration 1"
+@pytest.mark.parametrize(("fc_ranks", "iterations"), [(1, 0), (2, 0), (1, 1)])
+def test_a_rank_that_does_not_come_is_named(fc_ranks, iterations):
+    """By the rank behind, with the message of the iteration that waits; of two that divide columns, the second waits
+    for the first one's choice."""
 
     def body(t):
         run, _ = run_of(t, NETS["dropout"], fc="pipeline", fc_ranks=fc_ranks)
-        run.exchange.mail.deadline_s = 0.05  # from here on nobody comes
-        if t.rank < 2:
-            return None
-        with run.batches(t, 0, 1) as batches, pytest.raises(StalledError) as error:
-            run.worker.iterate(next(batches))
-        return str(error.value)
-
-    _, _, *texts = everywhere(2 + fc_ranks, body)
-    awaited = [says("rank 0", message), says(2, "next", "micro-batch")]
-    for text, wanted in zip(texts, awaited[:fc_ranks], strict=True):
-        assert wanted.matches(text)
-
-
-@pytest.mark.timing
-def test_the_message_that_is_named_is_of_the_iteration_that_waits():
-    """Rank 0 trains for one iteration, and rank 2 waits for its second."""
-
-    def body(t):
-        run, _ = run_of(t, NETS["dropout"], fc="pipeline")
-        with run.batches(t, 0, 2) as batches:
-            run.worker.iterate(next(batches))
+        with run.batches(t, 0, iterations + 1) as batches:
+            for _ in range(iterations):
+                run.worker.iterate(next(batches))
             if t.rank < 2:
                 return None
             run.exchange.mail.deadline_s = 0.05  # from here on nobody comes
@@ -147,8 +121,11 @@ def test_the_message_that_is_named_is_of_the_iteration_that_waits():
                 run.worker.iterate(next(batches))
         return str(error.value)
 
-    message = "micro-batch 0 of rank 0 in iteration 2"
-    assert says("rank 0", message).matches(everywhere(3, body)[2])
+    _, _, *texts = everywhere(2 + fc_ranks, body)
+    message = f"micro-batch 0 of rank 0 in iteration {iterations + 1}"
+    awaited = [says("rank 0", message), says(2, "next", "micro-batch")]
+    for text, wanted in zip(texts, awaited[:fc_ranks], strict=True):
+        assert wanted.matches(text)
 
 
 def test_a_rank_in_another_iteration_is_named():

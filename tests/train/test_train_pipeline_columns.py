@@ -250,25 +250,26 @@ def diverging(t, iterations, **flags):
     return error.value.everywhere
 
 
+BEHIND = [
+    pytest.param(count, {"staleness": 2, **flags}, marks=pytest.mark.timing, id=f"{count} {flags}")
+    for count in (3, 12)
+    for flags in ({"fc_ranks": 2}, {"inject_slowdown": "0:40"})
+]
+
+
 @pytest.mark.parametrize(
-    "flags",
+    ("iterations", "flags"),
     [
-        *thorough({}, {"sync": "server", "servers": 2}, {"sync": "master"}),
-        {"sync": "sharded", "overlap": "forward"},
-        {"sync": "server", "dedicated": True},
+        *thorough(*((12, {"fc_ranks": 2, "sync": sync}) for sync in ("allreduce", "master"))),
+        *thorough((12, {"fc_ranks": 2, "servers": 2})),
+        (12, {"sync": "sharded", "fc_ranks": 2, "overlap": "forward"}),
+        (12, {"dedicated": True, "fc_ranks": 2}),
+        *BEHIND,
     ],
-    ids=str,
 )
-def test_a_loss_that_is_not_finite_ends_ranks_with_columns(flags):
-    assert all(everywhere(4, lambda t: diverging(t, 12, **{"sync": "allreduce", "fc_ranks": 2, **flags})))
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("iterations", [3, 12])
-@pytest.mark.parametrize("flags", [{"fc_ranks": 2}, {"inject_slowdown": "0:40"}], ids=str)
-def test_a_loss_that_is_not_finite_ends_ranks_that_are_behind(flags, iterations):
+def test_a_loss_that_is_not_finite_ends_ranks_with_columns_and_ranks_that_are_behind(iterations, flags):
     """On the way; and after the last iteration, when nobody sends messages any more and a later loss is under way."""
-    assert all(everywhere(4, lambda t: diverging(t, iterations, staleness=2, **flags)))
+    assert all(everywhere(4, lambda t: diverging(t, iterations, **flags)))
 
 
 @pytest.mark.timing

@@ -66,13 +66,11 @@ class BucketedAllReduce(GradientReduction):
 
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
-        self._transport, self.streams = settings.transport, stream_pair(settings.ops)
-        self.algorithm, self._tuning = config.algorithm, settings.tuning
+        self._settings, self._transport = settings, settings.transport
+        self.streams, self.algorithm = stream_pair(settings.ops), config.algorithm
         self._wire = make_wire(config.wire, self.streams.exchange)
         self.exact = self._wire is None
         check_algorithm(config.algorithm, not self.exact)
-        self._bucket_bytes, self.segment_bytes = config.bucket_bytes, config.segment_bytes
-        self.deadline_s, self.guard, self.early = config.deadline_s, settings.guard, config.overlap != "none"
 
     def bind(self, spans: Sequence[Span], buffer: Array, weights: bool = False) -> Reducer:
         """Return the reducer. Buckets of frozen spans are not sent, unless ``weights`` are summed in it too."""
@@ -83,11 +81,12 @@ class BucketedAllReduce(GradientReduction):
 
     def make_reducer(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Reducer:
         """Return the reducer of these sums."""
-        return Reducer(buckets, sums, self.deadline_s, self.early, self.streams)
+        config = self._settings.config
+        return Reducer(buckets, sums, config.deadline_s, self.streams, early=config.overlap != "none")
 
     def buckets(self, spans: Sequence[Span], dtype: np.dtype) -> list[Bucket]:
         """Return the buckets, in the order in which they start."""
-        return make_buckets(spans, dtype.itemsize, self._bucket_bytes)
+        return make_buckets(spans, dtype.itemsize, self._settings.config.bucket_bytes)
 
     def prepare(self, buffer: Array, pieces: Sequence[Piece], tag: int, names: Sequence[str] = ()) -> list[Reduction]:
         """Return the all-reduce of each slice of ``buffer``, under tags from ``tag`` on; ``names`` of the slices, for
@@ -102,9 +101,7 @@ class BucketedAllReduce(GradientReduction):
 
     def halves(self, name: str, buckets: Sequence[Bucket]) -> ReduceScatterAllGather:
         """Return the halves of the schedule ``name`` on other buckets."""
-        return ReduceScatterAllGather(
-            name, self._transport, self.streams.exchange, buckets, self.segment_bytes, self.guard
-        )
+        return ReduceScatterAllGather(name, self._settings, self.streams.exchange, buckets)
 
     def _prepare(self, algorithm: str, tag: int, part: Array, name: str) -> Reduction:
         if not part.size:
@@ -115,11 +112,11 @@ class BucketedAllReduce(GradientReduction):
             algorithm,
             self.streams.exchange.add,
             tag=tag,
-            segment_bytes=self.segment_bytes,
+            segment_bytes=self._settings.config.segment_bytes,
             device=self.streams.exchange,
             wire=self._wire,
-            tuning=self._tuning,
-            guard=self.guard,
+            tuning=self._settings.tuning,
+            guard=self._settings.guard,
             content=name,
         )
 

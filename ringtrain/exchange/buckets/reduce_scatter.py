@@ -9,8 +9,8 @@ from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule, bounds
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.ranges import Piece, join
-from ringtrain.monitor.guard import Guard
 from ringtrain.nn.buckets import Bucket
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
@@ -24,22 +24,36 @@ def schedule_name(algorithm: str, transport: Transport) -> str:
     return algorithm
 
 
-class ReduceScatterAllGather:
-    """The halves of the schedule ``name``, on buckets of flat arrays over the arena."""
+def execution(
+    settings: ExchangeSettings,
+    ops: Ops,
+    schedule: Schedule,
+    part: Array,
+    tag: int,
+    what: str,
+    name: str = "",
+    count: int | None = None,
+    **options,
+) -> Reduction:
+    """Return the execution of a schedule on ``part``, under the guard, which calls it ``what`` of ``name``.
 
-    def __init__(
-        self,
-        name: str,
-        transport: Transport,
-        ops: Ops,
-        buckets: Sequence[Bucket],
-        segment_bytes: int | None = None,
-        guard: Guard | None = None,
-    ):
-        self._transport, self._ops, self._buckets, self._guard = transport, ops, buckets, guard
-        self._segment_bytes = segment_bytes or segment_for(transport)
-        self._scatter = make_schedule(name, transport.size, REDUCE_SCATTER)
-        self._gather = make_schedule(name, transport.size, ALL_GATHER)
+    count:   elements that all ranks name to the guard; None: those of ``part``
+    options: of :class:`Execution`
+    """
+    transport, guard = settings.transport, settings.guard
+    segment_bytes = settings.config.segment_bytes or segment_for(transport)
+    run = Execution(schedule, transport, part, ops.add, tag, segment_bytes, ops, **options)
+    return run if guard is None else guard.watch(run, "sum", part.dtype, count or part.size, what, name)
+
+
+class ReduceScatterAllGather:
+    """The halves of the schedule ``name``, on buckets of flat arrays over the arena. ``ops``: of the exchange's
+    stream."""
+
+    def __init__(self, name: str, settings: ExchangeSettings, ops: Ops, buckets: Sequence[Bucket]):
+        self._settings, self._ops, self._buckets = settings, ops, buckets
+        self._scatter = make_schedule(name, settings.transport.size, REDUCE_SCATTER)
+        self._gather = make_schedule(name, settings.transport.size, ALL_GATHER)
 
     @property
     def owners(self) -> list[int]:
@@ -59,15 +73,11 @@ class ReduceScatterAllGather:
         return self._prepare("all-gather", self._gather, buffer, round)
 
     def _prepare(self, what: str, schedule: Schedule, buffer: Array, round: int) -> list[Reduction]:
-        first = round * len(self._buckets)
+        tagged = enumerate(self._buckets, round * len(self._buckets))
         return [
-            self._half(what, schedule, buffer[bucket.start : bucket.stop], first + index, bucket.name)
-            for index, bucket in enumerate(self._buckets)
+            execution(self._settings, self._ops, schedule, buffer[b.start : b.stop], tag, what, b.name)
+            for tag, b in tagged
         ]
-
-    def _half(self, what: str, schedule: Schedule, part: Array, tag: int, name: str) -> Reduction:
-        half = Execution(schedule, self._transport, part, self._ops.add, tag, self._segment_bytes, self._ops)
-        return half if self._guard is None else self._guard.watch(half, "sum", part.dtype, part.size, what, name)
 
 
 def _owners(schedule: Schedule) -> list[int]:

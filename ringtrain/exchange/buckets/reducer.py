@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.exchange.buckets.streams import ON_HOST, OperationStream, StreamMark, StreamPair
+from ringtrain.exchange.buckets.streams import StreamPair
 from ringtrain.exchange.buckets.timings import BucketTimer, BucketTraffic, Traffic
 from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
+from ringtrain.ops.base import Mark
 from ringtrain.transport.waiting import wait_for
 
 Trace = Callable[[str, int, float, float], None]
@@ -27,8 +28,8 @@ class Reducer:
     buckets:    from the arena's end to its start
     reductions: one for each bucket
     deadline_s: how long to wait for ranks that make no progress, before StalledError
-    early:      whether a bucket starts when its gradients are final; else all start after backward
     streams:    the device's streams, of the network and of the reductions
+    early:      whether a bucket starts when its gradients are final; else all start after backward
     order:      indices into ``buckets`` in the order of their starts, the same on all ranks; None: ascending
     clock:      returns seconds
 
@@ -41,8 +42,8 @@ class Reducer:
         buckets: Sequence[Bucket],
         reductions: Sequence[Reduction],
         deadline_s: float,
+        streams: StreamPair,
         early: bool = True,
-        streams: StreamPair[OperationStream] = ON_HOST,
         order: Sequence[int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -52,7 +53,7 @@ class Reducer:
         self.order = range(len(buckets)) if order is None else order
         self.timers = [BucketTimer() for _ in buckets]
         self._trace: Trace | None = None
-        self._announced: deque[tuple[StreamMark, int]] = deque()  # (mark, index), to start when the mark is done
+        self._announced: deque[tuple[Mark, int]] = deque()  # (mark, index), to start when the mark is done
         self._in_flight: list[int] = []
         self._unreleased: set[int] = set()
         self._under_way: set[int] = set()  # announced, and not complete

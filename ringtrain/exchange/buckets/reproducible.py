@@ -1,24 +1,23 @@
 """All-reduces of the gradients of shards, added in one tree: bitwise the same at any number of ranks. A strategy uses
 them as it uses :class:`ringtrain.exchange.buckets.bucketed_allreduce.BucketedAllReduce`.
 
-A rank adds the gradients of its shards as they come, as far as the tree allows
-(:mod:`ringtrain.exchange.buckets.shard_sums`). The rest, its partial sums, is exchanged, and owners of slices add it in
-the order of the tree (:mod:`ringtrain.collectives.algorithms.canonical`). The last partial sum lies in the arena, the
-others in further inputs like it.
+A rank adds the gradients of its shards as they come, as far as the tree allows (:class:`ShardSums`). The rest, its
+partial sums, is exchanged, and owners of slices add it in the order of the tree
+(:mod:`ringtrain.collectives.algorithms.canonical`). The last partial sum lies in the arena, the others in further
+inputs like it.
 
 Names and places alone decide how, never times: within one node in memory that all ranks share, else over messages. A
 schedule that the user names is taken if it is proved to add as the tree does. The bits depend on none of this.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm, schedule_for
 from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.canonical import NAME, canonical
-from ringtrain.collectives.algorithms.shards import shard_range
-from ringtrain.collectives.execution.execute import Execution, segment_for
+from ringtrain.collectives.algorithms.shards import Node, folds, shard_range, slots
 from ringtrain.collectives.execution.mapped import make_mapped
 from ringtrain.collectives.execution.node_program import canonical_program
 from ringtrain.collectives.execution.reduction import NATIVE, EmptyReduction, Reduction
@@ -27,11 +26,12 @@ from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
 from ringtrain.errors import ConfigError, ScheduleError
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
+from ringtrain.exchange.buckets.reduce_scatter import execution
 from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.buckets.shard_sums import ShardSums
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn.base import Span
 from ringtrain.nn.buckets import Bucket
+from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
 
 
@@ -47,7 +47,7 @@ class ReproducibleAllReduce(GradientReduction):
     def __init__(self, settings: ExchangeSettings):
         transport, count, algorithm = settings.transport, settings.config.shards, settings.config.algorithm
         check_ranks(transport.size, count)
-        self._count, self._transport, self._ops = count, transport, settings.ops
+        self._settings, self._count, self._transport, self._ops = settings, count, transport, settings.ops
         self._plain = BucketedAllReduce(settings.with_options(algorithm=AUTO))
         self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
         self.shards = shard_range(transport.rank, transport.size, count)
@@ -83,29 +83,24 @@ class ReproducibleAllReduce(GradientReduction):
 
     def _prepare(self, buffer: Array, bucket: Bucket, tag: int, mapped: bool) -> Reduction:
         """Return the sum of a bucket, under the guard."""
-        count = bucket.stop - bucket.start
-        if not count:
+        if bucket.stop == bucket.start:
             return EmptyReduction()
         parts = [array[bucket.start : bucket.stop] for array in (buffer, *self._inputs)]
-        reduction = self._in_place(parts, tag) if mapped else self._over_messages(parts, tag)
-        guard = self._plain.guard
-        return reduction if guard is None else guard.watch(reduction, "sum", buffer.dtype, count, content=bucket.name)
+        if mapped:
+            return self._in_place(parts, tag, bucket.name)
+        settings, ops, schedule = self._settings, self._plain.streams.exchange, self._schedule
+        inputs = parts[1 : schedule.inputs_of(self._transport.rank)]
+        return execution(settings, ops, schedule, parts[0], tag, "all-reduce", bucket.name, inputs=inputs)
 
-    def _in_place(self, parts: Sequence[Array], tag: int) -> Reduction:
-        transport, ops = self._transport, self._plain.streams.exchange
-        plan, counter = canonical_program(transport.size, self._count), transport.signal_counter(tag)
+    def _in_place(self, parts: Sequence[Array], tag: int, name: str) -> Reduction:
+        transport, ops, guard = self._transport, self._plain.streams.exchange, self._settings.guard
+        program, counter = canonical_program(transport.size, self._count), transport.signal_counter(tag)
         views = [transport.peer_views(part) or [] for part in parts]
         assert counter is not None  # bind() has found shared memory
         dtype = np.dtype(parts[0].dtype).name
-        reduction = make_mapped(plan, transport, views[0], counter, "sum", dtype, ops, inputs=views[1:])
+        reduction = make_mapped(program, transport, views[0], counter, "sum", dtype, ops, inputs=views[1:])
         reduction.algorithm = NAME
-        return reduction
-
-    def _over_messages(self, parts: Sequence[Array], tag: int) -> Execution:
-        transport, ops = self._transport, self._plain.streams.exchange
-        segment = self._plain.segment_bytes or segment_for(transport)
-        inputs = parts[1 : self._schedule.inputs_of(transport.rank)]
-        return Execution(self._schedule, transport, parts[0], ops.add, tag, segment, ops, inputs=inputs)
+        return reduction if guard is None else guard.watch(reduction, "sum", dtype, parts[0].size, content=name)
 
     def rehearse(self) -> None:
         """It adds and copies alone."""
@@ -141,3 +136,48 @@ def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
         f"--algorithm {algorithm} does not add gradients of {count} shards as --reproducible does, at {size} ranks: "
         f"{why}. Give {AUTO}, {MAPPED} or {NAME}{others}"
     )
+
+
+class ShardSums:
+    """Adds the gradients of this rank's shards, as it computes one after another: its part of the tree.
+
+        shard       2      3          4       (2 to 4 of 8, rank 1 of 3)
+        gradient    2      3          4
+        slot 0      2      2 + 3      2 + 3
+
+    Each gradient comes in the arena and overwrites the one before. So sums that wait for a later shard lie in slots, as
+    a binary counter carries (:func:`ringtrain.collectives.algorithms.shards.folds`): as few as possible, made once.
+
+    grads:       flat, over the arena: each shard's gradient, and the last partial sum
+    rank_shards: this rank's shards start:stop, of ``shards``
+    inputs:      arrays like ``grads`` that other ranks may read: slots 0, 1 and so on, for the other partial sums.
+                 There may be more than this rank needs
+    scratch:     scratch(count, dtype): further slots, of this rank alone
+    """
+
+    def __init__(
+        self,
+        ops: Ops,
+        grads: Array,
+        rank_shards: Node,
+        shards: int,
+        inputs: Sequence[Array],
+        scratch: Callable[[int, np.dtype], Array],
+    ):
+        self._ops, self._grads = ops, grads
+        self._folds, _ = folds(*rank_shards, shards)
+        further = max(slots(*rank_shards, shards) - len(inputs), 0)
+        self._slots = [*inputs, *(scratch(grads.size, grads.dtype) for _ in range(further))]
+        self._done: dict[str, int] = {}  # shards that have come, by span
+        self.nbytes = len(self._slots) * grads.size * grads.dtype.itemsize
+
+    def add(self, span: Span) -> None:
+        """Add the span's gradient of the next shard."""
+        done = self._done.get(span.name, 0)
+        self._done[span.name] = (done + 1) % len(self._folds)
+        fold, grad = self._folds[done], self._grads[span.start : span.stop]
+        for slot in fold.adds:
+            partial = self._slots[slot][span.start : span.stop]
+            self._ops.add(partial, grad, partial if slot == fold.keep else grad)
+        if fold.keep is not None and fold.keep not in fold.adds:
+            self._ops.copy(grad, self._slots[fold.keep][span.start : span.stop])

@@ -12,43 +12,22 @@ has arrived the network's stream waits for the exchange's (○); the host waits 
 """
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
 
-from ringtrain.collectives.execution.reduction import HOST
-from ringtrain.ops.base import Ops
-
-
-class StreamMark(Protocol):
-    """A mark in a stream: done when all operations before it are."""
-
-    def done(self) -> bool: ...
-
-    def wait(self) -> None: ...
-
-
-class OperationStream(Protocol):
-    """Operations in one order: part of :class:`ringtrain.ops.base.Ops`."""
-
-    def mark(self) -> StreamMark: ...
-
-    def after(self, mark: Any) -> None: ...
-
-
-S = TypeVar("S", bound=OperationStream, covariant=True)
+from ringtrain.ops.base import Mark, Ops
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPair(Generic[S]):
+class StreamPair:
     """The network's stream and the exchange's own, of one device."""
 
-    network: S
-    exchange: S
+    network: Ops
+    exchange: Ops
 
     @property
     def is_device(self) -> bool:
         return self.exchange is not self.network
 
-    def final(self) -> StreamMark:
+    def final(self) -> Mark:
         """Return a mark after all operations issued to the network."""
         return self.network.mark()
 
@@ -58,9 +37,6 @@ class StreamPair(Generic[S]):
             self.network.after(self.exchange.mark())
 
 
-def stream_pair(ops: Ops) -> StreamPair[Ops]:
+def stream_pair(ops: Ops) -> StreamPair:
     """Return the streams of an exchange: call it once for each, so that its operations have one order."""
     return StreamPair(ops, ops.beside())
-
-
-ON_HOST = StreamPair(HOST, HOST)

@@ -1,15 +1,19 @@
 """Error feedback: sums of compressed gradients, and the residual that each rank keeps for later iterations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import Reduction
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.base import RankState
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.compression.method import CompressionContext, Compressor, least_bytes
+from ringtrain.exchange.compression.powersgd import PowerSGD
+from ringtrain.exchange.compression.topk import TopK
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.humanize import format_bytes
 from ringtrain.nn.base import Span
@@ -31,7 +35,7 @@ class ErrorFeedback(GradientReduction, RankState):
     state_is_local = False  # residuals differ from rank to rank
 
     def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
-        self._transport, self._ops = settings.transport, settings.ops
+        self._transport, self._ops, self._deadline_s = settings.transport, settings.ops, settings.config.deadline_s
         self.differs = settings.transport.size > 1
         self._method, self._begin = method, begin
         self._plain = BucketedAllReduce(settings)
@@ -49,7 +53,7 @@ class ErrorFeedback(GradientReduction, RankState):
         pieces = [(bucket.start, bucket.stop) for bucket in buckets]
         plain = summing.prepare(buffer, pieces, 0) if self._begin else None
         whole = summing.prepare(self._residual, pieces, len(buckets))
-        self._gathering = Reducer(buckets, whole, summing.deadline_s, streams=summing.streams)
+        self._gathering = Reducer(buckets, whole, self._deadline_s, summing.streams)
         context = CompressionContext(
             transport, summing.streams.exchange, summing, buckets, buffer, self._residual, round=2
         )
@@ -58,7 +62,7 @@ class ErrorFeedback(GradientReduction, RankState):
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
             sums = self._phased = [_PhasedSum(*each) for each in zip(plain, sums, strict=True)]
-        return Reducer(buckets, sums, summing.deadline_s, summing.early, summing.streams)
+        return summing.make_reducer(buckets, sums)
 
     def _bytes(self, spans: Sequence[Span], itemsize: int) -> list[str]:
         """Return a line about the bytes saved, by the best all-reduces."""
@@ -143,3 +147,17 @@ class _PhasedSum(Reduction):
 
     def wait(self, deadline_s: float) -> None:
         self._now.wait(deadline_s)
+
+
+METHODS: dict[str, Callable[[ExchangeConfig], Compressor]] = {
+    "top-k": lambda config: TopK(config.compress_ratio),
+    "powersgd": lambda config: PowerSGD(config.compress_rank),
+}
+
+
+def make_gradient_reduction(settings: ExchangeSettings) -> GradientReduction:
+    """Return plain or compressed sums, as the configuration says."""
+    config = settings.config
+    if config.compress == NONE:
+        return BucketedAllReduce(settings)
+    return ErrorFeedback(METHODS[config.compress](config), config.compress_from, settings)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ringtrain.arrays import Array
+from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.update.ranges import Piece, elements, join
@@ -84,12 +85,11 @@ class Compressor(ABC):
     def rehearse(self, ops: Ops) -> None:
         """Run every operation of the method alone once, on a few elements."""
 
-    @abstractmethod
     def state(self, count: int) -> dict:
         """Return the arrays of ``state_names``, on the host, over an arena of ``count`` elements."""
+        return {}
 
-    @abstractmethod
-    def restore(self, state: dict) -> None:
+    def restore(self, state: dict) -> None:  # noqa: B027
         """Take a state that :meth:`state` returned, or a part of it."""
 
 
@@ -126,6 +126,17 @@ def uncompressed_parts(
     ]
 
 
+class CompressedSum(Reduction):
+    """The sum of one bucket: of its uncompressed parameters, ``whole``, and by ``other`` of compressed ones."""
+
+    transport = MESSAGES
+
+    def __init__(self, ops: Ops, parts: Sequence, whole: UncompressedPart, other: Reduction):
+        self._ops, self._parts, self._whole, self._other = ops, parts, whole, other
+        self.bytes_sent = (whole.sum.bytes_sent or 0) + (other.bytes_sent or 0)  # as far as they are known
+        self.blocks = whole.sum.blocks
+
+
 def slices(sizes: Sequence[int]) -> list[Piece]:
     """Return slices of these sizes, one after another."""
     return list(pairwise(accumulate(sizes, initial=0)))
@@ -134,8 +145,3 @@ def slices(sizes: Sequence[int]) -> list[Piece]:
 def least_bytes(count: int, itemsize: int, size: int) -> int:
     """Return the bytes that each of ``size`` ranks sends in an all-reduce of ``count`` elements, at least."""
     return 2 * (size - 1) * count * itemsize // size
-
-
-def sent(*parts: Reduction) -> int:
-    """Return the bytes of a run, as far as they are known."""
-    return sum(part.bytes_sent or 0 for part in parts)

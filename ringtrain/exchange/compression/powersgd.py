@@ -34,15 +34,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringtrain.arrays import Array
-from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.compression.method import (
+    CompressedSum,
     CompressionContext,
     Compressor,
-    UncompressedPart,
     least_bytes,
-    sent,
     slices,
     uncompressed_parts,
 )
@@ -102,7 +100,9 @@ class PowerSGD(Compressor):
             for spans, each, m, n, (start, _) in zip(taken, whole, rows, columns, pieces, strict=True)
         ]
         group: list[_PowerSGDSum] = []
-        group += [_PowerSGDSum(context.ops, *each, group) for each in zip(self.matrices, whole, seconds, strict=True)]
+        group += [
+            _PowerSGDSum(context.ops, *each, group=group) for each in zip(self.matrices, whole, seconds, strict=True)
+        ]
         return group
 
     def _matrix(self, context: CompressionContext, span: Span, p: Array, q: Array) -> MatrixFactors:
@@ -145,23 +145,15 @@ def matrix_of(span: Span) -> tuple[int, int]:
 IDLE, FIRST, SECOND = range(3)
 
 
-class _PowerSGDSum(Reduction):
-    """The sum of one bucket. ``group``: the sums of all buckets, in the order in which they start."""
+class _PowerSGDSum(CompressedSum):
+    """The sum of one bucket; ``other`` is the second. ``group``: the sums of all buckets, in the order in which they
+    start."""
 
-    algorithm, transport = "PowerSGD", MESSAGES
+    algorithm, _phase = "PowerSGD", IDLE
 
-    def __init__(
-        self,
-        ops: Ops,
-        matrices: Sequence[MatrixFactors],
-        whole: UncompressedPart,
-        second: Reduction,
-        group: "list[_PowerSGDSum]",
-    ):
-        self._ops, self._matrices, self._whole, self._second, self._group = ops, matrices, whole, second, group
-        self.bytes_sent = sent(whole.sum, second)
-        self.blocks = whole.sum.blocks
-        self._phase = IDLE
+    def __init__(self, *arguments, group: "list[_PowerSGDSum]"):
+        super().__init__(*arguments)
+        self._group = group
 
     def announce(self) -> None:
         self._whole.sum.announce()
@@ -169,7 +161,7 @@ class _PowerSGDSum(Reduction):
     def start(self) -> None:
         self._phase = FIRST
         self._whole.pack()
-        for m in self._matrices:
+        for m in self._parts:
             self._ops.add(m.residual, m.total, m.residual)
             self._ops.orthonormalise(m.q)
             self._ops.product(m.residual, m.q, m.p)
@@ -179,7 +171,7 @@ class _PowerSGDSum(Reduction):
         """Whether the sum is done: never before the loop has waited for one of the group."""
         if self._phase == FIRST:
             self._whole.sum.test()
-        elif self._phase == SECOND and self._second.test():
+        elif self._phase == SECOND and self._other.test():
             self._finish()
         return self._phase == IDLE
 
@@ -187,7 +179,7 @@ class _PowerSGDSum(Reduction):
         for each in self._group:
             each.start_second(deadline_s)
         if self._phase == SECOND:
-            self._second.wait(deadline_s)
+            self._other.wait(deadline_s)
             self._finish()
 
     def start_second(self, deadline_s: float) -> None:
@@ -195,21 +187,18 @@ class _PowerSGDSum(Reduction):
         if self._phase != FIRST:
             return
         self._whole.sum.wait(deadline_s)
-        for m in self._matrices:
+        for m in self._parts:
             self._ops.orthonormalise(m.p)
             self._ops.product(m.residual, m.p, m.q, a_transposed=True)
-            self._keep_residual(m)
-        self._second.start()
+            # Subtract the part that this rank sends: M - P·Qᵀ.
+            self._ops.scale(m.q, -1.0)
+            self._ops.product(m.p, m.q, m.residual, b_transposed=True, accumulate=True)
+            self._ops.scale(m.q, -1.0)
+        self._other.start()
         self._phase = SECOND
-
-    def _keep_residual(self, m: MatrixFactors) -> None:
-        """Subtract the part that this rank sends: M - P·Qᵀ."""
-        self._ops.scale(m.q, -1.0)
-        self._ops.product(m.p, m.q, m.residual, b_transposed=True, accumulate=True)
-        self._ops.scale(m.q, -1.0)
 
     def _finish(self) -> None:
         self._phase = IDLE
         self._whole.unpack()
-        for m in self._matrices:
+        for m in self._parts:
             self._ops.product(m.p, m.q, m.total, b_transposed=True)

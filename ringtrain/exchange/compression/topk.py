@@ -21,14 +21,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.arrays import Array
-from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
+from ringtrain.exchange.buckets.reduce_scatter import schedule_name
 from ringtrain.exchange.compression.method import (
+    CompressedSum,
     CompressionContext,
     Compressor,
-    UncompressedPart,
-    sent,
     slices,
     uncompressed_parts,
 )
@@ -45,9 +45,7 @@ GATHERS = ("ring", "sliced", "circulant")  # all-gathers in which every rank giv
 def gather_for(algorithm: str, transport: Transport) -> str:
     """Return the schedule whose all-gather carries the pairs: the algorithm's own, if every rank gives an equal part in
     it. Otherwise the one with the fewest steps within a node, and with the fewest peers between nodes."""
-    if algorithm in GATHERS:
-        return algorithm
-    return "sliced" if transport.nodes == 1 else "ring"
+    return schedule_name(algorithm if algorithm in GATHERS else AUTO, transport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +107,15 @@ class TopK(Compressor):
         ops.take_largest(x, pairs, 1)
         ops.add_pairs(pairs, x, 1)
 
-    def state(self, count: int) -> dict:
-        return {}
 
-    def restore(self, state: dict) -> None:
-        """There is no state but the residual."""
+class _TopKSum(CompressedSum):
+    """The sum of one bucket; ``other`` gathers the pairs."""
 
-
-class _TopKSum(Reduction):
-    """The sum of one bucket."""
-
-    algorithm, transport = "top-k", MESSAGES
-
-    def __init__(self, ops: Ops, parts: Sequence[_Part], whole: UncompressedPart, gather: Reduction):
-        self._ops, self._parts, self._whole, self._gather = ops, parts, whole, gather
-        self.bytes_sent = sent(whole.sum, gather)
-        self.blocks = whole.sum.blocks
-        self._open = False
+    algorithm, _open = "top-k", False
 
     def announce(self) -> None:
         self._whole.sum.announce()
-        self._gather.announce()
+        self._other.announce()
 
     def start(self) -> None:
         self._open = True
@@ -138,17 +124,17 @@ class _TopKSum(Reduction):
         for part in self._parts:
             self._ops.add(part.residual, part.gradient, part.residual)
             self._ops.take_largest(part.residual, part.sent, part.k)
-        self._gather.start()
+        self._other.start()
 
     def test(self) -> bool:
-        if self._open and all([self._whole.sum.test(), self._gather.test()]):
+        if self._open and all([self._whole.sum.test(), self._other.test()]):
             self._finish()
         return not self._open
 
     def wait(self, deadline_s: float) -> None:
         if self._open:
             self._whole.sum.wait(deadline_s)
-            self._gather.wait(deadline_s)
+            self._other.wait(deadline_s)
             self._finish()
 
     def _finish(self) -> None:

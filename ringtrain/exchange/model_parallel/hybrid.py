@@ -19,15 +19,14 @@ Source: Krizhevsky, One weird trick for parallelizing convolutional neural netwo
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.model_parallel.column_shards import ColumnShards
-from ringtrain.exchange.model_parallel.hybrid_layers import divided, trailing
+from ringtrain.exchange.model_parallel.hybrid_layers import ColumnShards, divided, trailing
 from ringtrain.exchange.model_parallel.inner_exchange import WithInnerExchange
-from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
+from ringtrain.exchange.model_parallel.layouts import MicrobatchLayouts
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.graph import Graph
@@ -36,39 +35,24 @@ from ringtrain.nn.shapes import element_count
 from ringtrain.optim.optimizers import Optimizer
 
 
-@dataclass(frozen=True, slots=True)
-class HybridCost:
-    """features:   D
-    units:      columns of each layer by its name, in order
-    parameters: of all these layers
-    learning:   whether layers before them learn, so that features have a gradient
+def activations_sent(features: int, units: Collection[int], batch: int, ranks: int, learning: bool = True) -> float:
+    """Return the numbers that a rank sends in an iteration for divided layers.
+
+    features: D
+    units:    columns of each layer, in order
+    learning: whether layers before them learn, so that features have a gradient
     """
+    *middle, last = units
+    each = (1 + learning) * features + 2 * sum(middle) + 2 * last / ranks
+    return (ranks - 1) / ranks * batch * each
 
-    features: int
-    units: dict[str, int]
-    parameters: int
-    learning: bool = True
 
-    def divided(self, batch: int, ranks: int) -> float:
-        """Return the numbers that a rank sends in an iteration."""
-        *middle, last = self.units.values()
-        each = (1 + self.learning) * self.features + 2 * sum(middle) + 2 * last / ranks
-        return (ranks - 1) / ranks * batch * each
-
-    def gradients(self, ranks: int, trainers: int) -> float:
-        """Return the numbers that a rank sends, on average, in the exchange of the gradients: an all-reduce, or by
-        servers, which send nothing to themselves."""
-        return 2 * min(trainers, ranks - 1) / ranks * self.parameters
-
-    def words(self, batch: int, ranks: int, trainers: int) -> str:
-        """Return the saving, for people."""
-        if ranks == 1:
-            return "one rank has all columns, and sends nothing"
-        hybrid, data = self.divided(batch, ranks), self.gradients(ranks, trainers)
-        sent = f"{_count(hybrid)} numbers for them in an iteration, with --fc data {_count(data)}"
-        if hybrid < data:
-            return f"a rank sends on average {sent}: {1 - hybrid / data:.0%} less"
-        return f"a rank sends on average {sent}: at this batch --fc data sends less"
+def saving(hybrid: float, data: float) -> str:
+    """Return what ``--fc hybrid`` saves, for people: the numbers that a rank sends with it, and with ``--fc data``."""
+    sent = f"{_count(hybrid)} numbers for them in an iteration, with --fc data {_count(data)}"
+    if hybrid < data:
+        return f"a rank sends on average {sent}: {1 - hybrid / data:.0%} less"
+    return f"a rank sends on average {sent}: at this batch --fc data sends less"
 
 
 def _count(elements: float) -> str:
@@ -108,7 +92,13 @@ class Hybrid(WithInnerExchange):
         counts = [(_layer(name) in units, element_count(parameter.shape)) for name, parameter in graph.parameters()]
         self._check_servers(sum(not ours for ours, _ in counts))
         parameters, learning = sum(count for ours, count in counts if ours), not all(ours for ours, _ in counts)
-        self._cost = HybridCost(graph.shapes[graph.plan[first].inputs[0]][0], units, parameters, learning)
+        self._divided, cost = units.keys(), "one rank has all columns, and sends nothing"
+        if size > 1:
+            features, trainers = graph.shapes[graph.plan[first].inputs[0]][0], len(self.facts.roles.trainers)
+            hybrid = activations_sent(features, units.values(), self._settings.batch, size, learning)
+            # An all-reduce of their gradients, or the exchange by servers, which send nothing to themselves.
+            cost = saving(hybrid, 2 * min(trainers, size - 1) / size * parameters)
+        self._note = f"hybrid: columns of {', '.join(units)} are divided among {size} ranks: {cost}"
         return divided(graph, first, self._layouts, self._columns)
 
     def _check_servers(self, left: int) -> None:
@@ -126,7 +116,7 @@ class Hybrid(WithInnerExchange):
             )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        ours = [span for span in arena.spans if _layer(span.name) in self._cost.units]  # they are the last
+        ours = [span for span in arena.spans if _layer(span.name) in self._divided]  # they are the last
         self._columns.bind(ours, optimizer)
         self._bind_inner(
             self._settings.ops,
@@ -135,13 +125,11 @@ class Hybrid(WithInnerExchange):
             len(arena.spans) - len(ours),
             messages=self._layouts.collectives,
             gather=self._columns.store_slot,
-            take=lambda state: self._columns.restore(state, arena.grads, self._cut),
+            take=self._columns.restore,
         )
         self.serving, self.rehearsed = self._inner.serving, [*self._inner.rehearsed, self._columns.update]
-        size = self._settings.transport.size
-        cost = self._cost.words(self._settings.batch, size, len(self.facts.roles.trainers))
-        note = f"hybrid: columns of {', '.join(self._cost.units)} are divided among {size} ranks: {cost}"
-        self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=[note, *self._inner.facts.notes])
+        notes = [self._note, *self._inner.facts.notes]
+        self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=notes)
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._columns.load(self._arena.weights)

@@ -7,14 +7,94 @@ numbers everywhere, since random numbers depend only on the example and the elem
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
-from ringtrain.exchange.model_parallel.column_shards import ColumnShards
-from ringtrain.exchange.model_parallel.microbatches import MicrobatchLayouts
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
+from ringtrain.exchange.model_parallel.layouts import GatheredColumns, GatheredRows, LocalRows, MicrobatchLayouts
+from ringtrain.exchange.model_parallel.part_gather import PartGather, own_part, own_state
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn import shapes
-from ringtrain.nn.base import Layer, Shape
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Layer, Parameter, Shape, Span
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Dropout, Flatten, Linear, ReLU
+from ringtrain.optim.optimizers import Optimizer
+
+
+class ColumnShards:
+    """This rank's columns of the divided layers, in memory of their own: products need contiguous columns.
+
+    In the arena a weight is [D, K] by rows. This rank's k columns are kept as [D, k], with gradients and optimizer
+    state, and are gathered in the arena of every rank for an evaluation or a checkpoint. ``weights`` and ``grads``: by
+    layer and short name, once bound.
+    """
+
+    def __init__(self, settings: ExchangeSettings):
+        self._settings, self._ops, self._sum_over_ranks = settings, settings.ops, SumOverRanks(settings)
+        self.weights: dict[str, dict] = {}
+        self.grads: dict[str, dict] = {}
+        self._loaded = False  # whether the columns have been taken from the arena
+        self._newer = False  # whether they are newer than the arena's
+
+    def bind(self, spans: Sequence[Span], optimizer: Optimizer) -> None:
+        """Make memory for this rank's columns of ``spans`` of the arena."""
+        transport = self._settings.transport
+
+        def columns(parameter: Parameter) -> Parameter:
+            edges = bounds(parameter.shape[-1], transport.size)
+            return parameter.of_columns(*edges[transport.rank : transport.rank + 2])
+
+        table = tuple((span.name, columns(span.parameter)) for span in spans)
+        self._spans, self._arena = spans, Arena(transport.scratch, table, self._ops.dtype)
+        arena = self._arena
+        for span in arena.spans:
+            layer, _, short = span.name.rpartition(".")
+            self.weights.setdefault(layer, {})[short] = arena.weight(span)
+            self.grads.setdefault(layer, {})[short] = arena.grad(span)
+        part_optimizer, pieces = type(optimizer)(arena.spans, optimizer.hyper), everything(arena)
+        add = self._sum_over_ranks.add
+        self.update = OwnedUpdate(self._ops, arena, part_optimizer, arena.grads, pieces, add_norms=add)
+        self._parts = PartGather(self._settings, [(spans, range(transport.size))], arena, is_taker=True)
+
+    # ── updates ───────────────────────────────────────────────────────────────────────────────────────────
+    def square_sum(self) -> float:
+        """Return the sum of squares of the gradients of all ranks' columns. Collective."""
+        grads, trained = self._arena.grads, self.update.trained
+        return self._sum_over_ranks(sum(self._ops.square_sum(grads[start:stop]) for start, stop in trained))
+
+    def scale(self, factor: float) -> None:
+        for start, stop in self.update.trained:
+            self._ops.scale(self._arena.grads[start:stop], factor)
+
+    def apply(self, lr: float) -> None:
+        """Update this rank's columns. Norms of parameters are over all ranks' columns."""
+        self._newer = True
+        self.update.make(lr)
+
+    # ── to and from the arena ─────────────────────────────────────────────────────────────────────────────
+    def load(self, weights: Array) -> None:
+        """Copy the columns from whole parameters, an array over the arena, unless they have been taken from it."""
+        if not self._loaded:
+            self._ops.upload(own_part(self._arena, self._spans, self._ops.to_host(weights)), self._arena.weights)
+        self._loaded = True
+
+    def store(self, weights: Array) -> None:
+        """Gather the columns of all ranks in whole parameters, on every rank, if they have been updated. Collective."""
+        if self._newer:
+            self._parts.gather(self._arena.weights, weights)
+        self._newer = False
+
+    def store_slot(self, name: str, flat: Array) -> None:
+        """Gather a slot of the optimizer's state. Collective."""
+        self._parts.gather(self.update.slots[name], flat)
+
+    def restore(self, state: dict) -> None:
+        """Continue from a whole state in host arrays, with the arena's weights."""
+        self.update.take(own_state(self._arena, self._spans, state))
+        self._loaded = self._newer = False
+
 
 BETWEEN = (Dropout, ReLU, Flatten)  # backward each is linear in dy, element by element: terms may be added later
 
@@ -37,7 +117,7 @@ class GatherBatch(Layer):
         layout = self.layouts.begin(x_nD.shape[0])
         if self.random:
             layout.gather_examples(ctx.examples)
-        rows = layout.all_rows(self.name, x_nD.shape[1])
+        rows = layout.prepared(GatheredRows, self.name, layout.rows, x_nD.shape[1])
         return rows.gather(x_nD), rows
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
@@ -78,7 +158,8 @@ class ColumnParallelLinear(Layer):
     def forward(self, ctx, weights, xs):
         (x_BD,), part, units = xs, self._own_weights(weights), self.whole.units
         layout, edges = self.layouts.current, self.edges
-        output = layout.own_rows(self.name, edges) if self.last else layout.all_columns(self.name, edges)
+        kind, rows = (LocalRows, layout.rows) if self.last else (GatheredColumns, layout.total)
+        output = layout.prepared(kind, self.name, rows, edges)
         ctx.ops.linear(x_BD, part["weight"], part.get("bias"), output.product, relu=self.whole.relu)
         y = ctx.space.shared(f"{self.name}.y", (layout.local if self.last else layout.total, units))
         output.gather(y)

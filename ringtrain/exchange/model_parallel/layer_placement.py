@@ -16,11 +16,12 @@ from math import inf
 
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import ConfigError
-from ringtrain.exchange.model_parallel.hybrid import HybridCost
+from ringtrain.exchange.model_parallel.hybrid import activations_sent
 from ringtrain.exchange.model_parallel.hybrid_layers import trailing
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.nn import subgraphs
 from ringtrain.nn.arena import lay_out
+from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import input_shapes
 from ringtrain.nn.layers import Linear
@@ -91,6 +92,11 @@ class PlacementTable:
         """The next group of ranks; none if this one has the loss."""
         return self.placements[self.index + 1].ranks if self.index + 1 < len(self.placements) else ()
 
+    def spans_of(self, placement: LayerPlacement) -> list[Span]:
+        """Return the spans of these layers."""
+        layers = {node.name for node in self.graph.plan[placement.start : placement.stop]}
+        return [span for span in self.spans if span.name.rpartition(".")[0] in layers]
+
     def before(self, sender: int) -> Sequence[int]:
         """Return the ranks that send to this one the messages of rank ``sender`` in front."""
         return (sender,) if self.index == 1 else self.placements[self.index - 1].ranks
@@ -155,7 +161,7 @@ def rank_cost(graph: Graph, start: int, stop: int, ranks: int) -> float:
     """Return what an example costs each of ``ranks`` that divide these layers, in multiplications and additions: their
     arithmetic, and the numbers that they send one another."""
     (features,) = graph.shapes[graph.plan[start].inputs[0]]
-    sent = HybridCost(features, _units(graph, start, stop), parameters=0).divided(batch=1, ranks=ranks)
+    sent = activations_sent(features, _units(graph, start, stop).values(), batch=1, ranks=ranks)
     return PASSES * subgraphs.subgraph_flops(graph, start, stop) / ranks + EXCHANGE_FLOPS * sent
 
 

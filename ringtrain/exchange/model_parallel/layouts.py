@@ -11,14 +11,88 @@ LocalRows gives the whole gradient already.
 Shapes: n examples of this rank, B of all ranks; k columns of this rank, K of all.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any
 
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
-from ringtrain.exchange.model_parallel.activation_collectives import ActivationCollective, ActivationCollectives
+from ringtrain.collectives.algorithms.all_to_all import all_to_all
+from ringtrain.collectives.algorithms.sliced import all_gather, reduce_scatter
+from ringtrain.collectives.execution.reduction import Reduction
+from ringtrain.collectives.schedule import Schedule
+from ringtrain.exchange.base import Roles
+from ringtrain.exchange.buckets.reduce_scatter import execution
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.tags import COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationCollective:
+    """A prepared collective. ``edges``: the start of each block of the buffer, and the end. ``reduction`` is None in a
+    rehearsal."""
+
+    buffer: Array
+    edges: Sequence[int]
+    reduction: Reduction | None
+
+    def block(self, index: int) -> Array:
+        return self.buffer[self.edges[index] : self.edges[index + 1]]
+
+    def blocks(self, first: int, rows: int, widths: Sequence[int]) -> list[Array]:
+        """Return the blocks from ``first`` on as matrices of so many rows and of these columns."""
+        return [self.block(first + i).reshape((rows, width)) for i, width in enumerate(widths)]
+
+
+class ActivationCollectives:
+    """Prepares collectives, runs them one after another, and counts bytes and seconds.
+
+    live: False in a rehearsal, which ranks make one by one: then no message is sent
+
+    It uses the halves of ``sliced``: two steps at any number of ranks, since the pass waits all that time.
+    """
+
+    def __init__(self, settings: ExchangeSettings, live: bool = True):
+        self.rank, self.size = settings.transport.rank, settings.transport.size
+        self.ops, self._settings, self._live = settings.ops, settings, live
+        self.bytes_sent, self.exposed_s = 0, 0.0
+
+    def gather(self, edges: Sequence[int], name: str, dtype: DTypeLike | None = None) -> ActivationCollective:
+        """Return an all-gather: block r is rank r's. ``dtype``: activations' unless given."""
+        return self._prepare(all_gather(self.size), edges, f"all-gather {name}", edges[-1], dtype)
+
+    def scatter(self, edges: Sequence[int], name: str) -> ActivationCollective:
+        """Return a reduce-scatter: rank r ends with the sum of the blocks r of all ranks."""
+        return self._prepare(reduce_scatter(self.size), edges, f"reduce-scatter {name}", edges[-1])
+
+    def all_to_all(self, edges: Sequence[int], name: str, count: int) -> ActivationCollective:
+        """Return an all-to-all: block d is for rank d, block size + s comes from rank s. ``count``: elements of all
+        ranks."""
+        return self._prepare(all_to_all(self.size), edges, f"all-to-all {name}", count)
+
+    def _prepare(
+        self, schedule: Schedule, edges: Sequence[int], name: str, count: int, dtype: DTypeLike | None = None
+    ) -> ActivationCollective:
+        settings, ops = self._settings, self.ops
+        buffer = settings.transport.scratch(edges[-1], dtype or ops.active)
+        if not self._live:
+            return ActivationCollective(buffer, edges, None)
+        run = execution(settings, ops, schedule, buffer, COLUMNS, name, count=count, chunk_bounds=edges)
+        return ActivationCollective(buffer, edges, run)
+
+    def run(self, collective: ActivationCollective) -> None:
+        """Run a collective to its end."""
+        if collective.reduction is None:
+            return
+        began = time.perf_counter()
+        collective.reduction.start()
+        collective.reduction.wait(self._settings.config.deadline_s)
+        self.bytes_sent += collective.reduction.bytes_sent or 0
+        self.exposed_s += time.perf_counter() - began
 
 
 def _widths(edges: Sequence[int]) -> list[int]:
@@ -29,12 +103,7 @@ class GatheredRows:
     """The rows of all ranks. rows: the start of each rank's examples among all, and the end; D elements each"""
 
     def __init__(
-        self,
-        collectives: ActivationCollectives,
-        name: str,
-        rows: Sequence[int],
-        D: int,
-        dtype: DTypeLike | None = None,
+        self, collectives: ActivationCollectives, name: str, rows: Sequence[int], D: int, dtype: DTypeLike | None = None
     ):
         self._collectives, self._name, self._D = collectives, name, D
         self._edges = [row * D for row in rows]
@@ -65,18 +134,11 @@ class GatheredColumns:
     ``product``: the output of the product, [B,k]; ``blocks`` of all ranks.
     """
 
-    def __init__(
-        self,
-        collectives: ActivationCollectives,
-        name: str,
-        count: int,
-        columns: Sequence[int],
-        dtype: DTypeLike | None = None,
-    ):
+    def __init__(self, collectives: ActivationCollectives, name: str, count: int, columns: Sequence[int]):
         self._collectives, self._name = collectives, name
-        self._rows, self._widths = [count] * collectives.size, _widths(columns)
+        self._rows, self._widths = count, _widths(columns)
         self._edges = [count * column for column in columns]
-        self._gather = collectives.gather(self._edges, f"of columns of {name}", dtype)
+        self._gather = collectives.gather(self._edges, f"of columns of {name}")
         self.blocks = self._gather.blocks(0, self._rows, self._widths)
         self.product = self.blocks[collectives.rank]
 
@@ -103,7 +165,7 @@ class LocalRows:
         self._collectives, self._name = collectives, name
         rank, size = collectives.rank, collectives.size
         counts, self._widths = _widths(rows), _widths(columns)
-        self._rows, self._k = [counts[rank]] * size, self._widths[rank]
+        self._rows, self._k = counts[rank], self._widths[rank]
         self._by_rows = [row * self._k for row in rows]
         self._by_columns = [counts[rank] * column for column in columns]
         self._count = rows[-1] * columns[-1]
@@ -133,3 +195,87 @@ class LocalRows:
         rank, size = self._collectives.rank, self._collectives.size
         self._collectives.ops.copy(collective.block(rank), collective.block(size + rank))
         self._collectives.run(collective)
+
+
+class MicrobatchLayout:
+    """The examples of one micro-batch, by rank: ``counts``; ``local`` of ``total`` are this rank's.
+
+    ``rows``: the start of each rank's examples, and the end. ``examples``: the data-set index of each, after
+    :meth:`gather_examples`.
+    """
+
+    def __init__(self, collectives: ActivationCollectives, counts: Sequence[int]):
+        self._collectives = collectives
+        self._prepared: dict[str, Any] = {}
+        self.rows = [0, *accumulate(counts)]
+        self.total, self.local = self.rows[-1], counts[collectives.rank]
+        self.examples: Array | None = None
+
+    def gather_examples(self, own_n: Array) -> None:
+        """Shapes: int64 [n] of this rank; ``examples`` is then [total], of all"""
+        rows = self.prepared(GatheredRows, "random numbers", self.rows, 1, own_n.dtype)
+        self.examples = rows.gather(own_n).reshape((self.total,))
+
+    def prepared(self, kind: Callable, name: str, *arguments) -> Any:
+        """Return the conversion ``kind`` of this name, prepared at its first use."""
+        if name not in self._prepared:
+            self._prepared[name] = kind(self._collectives, name, *arguments)
+        return self._prepared[name]
+
+
+class MicrobatchLayouts:
+    """The layouts of an iteration's micro-batches. Before the first iteration there are rehearsals, in which a rank is
+    alone. ``roles``: which rank trains on which part of a batch; the others have no examples."""
+
+    def __init__(self, settings: ExchangeSettings, roles: Roles):
+        self._settings, self._roles, self._parts = settings, roles, settings.accumulate
+        self.collectives = ActivationCollectives(settings)
+        self._layouts: dict[tuple[int, tuple[int, ...]], MicrobatchLayout] = {}
+        self._slot = 0
+        self._counts: list[tuple[int, ...]] = []  # of each micro-batch of this iteration
+        self._next = 0
+        self._current: MicrobatchLayout | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.collectives.rank
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks that divide columns."""
+        return self.collectives.size
+
+    @property
+    def current(self) -> MicrobatchLayout:
+        """The layout of the micro-batch that has begun."""
+        assert self._current is not None
+        return self._current
+
+    def iterate(self, total: int, slot: int = 0) -> None:
+        """Begin an iteration of ``total`` examples. Layouts of two slots have memory of their own: a pass of one may
+        begin before the other's backward."""
+        self._slot = slot
+        parts, trainers = map(self._roles.part, range(self.ranks)), len(self._roles.trainers)
+        counts = [0 if part is None else self._share(total, part, trainers) for part in parts]
+        self._counts = [tuple(self._share(count, part, self._parts) for count in counts) for part in range(self._parts)]
+        self._next = 0
+
+    def _share(self, count: int, part: int, parts: int) -> int:
+        assert self._settings.share is not None  # the assembly gives it
+        start, stop = self._settings.share(count, part, parts)
+        return stop - start
+
+    def begin(self, local: int) -> MicrobatchLayout:
+        """Return the layout of the next micro-batch, of which this rank has ``local`` examples. The first follows the
+        last: a loss that is not finite is examined by computing all of them once more."""
+        if not self._counts:
+            alone = [local if rank == self.rank else 0 for rank in range(self.ranks)]
+            self._current = MicrobatchLayout(ActivationCollectives(self._settings, live=False), alone)
+            return self._current
+        counts = self._counts[self._next % self._parts]
+        self._next += 1
+        key = self._slot, counts
+        if key not in self._layouts:
+            self._layouts[key] = MicrobatchLayout(self.collectives, counts)
+        self._current = self._layouts[key]
+        return self._current

@@ -1,15 +1,15 @@
-"""Brings the arrays of fully connected layers from the ranks that hold their columns to the ranks in front, which
-evaluate and save the whole network."""
+"""Brings the arrays of fully connected layers from the ranks that hold their columns to ranks that evaluate and save
+the whole network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
-from ringtrain.exchange.model_parallel.layer_placement import LayerPlacement, PlacementTable
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.owned_update import STEP
 from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
@@ -28,52 +28,58 @@ class RowBlock:
     start: int
     stop: int
 
+    def rows(self, flat: Array, span: Span) -> Array:
+        """Return these rows of the whole parameter, or of a rank's columns of it, in an array over its arena."""
+        return flat[span.start : span.start + span.count].reshape((-1, span.shape[-1]))[self.start : self.stop]
+
 
 class PartGather:
-    """``arena``: this rank's, of the whole network or of its part."""
+    """Gathers parameters whose columns ranks divide.
 
-    def __init__(self, settings: ExchangeSettings, table: PlacementTable, arena: Arena):
-        self._ops, self._rank = settings.ops, settings.transport.rank
+    parts:    spans of the whole network, and the ranks that divide them
+    arena:    this rank's, of the whole network or of its part
+    is_taker: whether this rank takes them
+    """
+
+    def __init__(
+        self,
+        settings: ExchangeSettings,
+        parts: Sequence[tuple[Sequence[Span], Sequence[int]]],
+        arena: Arena,
+        is_taker: bool,
+    ):
         guard, transport = settings.guard, settings.transport
+        self._ops, self._rank, self._is_taker = settings.ops, transport.rank, is_taker
         self._together = transport if guard is None else GuardedTransport(transport, guard)
-        self._front = table.index == 0
         self._spans = {span.name: span for span in arena.spans}
-        self._plan = [block for placement in table.placements[1:] for block in _blocks(placement, table)]
+        self._plan = [block for spans, ranks in parts for span in spans for block in _blocks(span, ranks)]
         widest = max((max(np.diff(b.edges)) * (b.stop - b.start) for b in self._plan), default=0)
         groups = max(len(block.ranks) for block in self._plan)
         self._memory = [transport.scratch(int(widest), arena.weights.dtype) for _ in range(groups)]
 
-    def gather(self, flat: Array) -> None:
-        """Bring the parts, flat arrays over the arenas of their ranks, into flat arrays over the whole arena, of the
-        ranks in front. Collective."""
+    def gather(self, part: Array, whole: Array | None = None) -> None:
+        """Bring ``part``, flat over this rank's arena, into the arrays ``whole`` of the ranks that take it, flat over
+        the whole arena; None: into ``part`` itself, where that is over the whole arena. Collective."""
         self._ops.synchronize()
         for block in self._plan:
-            parts = []
+            columns = []
             for number, rank in enumerate(block.ranks):
                 shape = block.stop - block.start, block.edges[number + 1] - block.edges[number]
-                part = self._memory[number][: shape[0] * shape[1]].reshape(shape)
+                memory = self._memory[number][: shape[0] * shape[1]]
                 if rank == self._rank:
-                    self._ops.copy(_rows(flat, self._spans[block.span.name], block), part)
+                    self._ops.copy(block.rows(part, self._spans[block.span.name]), memory.reshape(shape))
                     self._ops.synchronize()
-                self._together.broadcast(part.reshape(-1), rank)
-                parts.append(part)
-            if self._front:
-                self._ops.concat(parts, _rows(flat, block.span, block))
+                self._together.broadcast(memory, rank)
+                columns.append(memory.reshape(shape))
+            if self._is_taker:
+                self._ops.concat(columns, block.rows(part if whole is None else whole, block.span))
                 self._ops.synchronize()
 
 
-def _rows(flat: Array, span: Span, block: RowBlock) -> Array:
-    return flat[span.start : span.start + span.count].reshape((-1, span.shape[-1]))[block.start : block.stop]
-
-
-def _blocks(placement: LayerPlacement, table: PlacementTable) -> Iterator[RowBlock]:
-    layers = {node.name for node in table.graph.plan[placement.start : placement.stop]}
-    for span in table.spans:
-        if span.name.rpartition(".")[0] in layers:
-            count, columns = span.count // span.shape[-1], span.shape[-1]
-            edges, rows = bounds(columns, len(placement.ranks)), max(BLOCK * len(placement.ranks) // columns, 1)
-            for start in range(0, count, rows):
-                yield RowBlock(span, placement.ranks, edges, start, min(start + rows, count))
+def _blocks(span: Span, ranks: Sequence[int]) -> list[RowBlock]:
+    count, columns = span.count // span.shape[-1], span.shape[-1]
+    edges, rows = bounds(columns, len(ranks)), max(BLOCK * len(ranks) // columns, 1)
+    return [RowBlock(span, ranks, edges, start, min(start + rows, count)) for start in range(0, count, rows)]
 
 
 def own_part(arena: Arena, whole: Sequence[Span], flat: np.ndarray) -> np.ndarray:
@@ -83,3 +89,8 @@ def own_part(arena: Arena, whole: Sequence[Span], flat: np.ndarray) -> np.ndarra
         values = flat[spans[span.name].start :][: spans[span.name].count].reshape(span.parameter.whole_shape)
         part[span.start : span.start + span.count] = span.parameter.own(values).reshape(-1)
     return part
+
+
+def own_state(arena: Arena, whole: Sequence[Span], state: dict) -> dict:
+    """Return this rank's part of an optimizer's state in host arrays."""
+    return {name: value if name == STEP else own_part(arena, whole, value) for name, value in state.items()}

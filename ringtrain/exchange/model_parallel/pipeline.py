@@ -28,15 +28,28 @@ Source: Krizhevsky, One weird trick for parallelizing convolutional neural netwo
 pull request 3441), 2015.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from ringtrain.exchange.base import Exchange, ExchangeFacts, Serving
-from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel
-from ringtrain.exchange.model_parallel.layer_placement import PlacementTable
-from ringtrain.exchange.model_parallel.part_gather import PartGather
+import numpy as np
+
+from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, OwnedState, Serving, all_train
+from ringtrain.exchange.buckets.reduce_scatter import schedule_name
+from ringtrain.exchange.buckets.reducer import Reducers
+from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
+from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel, GroupRows
+from ringtrain.exchange.model_parallel.hybrid_layers import divided
+from ringtrain.exchange.model_parallel.inner_exchange import WithInnerExchange
+from ringtrain.exchange.model_parallel.layer_placement import PlacementTable, check_ranks
+from ringtrain.exchange.model_parallel.layouts import MicrobatchLayouts
+from ringtrain.exchange.model_parallel.part_gather import PartGather, own_part, own_state
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, check_sizes, everything
 from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
+from ringtrain.optim.optimizers import Optimizer
+from ringtrain.transport.loopback import Loopback
 
 IN_FLIGHT = 2  # micro-batches of one rank in front that are under way at once
 
@@ -89,8 +102,10 @@ class Pipeline(Exchange):
 
     def _begin_bind(self, arena: Arena) -> list[str]:
         """Prepare the gathering of parts; return the lines of the table."""
-        self._arena, self._gather = arena, PartGather(self.settings, self.table, arena)
-        return self.table.describe(arena.grads.dtype.itemsize)
+        table = self.table
+        parts = [(table.spans_of(placement), placement.ranks) for placement in table.placements[1:]]
+        self._arena, self._gather = arena, PartGather(self.settings, parts, arena, is_taker=table.index == 0)
+        return table.describe(arena.grads.dtype.itemsize)
 
     def finish(self, iteration: int, lr: float) -> None:
         self._current = False
@@ -101,3 +116,165 @@ class Pipeline(Exchange):
         if not self._current or self.facts.dynamic_batches:
             self._gather.gather(self._arena.weights)
         self._current = True
+
+
+class PipelineFront(WithInnerExchange, Pipeline, MessageServing):
+    """Exchanges its layers by the strategy ``inner``, which knows the ranks in front alone, and serves by it.
+
+    say_goodbye: tells the ranks behind that no message comes until the next meeting is over; set by the stage
+    """
+
+    def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: Exchange):
+        super().__init__(settings, mail, inner.facts)
+        self._inner, self.batches, self.serving = inner, inner.batches, self
+        self.say_goodbye: Callable[[], None] = lambda: None
+
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
+        notes, inner, part = self._begin_bind(arena), self._inner, self.table.part
+        part.bind(arena)
+        self._bind_inner(
+            self.settings.ops,
+            arena,
+            optimizer,
+            len(part.parameters()),
+            messages=self.mail,
+            gather=lambda name, flat: self._gather.gather(flat),
+        )
+        self.rehearsed = inner.rehearsed
+        self.facts = replace(self.facts, notes=[*notes, *inner.facts.notes], state_bytes=inner.facts.state_bytes)
+
+    def before(self, iteration: int, examples: int, total: int) -> None:
+        self.drained = False
+        self._inner.before(iteration, examples, total)
+
+    def finish(self, iteration: int, lr: float) -> None:
+        super().finish(iteration, lr)
+        self._inner.finish(iteration, lr)
+
+    def synchronize(self) -> None:
+        self.meet()
+        self._inner.synchronize()
+        self._gather_weights()
+
+    def poll(self) -> None:
+        self._inner.serving.poll()
+
+    def lag(self) -> Lag | None:
+        return self._inner.serving.lag()
+
+    def end(self) -> None:
+        self._inner.serving.drain_peers()
+        self.say_goodbye()
+
+    def serve(self, meanwhile: Callable[[], None]) -> None:
+        self.drained = False
+        self._inner.serving.serve(meanwhile)
+
+
+class PipelineBehind(Pipeline):
+    """Updates its part by the messages of the ranks in front. ``norm``: adds squares over all ranks, for clipping.
+
+    group:   the ranks that divide the columns of this rank's layers
+    part:    this rank's layers, with its columns alone
+    layouts: of the group; None if this rank has whole layers
+    left_out: whether this iteration ends without an update: no message has come in it
+    """
+
+    def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: ExchangeFacts, norm: SumOverRanks):
+        super().__init__(settings, mail, inner)
+        self._norm, self.left_out = norm, False
+        self.layouts: MicrobatchLayouts | None = None
+
+    def prepare(self, graph: Graph) -> Graph:
+        super().prepare(graph)
+        settings, self.part = self.settings, self.table.part
+        group = settings.transport.lasting_group(self.table.ranks)
+        assert group is not None, "this rank holds its layers"
+        self.group = group
+        self._within = replace(settings, transport=group, guard=None, share=_row_share, accumulate=1)
+        if group.size > 1:
+            self.layouts = MicrobatchLayouts(self._within, all_train(group.size))
+            self.part = divided(self.part, 0, self.layouts, None)
+        return self.part
+
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
+        notes, within = self._begin_bind(arena), self._within
+        of_group, everywhere = SumOverRanks(within), everything(arena)
+        total = of_group if self.apart else self._norm
+        self._update = OwnedUpdate(
+            within.ops, arena, optimizer, arena.grads, everywhere, within.clip_norm, total, add_norms=of_group.add
+        )
+        self.owned_state = OwnedState(self._update, lambda: None, self._send_state, take=self._take_state)
+        self.rehearsed = [self._update]
+        collectives = [self.layouts.collectives] if self.layouts is not None else []
+        self.reducers = Reducers({}, messages=[self.mail, *collectives])
+        self.facts = replace(self.facts, notes=notes, state_bytes=self._update.nbytes)
+
+    def _send_state(self) -> dict:
+        """Send this rank's part to the ranks in front, and return the step alone. Collective."""
+        for name in sorted(self._update.slots):
+            self._gather.gather(self._update.slots[name])
+        return {STEP: self._update.step}
+
+    def _take_state(self, state: dict) -> None:
+        whole = self.table.spans
+        check_sizes(state, whole[-1].stop)
+        self._update.take(own_state(self._arena, whole, state))
+
+    def grad_ready(self, span: Span) -> None:
+        """Nothing to do: this gradient does not travel."""
+
+    def finish(self, iteration: int, lr: float) -> None:
+        super().finish(iteration, lr)
+        if self.left_out:
+            self._update.count()
+        else:
+            self._update.make(lr)
+        self.left_out = False
+
+    def synchronize(self) -> None:
+        self.serving.meet()
+        self._gather_weights()
+
+    def own_part(self, flat: np.ndarray) -> np.ndarray:
+        return own_part(self._arena, self.table.spans, flat)
+
+
+def _row_share(count: int, part: int, parts: int) -> tuple[int, int]:
+    return GroupRows(part, parts).cut(count)
+
+
+class OutsideFront(Loopback):
+    """The ``size`` ranks in front, for a rank behind: their number, and no messages with them."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.seat = replace(self.seat, rank=-1, size=size)
+
+
+def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]) -> Pipeline:
+    """Return the end of this rank: in front, with the strategy of ``make_inner`` among the ranks there, or behind.
+    Raises ConfigError unless ranks are left in front."""
+    config, transport = settings.config, settings.transport
+    check_ranks(transport.size, config.fc_ranks)
+    ranks = range(transport.size - config.fc_ranks)
+    front = transport.lasting_group(ranks)
+    norm = SumOverRanks(settings)
+
+    def add_parts(squares: float) -> float:
+        """Add the square norm of all parts behind to the layers' in front, which every rank there has."""
+        return norm(0.0 if transport.rank else squares)
+
+    # The guard numbers the collectives of all ranks, and knows no collectives of some ranks.
+    within = replace(
+        settings,
+        transport=front or OutsideFront(len(ranks)),
+        guard=None,
+        tuning=None,
+        add_external_square_norm=add_parts,
+    )
+    inner = make_inner(within.with_options(algorithm=schedule_name(config.algorithm, transport)))
+    mail = ActivationChannel(transport, settings.ops, config.deadline_s)
+    if front is None:  # it has made the strategy for its facts alone
+        return PipelineBehind(settings, mail, inner.facts, norm)
+    return PipelineFront(settings, mail, inner)

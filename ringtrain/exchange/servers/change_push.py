@@ -17,11 +17,14 @@ Source: Ho et al., NIPS 2013, and Cui et al., Exploiting bounded staleness to sp
 Choromanska & LeCun, Deep learning with elastic averaging SGD, NIPS 2015 (changes of weights, asynchronously averaged).
 """
 
+from collections.abc import Callable
+from enum import Enum
+
+from ringtrain.exchange.base import Lag, Serving
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.endpoint import Endpoint
-from ringtrain.exchange.servers.meetings import Meetings
 from ringtrain.exchange.servers.parameter_server import ParameterServer
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.update.example_share import ExampleShare
@@ -30,11 +33,18 @@ from ringtrain.nn.base import Span
 from ringtrain.optim.optimizers import Optimizer
 
 
-class ChangePush(ParameterServer):
-    """Updates all weights alone, pushes the changes to the servers, and pulls weights."""
+class Phase(Enum):
+    EQUAL = "all ranks have the same weights"
+    APART = "workers push and pull"
+    DRAINED = "the servers have all updates, and the other ranks do not yet have these weights"
+
+
+class ChangePush(ParameterServer, Serving):
+    """Updates all weights alone, pushes the changes to the servers, and pulls weights. At a meeting, before an
+    evaluation, a checkpoint and the end, it drains the updates of all workers, and brings the servers' weights to all
+    ranks."""
 
     updates_at_owner = False
-    serving: Meetings
 
     def _bind(self, shards: Shards, optimizer: Optimizer) -> tuple[OwnedUpdate, list[str]]:
         settings, roles, arena = self._settings, self._roles, self._arena
@@ -44,31 +54,28 @@ class ChangePush(ParameterServer):
         self._is_worker = transport.rank in roles.trainers
         pieces = everything(arena) if self._is_worker else []
         update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, pieces, settings.clip_norm)
-        self._add = add = SumOverRanks(settings)
+        self._add = SumOverRanks(settings)
         self._first, self._workers = transport.rank == roles.trainers[0], len(roles.trainers)
         weights = shards.broadcasts(arena.weights, range(transport.size))
         self._endpoint = Endpoint(settings, roles, shards, arena)
-        self.serving = Meetings(self._endpoint, weights, add, self._push_rest)
+        self.serving, self._weights = self, weights
+        self._phase, self._states_differ = Phase.EQUAL, False  # whether the optimizer's state may differ between ranks
         self.reducers = Reducers({}, others=[weights], messages=[self._endpoint])
         self._examples = ExampleShare()
         self._since = self._iterations = 0  # updates since the last push; iterations
-        return update, [
-            (
-                "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them "
-                "after backward, since they need the learning rate and the whole gradient"
-            ),
-            *(
-                ["evaluations and checkpoints end the periods of --average-every: ranks push, and pull weights"]
-                if self._every > 1
-                else []
-            ),
+        notes = [
+            "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them after "
+            "backward, since they need the learning rate and the whole gradient"
         ]
+        if self._every > 1:
+            notes.append("evaluations and checkpoints end the periods of --average-every: ranks push, and pull weights")
+        return update, notes
 
     def denominator(self, local: float, total: float) -> float:
         return local
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        self.serving.begin()
+        self._begin()
         with self._endpoint.exposed():
             self._endpoint.serve()
             if not examples:  # no forward pass waits for weights, and gradients are zeroed at once
@@ -91,8 +98,7 @@ class ChangePush(ParameterServer):
                 self._endpoint.keep_pace(self._iterations)
             return
         if self._examples.local:  # a rank without examples makes no update
-            self._update.begin(lr)
-            self._update.apply()
+            self._update.make(lr)
         self._since += 1
         if self._since == self._every:
             with self._endpoint.exposed():
@@ -111,20 +117,51 @@ class ChangePush(ParameterServer):
         if not self._forward:
             self._endpoint.pull_all()
 
-    def _push_rest(self) -> None:
-        """Push the updates of a period that is not over."""
+    # ── meetings ──────────────────────────────────────────────────────────────────────────────────────────────
+    def _begin(self) -> None:
+        """Let workers push and pull from now on."""
+        if self._phase is Phase.DRAINED:
+            self.synchronize()
+        if self._phase is Phase.EQUAL:
+            self._phase = Phase.APART
+            self._endpoint.open()
+
+    def poll(self) -> None:
+        self._endpoint.serve()
+
+    def serve(self, meanwhile: Callable[[], None]) -> None:
+        self._begin()
+        self._endpoint.serve_until_quiet(meanwhile)
+
+    def drain_peers(self) -> None:
+        if self._phase is Phase.DRAINED:
+            return
+        self._begin()
         self._endpoint.pull_all()
-        if self._since:
+        if self._since:  # the updates of a period that is not over
             self._push()
             self._endpoint.pull_all()
+        self._endpoint.goodbye()
+        self._endpoint.serve_until_quiet(lambda: None)
+        self._phase = Phase.DRAINED
 
     def synchronize(self) -> None:
-        self.serving.synchronize()
+        """Bring the servers' weights to all ranks, unless no worker has pushed since the last time."""
+        self.drain_peers()
+        self._phase = Phase.EQUAL
+        pushed, self._endpoint.has_pushed = self._endpoint.has_pushed, False
+        if self._add(pushed):
+            self._states_differ = True
+            self._endpoint.publish()
+            self._weights.wait_all()
+
+    def lag(self) -> Lag | None:
+        return None if self._endpoint.shard is None else self._endpoint.shard.clock.lag()
 
     def _gather(self) -> dict:
         """Return the mean of the workers' states on all ranks; each keeps its own. Where they do not differ it is the
         first worker's, to the bit."""
-        share = self._is_worker / self._workers if self.serving.states_differ else float(self._first)
+        share = self._is_worker / self._workers if self._states_differ else float(self._first)
         mean = self._update.gathered(self._arena.grads, lambda: self._add_shares(share))
         return mean | {STEP: round(self._add(share * self._update.step))}
 

@@ -18,8 +18,7 @@ from dataclasses import replace
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
-from ringtrain.exchange.servers.ownership import format_load, format_servers, roles_of
-from ringtrain.exchange.servers.shards import Shards
+from ringtrain.exchange.servers.shards import Shards, format_load, format_servers, roles_of
 from ringtrain.exchange.servers.staleness import staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate

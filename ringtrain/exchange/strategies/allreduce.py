@@ -16,7 +16,7 @@ from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
-from ringtrain.exchange.compression.catalogue import make_gradient_reduction
+from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.nn.arena import Arena

@@ -6,7 +6,7 @@ each rank keeps its own, or all take the mean. H = 1 with the mean of states is 
 linear in gradients and state: the mean of the updates is the update by the mean.
 
 Up to iteration ``--average-from`` every rank makes the same update, as all-reduce does (post-local). With an *outer
-step* the average is the direction of a step (:mod:`ringtrain.exchange.strategies.outer_optimizer`).
+step* the average is the direction of a step (:class:`OuterOptimizer`).
 
 An evaluation or a checkpoint within a period sees the mean of that moment; each rank goes on with its own state.
 
@@ -19,17 +19,20 @@ use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer ste
 
 from dataclasses import replace
 
+from ringtrain.arrays import Array
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.outer_optimizer import OuterOptimizer
 from ringtrain.exchange.strategies.rank_averages import AVERAGE, MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.exchange.update.ranges import trained_pieces
 from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Span
+from ringtrain.ops.base import Ops
+from ringtrain.ops.update import APPLIED, MULTIPLIER, RATE, UPDATE_NUMBERS, UpdateRange, UpdateRule
 from ringtrain.optim.optimizers import Optimizer
 
 
@@ -70,15 +73,12 @@ class Averaging(Exchange):
         self.rehearsed = [self._update, self._reduction, *([self._outer] if self._outer else [])]
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
         linear = optimizer.linear and settings.clip_norm is None and self._outer is None
-        travels = config.average_from or config.overlap == BACKWARD
-        note = (
-            self._updates.note
-            if travels
-            else (
+        note = self._updates.note
+        if not config.average_from and config.overlap != BACKWARD:
+            note = (
                 f"--overlap {config.overlap} has no effect: ranks wait for averages, and gradients travel only before "
                 "--average-from"
             )
-        )
         of_mean = MEAN_ASIDE if settings.transport.size > 1 and config.average_every > 1 else None
         self.facts = replace(
             self.facts,
@@ -118,8 +118,7 @@ class Averaging(Exchange):
             self._updates.finish(lr)
             return
         if self._averages.examples.local:
-            self._update.begin(lr)
-            self._update.apply()
+            self._update.make(lr)
         else:
             self._update.count()
         self._averages.diverge()
@@ -146,3 +145,55 @@ def _header(config: ExchangeConfig, outer: bool) -> str:
     if outer:
         words.append(f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}")
     return ", ".join(words)
+
+
+class OuterOptimizer:
+    """The outer step, from the weights at the start of a period towards the mean at its end: a Nesterov step along
+    d = before - mean: u = momentum·u + d; w = before - lr·(d + momentum·u). Running statistics take the mean.
+
+    ``slots``: the weights at the beginning of the period, and the step's momentum; the same on all ranks.
+    """
+
+    required_names, optional_names = ("period_begin", "outer_momentum"), ()
+
+    def __init__(self, ops: Ops, momentum: float, lr: float):
+        self._ops, self._rule = ops, UpdateRule("nesterov", momentum)
+        self._numbers = ops.zeros((UPDATE_NUMBERS,), "float64")
+        for index, value in ((RATE, lr), (MULTIPLIER, 1.0), (APPLIED, 1.0)):
+            ops.put((self._numbers[index : index + 1], value))
+        self.slots: dict = {}
+
+    def bind(self, arena: Arena) -> None:
+        self._arena, self._trained = arena, trained_pieces(arena.spans)
+        self._ranges = tuple(UpdateRange(start, stop, 1.0, 0.0, 0.0) for start, stop in self._trained)
+        self._before, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
+        self.slots = dict(zip(self.required_names, (self._before, self._velocity), strict=True))
+        self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
+
+    def rehearse(self) -> None:
+        self._update(self._ops.zeros((UPDATE_NUMBERS,), "float64"))  # none is applied
+
+    def begin(self) -> None:
+        """A period begins; weights are the same on all ranks."""
+        self._ops.copy(self._arena.weights, self._before)
+
+    def step(self) -> None:
+        """A period ends; weights are the mean on all ranks, and gradients are not needed."""
+        ops, weights, back = self._ops, self._arena.weights, self._arena.grads
+        ops.copy(weights, back)
+        ops.scale(back, -1.0)
+        ops.add(self._before, back, back)
+        self._update(self._numbers)
+        for start, stop in self._trained:
+            ops.copy(self._before[start:stop], weights[start:stop])
+
+    def _update(self, numbers: Array) -> None:
+        arrays = self._before, self._arena.grads, [self._velocity]
+        self._ops.update(self._rule, self._ranges, *arrays, 0, numbers)
+
+    def state(self) -> dict:
+        return {name: self._ops.to_host(slot) for name, slot in self.slots.items()}
+
+    def restore(self, state: dict) -> None:
+        for name, slot in self.slots.items():
+            self._ops.upload(state[name], slot)

@@ -21,7 +21,7 @@ from ringtrain.arrays import Array
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
-from ringtrain.exchange.compression.catalogue import make_gradient_reduction
+from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, everything
 from ringtrain.nn.arena import Arena
@@ -65,8 +65,8 @@ class Delayed(Exchange):
         self._in_flight = False  # whether the pending sum may still be under way
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        self._arena, config = arena, self._settings.config
-        self._buffer = buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
+        self._arena = arena
+        buffer = self._settings.transport.allocate(arena.count, arena.grads.dtype)
         self._update = OwnedUpdate(self._ops, arena, optimizer, buffer, everything(arena), self._settings.clip_norm)
         self._gradients = self._reduction.bind(arena.spans, buffer)
         self._pending = PendingGradient(self._ops, buffer)
@@ -75,28 +75,18 @@ class Delayed(Exchange):
             self.synchronize,
             replicated=lambda: True,
             parts=[self._pending, self._reduction],
-            arrays=self._arrays,
+            arrays=lambda: [OwnedArray(PENDING, buffer, self._update.pieces, True)] if self._pending.is_set else [],
         )
         self.rehearsed = [self._update, self._reduction]
         self.reducers = Reducers({"gradients": self._gradients}, before_close=self.synchronize)
-        notes = [
-            *self._reduction.notes,
-            *(
-                [
-                    (
-                        "--overlap forward is backward here: a sum already has one iteration to arrive before it is "
-                        "applied, and a later update would delay the next sum, too"
-                    )
-                ]
-                if config.overlap == FORWARD
-                else []
-            ),
-        ]
+        notes = [*self._reduction.notes]
+        if self._settings.config.overlap == FORWARD:
+            notes.append(
+                "--overlap forward is backward here: a sum already has one iteration to arrive before it is applied, "
+                "and a later update would delay the next sum, too"
+            )
         state_bytes = self._update.nbytes + arena.count * arena.grads.dtype.itemsize
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
-
-    def _arrays(self) -> list[OwnedArray]:
-        return [OwnedArray(PENDING, self._buffer, self._update.pieces, True)] if self._pending.is_set else []
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._reduction.before(iteration)
@@ -110,7 +100,7 @@ class Delayed(Exchange):
     def finish(self, iteration: int, lr: float) -> None:
         if self._pending.is_set:
             self._apply(lr)
-        self._ops.copy(self._arena.grads, self._buffer)
+        self._ops.copy(self._arena.grads, self._pending.buffer)
         self._gradients.start()
         self._pending.is_set = self._in_flight = True
 

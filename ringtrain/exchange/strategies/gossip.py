@@ -65,10 +65,7 @@ class Gossip(Exchange):
         self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=averages)
         self.rehearsed = [self._update, self._reduction]
         self.reducers = Reducers(
-            {"means": sums},
-            messages=[self._partner_weights],
-            buckets=False,
-            before_close=self._partner_weights.free,
+            {"means": sums}, messages=[self._partner_weights], buckets=False, before_close=self._partner_weights.free
         )
         state_bytes = self._update.nbytes + self._partner_weights.nbytes
         notes = [*self._reduction.notes, *([MEAN_ASIDE] if met else [])]
@@ -94,8 +91,7 @@ class Gossip(Exchange):
     def finish(self, iteration: int, lr: float) -> None:
         self._partner_weights.average()
         if self._examples:
-            self._update.begin(lr)
-            self._update.apply()
+            self._update.make(lr)
         else:
             self._update.count()
         self._averages.diverge()

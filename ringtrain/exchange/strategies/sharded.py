@@ -46,32 +46,26 @@ class Sharded(Exchange):
         self._overlap = settings.config.overlap
         self._sum_over_ranks = SumOverRanks(settings)
         self.facts = ExchangeFacts(
-            name="sharded",
-            roles=all_train(settings.transport.size),
-            exact=True,
-            state_is_local=False,
+            name="sharded", roles=all_train(settings.transport.size), exact=True, state_is_local=False
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         transport, config, grads = self._settings.transport, self._settings.config, arena.grads
         self._arena = arena
         buckets = make_buckets(arena.spans, grads.dtype.itemsize, config.bucket_bytes)
-        halves = ReduceScatterAllGather(
-            self._algorithm, transport, self._streams.exchange, buckets, config.segment_bytes, self._settings.guard
-        )
+        halves = ReduceScatterAllGather(self._algorithm, self._settings, self._streams.exchange, buckets)
         owned, ops = halves.owned(transport.rank), self._settings.ops
         total, scale = self._sum_over_ranks.square_norm, self._settings.scale
         add = self._sum_over_ranks.add if self.divides_parameters else None
         self._update = OwnedUpdate(ops, arena, optimizer, grads, owned, self._settings.clip_norm, total, scale, add)
         self._at_once = self._update.needs_all or (optimizer.layerwise and self.divides_parameters)
         lowest_first = range(len(buckets))[::-1] if self._overlap == FORWARD else None
-        scatters, gathers = halves.scatters(grads, 0), halves.gathers(arena.weights, 1)
-        deadline_s, streams = config.deadline_s, self._streams
-        self._gradients = Reducer(buckets, scatters, deadline_s, early=self._overlap != NONE, streams=streams)
-        self._weights = Reducer(buckets, gathers, deadline_s, streams=streams, order=lowest_first)
+        how = config.deadline_s, self._streams
+        self._gradients = Reducer(buckets, halves.scatters(grads, 0), *how, early=self._overlap != NONE)
+        self._weights = Reducer(buckets, halves.gathers(arena.weights, 1), *how, order=lowest_first)
         self._coming = ForwardGate(self._weights)
         if not self.facts.state_is_local:
-            self._state = Reducer(buckets, halves.gathers(grads, 2), deadline_s, streams=streams)
+            self._state = Reducer(buckets, halves.gathers(grads, 2), *how)
         self.rehearsed = [self._update]
         self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
         self.reducers = self._make_reducers({"gradients": self._gradients, "weights": self._weights})

@@ -108,6 +108,11 @@ class OwnedUpdate:
         self._ops.put((self.rate_1, lr))
         self.advance()
 
+    def make(self, lr: float) -> None:
+        """Make a whole update at this learning rate."""
+        self.begin(lr)
+        self.apply()
+
     def count(self) -> None:
         """Count an update that this rank does not make: it has no example."""
         self._ops.begin_update(self.numbers)
@@ -185,11 +190,6 @@ class OwnedUpdate:
         return [OwnedArray(name, slot, self.pieces, alike) for name, slot in self.slots.items()]
 
     # ── state: over the whole arena ───────────────────────────────────────────────────────────────────────────
-    def copy_slot(self, name: str, flat: Array) -> None:
-        """Copy this rank's part of a slot into ``flat``, an array over the arena."""
-        for (start, stop), slots in self._states:
-            self._ops.copy(slots[name], flat[start:stop])
-
     def state(self) -> dict:
         """Return the step, and each slot on the host, on a rank that updates everything."""
         return {STEP: self.step, **{name: self._ops.to_host(slot) for name, slot in self.slots.items()}}
@@ -197,12 +197,13 @@ class OwnedUpdate:
     def gathered(self, flat: Array, gather: Callable[[], None]) -> dict:
         """Return the same on ranks with pieces; collective. ``gather`` brings each rank's pieces of ``flat``, an array
         over the arena, to all ranks."""
-        return {STEP: self.step, **{name: self._gathered(name, flat, gather) for name in self.slots}}
-
-    def _gathered(self, name: str, flat: Array, gather: Callable[[], None]) -> np.ndarray:
-        self.copy_slot(name, flat)
-        gather()
-        return self._ops.to_host(flat)
+        state: dict = {STEP: self.step}
+        for name in self.slots:
+            for (start, stop), slots in self._states:
+                self._ops.copy(slots[name], flat[start:stop])
+            gather()
+            state[name] = self._ops.to_host(flat)
+        return state
 
     def take(self, state: dict) -> None:
         """Take this rank's part of a state in host arrays over the arena. Raises CheckpointError, before any change,

@@ -206,10 +206,7 @@ def assemble(
     feed = DeviceInput(ops, model.input, data)
     pause = pause_of(run.inject_slowdown, transport.rank, roles.trainers)
     own_feed = DeviceInput(ops, model.input, data, pause) if pause else feed
-    recompute, sizes = config.device.recompute, {"batch": run.batch, "accumulate": run.accumulate, "grain": grain}
-    stage = stage_of(
-        exchange, ops, own_feed, loss, labels, rate.at, rank=transport.rank, seed=run.seed, recompute=recompute, **sizes
-    )
+    stage = stage_of(config, exchange, transport.rank, ops, own_feed, loss, labels, rate.at, grain)
     ctx = _context(config, exchange, transport, ops, recorded=stage is None)
     cuts = exchange.ready_points if transport.size > 1 else frozenset[str]()
     output = graph.shapes[graph.output]

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringtrain.config.record import TrainConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.activation_messages import SUMS, GroupRows, Header
-from ringtrain.exchange.model_parallel.pipeline import IN_FLIGHT
-from ringtrain.exchange.model_parallel.pipeline_behind import PipelineBehind
-from ringtrain.exchange.model_parallel.pipeline_front import PipelineFront
+from ringtrain.exchange.model_parallel.pipeline import IN_FLIGHT, PipelineBehind, PipelineFront
 from ringtrain.nn.base import Pass
 from ringtrain.nn.losses import LabelForm, Loss
 from ringtrain.nn.workspace import Workspace
@@ -87,7 +86,7 @@ class FrontStage(PipelineStage):
             slot.behind = self._mail.crossing(behind, place, GroupRows(), cut.capacity, shape, labels)
             self._slots.append(slot)
         if exchange.apart:
-            exchange.serving.say_goodbye = lambda: self._mail.say_goodbye(self._headers, place)
+            exchange.say_goodbye = lambda: self._mail.say_goodbye(self._headers, place)
 
     def begin(self, iteration: StageIteration) -> None:
         self._iteration, self._sums = iteration, np.zeros(SUMS)
@@ -144,36 +143,28 @@ class FrontStage(PipelineStage):
 
 
 def stage_of(
+    config: TrainConfig,
     exchange: Exchange,
+    rank: int,
     ops: Ops,
     feed: DeviceInput,
     loss: Loss,
     labels: LabelForm,
     rate: Callable[[int], float],
-    *,
-    rank: int,
-    seed: int,
-    batch: int,
-    accumulate: int,
     grain: int,
-    recompute: bool,
 ) -> PipelineStage | None:
     """The stage of rank ``rank`` of the pipeline; None if each rank holds the whole network.
 
-    labels:     the form of one example's
-    rate:       iteration → learning rate
-    seed:       of the run's random numbers
-    batch:      the most examples of an iteration, over all ranks
-    accumulate: micro-batches of a rank
-    grain:      examples that stay together
-    recompute:  whether activations are computed again in backward
+    labels: the form of one example's
+    rate:   iteration → learning rate
+    grain:  examples that stay together
     """
     if not isinstance(exchange, PipelineFront | PipelineBehind):
         return None
-    places = len(exchange.facts.roles.trainers)
-    capacity = largest_part(largest_part(batch, places, grain), accumulate, grain)
-    cut = BatchCut(places, accumulate, grain, capacity)
+    run, places = config.run, len(exchange.facts.roles.trainers)
+    capacity = largest_part(largest_part(run.batch, places, grain), run.accumulate, grain)
+    cut = BatchCut(places, run.accumulate, grain, capacity)
     if isinstance(exchange, PipelineFront):
-        return FrontStage(exchange, rank, ops, feed, cut, labels, recompute)
-    exchange.serving = stage = FcStage(exchange, ops, loss, labels, rate, cut, seed)
+        return FrontStage(exchange, rank, ops, feed, cut, labels, config.device.recompute)
+    exchange.serving = stage = FcStage(exchange, ops, loss, labels, rate, cut, run.seed)
     return stage
