@@ -64,8 +64,7 @@ ORDER = {
     "exchange": "compatibility_texts tags announcements update settings buckets base compression model_parallel "
     "servers strategies catalogue compatibility",
     "launch": "binding python_script mpirun slurm doctor",
-    "monitor": "flight_recorder guarded_reduction reporter_election watchdog diagnosis "
-    "stack_dump guard hang_detector guarded_transport",
+    "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",
     "nn": "workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
     "conv conv_columns layers metrics losses norm pool sequence capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",

@@ -1,13 +1,13 @@
 """Messages from the rows of the flight recorder: the ranks that made another call, the ranks that the others wait for,
 and the last collectives of every rank."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ringtrain.monitor.flight_recorder import RankRecord
 from ringtrain.template import joined
 from ringtrain.transport.waiting import peers, placed
 
-TOLD = 8  # so many of the last collectives are listed
+LISTED = 8  # so many of the last collectives are listed
 RANKS = 64  # so many ranks are listed
 
 
@@ -27,58 +27,55 @@ def mismatch(rows: Sequence[RankRecord], number: int) -> str | None:
     )
 
 
-def stall(rows: Sequence[RankRecord], rank: int, quiet: Callable[[int], float | None], gap: str = "") -> str:
+def stall(rows: Sequence[RankRecord], rank: int, gap: str = "") -> str:
     """The ranks that the others wait for, in which collective, and the last collectives of every rank.
 
-    rank:  the reader of the rows
-    quiet: quiet(rank) → for how many seconds it has given no sign of life; None if it gives them
-    gap:   the ranks whose rows cannot be seen, and why
+    rank: the reader of the rows
+    gap:  the ranks whose rows cannot be seen, and why
     """
-    number = first_open(rows, quiet)
+    number = first_open(rows)
     if number is None:
         return "no collective: none is under way"
     seen = [row for row in rows if row.entries or not gap]
-    lines = [_whom(seen, number, quiet, bool(gap)), *last_collectives(seen, quiet)]
+    lines = [_whom(seen, number, bool(gap)), *last_collectives(seen)]
     if gap:
         lines.append(f"not seen from rank {rank}: {gap}")
     return joined(lines)
 
 
-def first_open(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> int | None:
+def first_open(rows: Sequence[RankRecord]) -> int | None:
     """The number of the first collective that a rank has begun and not ended: later ones wait for it. The rows of
     silent ranks are old, and count only if there is no other."""
-    heard = [row for row in rows if quiet(row.rank) is None]
-    numbers = [
-        [entry.number for row in some for entry in row.entries.values() if not entry.done] for some in (heard, rows)
-    ]
-    return min(numbers[0] or numbers[1], default=None)
+    for some in ([row for row in rows if row.silent_s is None], rows):
+        numbers = [entry.number for row in some for entry in row.entries.values() if not entry.done]
+        if numbers:
+            return min(numbers)
+    return None
 
 
-def _whom(rows: Sequence[RankRecord], number: int, quiet: Callable[[int], float | None], some: bool = False) -> str:
+def _whom(rows: Sequence[RankRecord], number: int, some: bool) -> str:
     """``some``: some rows are missing."""
-    known = {row.rank: row.entries.get(number) for row in rows}
-    text = next(entry.text for entry in known.values() if entry)
+    known = [(row, row.entries[number]) for row in rows if number in row.entries]
     absent = [row for row in rows if row.last < number]
-    silent = [(row, seconds) for row in rows if row not in absent and (seconds := quiet(row.rank)) is not None]
-    waiting = [rank for rank, entry in known.items() if entry and not entry.done and quiet(rank) is None]
-    named = [_not_in_it(row, rows, quiet) for row in absent]
-    named += [f"{_placed(rows, [row.rank])} is in it, but {_life(seconds)}" for row, seconds in silent]
+    inside = [(row, entry) for row, entry in known if not entry.done]
+    waiting = [row.rank for row, _ in inside if row.silent_s is None]
+    named = [
+        f"{_placed(rows, [row.rank])} has not {'joined it' if row.silent_s is None else 'been seen in it'} "
+        f"({whereabouts(row)})"
+        for row in absent
+    ]
+    silent = [row for row in rows if row not in absent and row.silent_s is not None]
+    named += [f"{_placed(rows, [row.rank])} is in it, but {_silence(row)}" for row in silent]
     if not named and some:
         named = ["all ranks that are seen here have joined it"]
     if not named:
-        moves, last = min((entry.moved, rank) for rank, entry in known.items() if entry and not entry.done)
+        moves, last = min((entry.moved, row.rank) for row, entry in inside)
         named = [f"all ranks have joined it, and {_placed(rows, [last])} is the furthest behind, after {moves} moves"]
     if waiting:
-        named.append(f"{peers(waiting)} waits in it" if len(waiting) == 1 else f"{peers(waiting)} wait in it")
+        named.append(f"{peers(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it")
     iteration = max(row.iteration for row in rows)
-    if iteration:
-        return f"collective {number}, {text}, iteration {iteration}: {'; '.join(named)}"
-    return f"collective {number}, {text}: {'; '.join(named)}"
-
-
-def _not_in_it(row: RankRecord, rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> str:
-    verb = "joined it" if quiet(row.rank) is None else "been seen in it"
-    return f"{_placed(rows, [row.rank])} has not {verb} ({_whereabouts(row, quiet)})"
+    when = f", iteration {iteration}" if iteration else ""
+    return f"collective {number}, {known[0][1].text}{when}: {'; '.join(named)}"
 
 
 def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
@@ -86,86 +83,69 @@ def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
     return placed(ranks, {row.rank: row.host for row in rows})
 
 
-def _whereabouts(row: RankRecord, quiet: Callable[[int], float | None]) -> str:
+def whereabouts(row: RankRecord) -> str:
+    """The last collective of a rank, its iteration and its stage."""
     last = row.entries.get(row.last)
-    where: str = "it has begun none"
-    if last is not None:
-        where = (
-            f"its last is collective {last.number}, done"
-            if last.done
-            else f"its last is collective {last.number}, not done"
-        )
+    where = f"its last is collective {last.number}, {'' if last.done else 'not '}done" if last else "it has begun none"
     if row.iteration:
         where += f", in iteration {row.iteration}"
     if row.left:
         return f"{where}; it has ended"
-    silent_s = quiet(row.rank)
-    if silent_s is not None:
-        return f"when last seen: {where + _doing(row, False)}; {_life(silent_s)}"
-    return where + _doing(row, True)
+    if row.doing:
+        where += f"; it is in {row.doing}{_time(row)}"
+    return where if row.silent_s is None else f"when last seen: {where}; {_silence(row)}"
 
 
-def _doing(row: RankRecord, alive: bool) -> str:
-    return f"; it is in {row.doing}" + _time(row, alive) if row.doing else ""
+def _time(row: RankRecord) -> str:
+    return f" for {row.doing_s:.3g} s" if row.silent_s is None and row.doing_s >= 1 else ""
 
 
-def _time(row: RankRecord, alive: bool) -> str:
-    return f" for {row.doing_s:.3g} s" if alive and row.doing_s >= 1 else ""
-
-
-def behind(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[int]:
+def behind(rows: Sequence[RankRecord]) -> list[int]:
     """The ranks that seem to delay the others: the silent ones, or else those in the earliest iteration; none if all
     are in one iteration."""
-    silent = [row.rank for row in rows if quiet(row.rank) is not None and not row.left]
+    silent = [row.rank for row in rows if row.silent_s is not None and not row.left]
     earliest = min(row.iteration for row in rows)
     late = [row.rank for row in rows if row.iteration == earliest]
     return silent or (late if len(late) < len(rows) else [])
 
 
-def held_up(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> str:
+def held_up(rows: Sequence[RankRecord]) -> str:
     """The ranks that are behind, as the end of a sentence; empty if there are none."""
-    ranks = behind(rows, quiet)
-    if len(ranks) == 1:
-        return f"; the furthest behind is {_placed(rows, ranks)}"
-    return f"; the furthest behind are {_placed(rows, ranks)}" if ranks else ""
+    ranks = behind(rows)
+    return f"; the furthest behind {'is' if len(ranks) == 1 else 'are'} {_placed(rows, ranks)}" if ranks else ""
 
 
-def rank_states(
-    rows: Sequence[RankRecord], quiet: Callable[[int], float | None], gap: str = "", rank: int = 0
-) -> list[str]:
+def rank_states(rows: Sequence[RankRecord], rank: int, gap: str = "") -> list[str]:
     """A line for each rank with its stage, for ranks that wait outside of collectives. ``gap``: the ranks whose rows
     ``rank`` cannot see."""
     lines: list[str] = ["activity of every rank:"]
     for row in rows[:RANKS]:
-        silent_s = quiet(row.rank)
         iteration = f"iteration {row.iteration}, " if row.iteration else ""
         stage = "ended" if row.left else row.doing or "between stages"
-        silence = "" if silent_s is None else f"; {_life(silent_s)}"
-        lines.append(f"  {_placed(rows, [row.rank])}: {iteration}{stage}{_time(row, silent_s is None)}{silence}")
+        silence = "" if row.silent_s is None else f"; {_silence(row)}"
+        lines.append(f"  {_placed(rows, [row.rank])}: {iteration}{stage}{_time(row)}{silence}")
     return [*lines, *([f"not seen from rank {rank}: {gap}"] if gap else [])]
 
 
-def _life(seconds: float) -> str:
-    return f"it has given no sign of life for {seconds:.3g} s: it is stopped, or its node hangs"
+def _silence(row: RankRecord) -> str:
+    return f"it has given no sign of life for {row.silent_s:.3g} s: it is stopped, or its node hangs"
 
 
-def last_collectives(rows: Sequence[RankRecord], quiet: Callable[[int], float | None]) -> list[str]:
+def last_collectives(rows: Sequence[RankRecord]) -> list[str]:
     """A line for each of the last collectives: for each call, the ranks on which it is done, those on which it is under
     way, with their moves, and those that have not begun it."""
     newest = max(row.last for row in rows)
     lines: list[str] = ["the last collectives of every rank:"]
-    for number in range(max(1, newest - TOLD + 1), newest + 1):
-        absent = [row.rank for row in rows if row.last < number]
-        calls = _calls(rows, number)
-        states = [f"{text}: {_states(rows, ranks, number)}" for text, ranks in calls.items() if text]
-        lines.append(f"  {number}  {'; '.join([*states, *_absent(absent, quiet)])}")
+    for number in range(max(1, newest - LISTED + 1), newest + 1):
+        states = [f"{text}: {_states(rows, ranks, number)}" for text, ranks in _calls(rows, number).items() if text]
+        absent = [row for row in rows if row.last < number]
+        for verb, ranks in (
+            ("begun", [row.rank for row in absent if row.silent_s is None]),
+            ("seen", [row.rank for row in absent if row.silent_s is not None]),
+        ):
+            states += [f"not {verb} on {peers(ranks)}"] if ranks else []
+        lines.append(f"  {number}  {'; '.join(states)}")
     return lines
-
-
-def _absent(ranks: list[int], quiet: Callable[[int], float | None]) -> list[str]:
-    silent = [rank for rank in ranks if quiet(rank) is not None]
-    known = [rank for rank in ranks if rank not in silent]
-    return [f"not {verb} on {peers(these)}" for verb, these in (("begun", known), ("seen", silent)) if these]
 
 
 def _states(rows: Sequence[RankRecord], ranks: list[int], number: int) -> str:
@@ -174,9 +154,8 @@ def _states(rows: Sequence[RankRecord], ranks: list[int], number: int) -> str:
     inside = {rank: entry.moved for rank, entry in entries.items() if not entry.done}
     states = [f"done on {peers(done)}"] if done else []
     if inside:
-        moves = ", ".join(map(str, list(inside.values())[:8]))
-        under_way = f"under way on {peers(inside)} ({moves} moves)"
-        states.append(under_way if any(inside.values()) else f"under way on {peers(inside)}")
+        moves = f" ({', '.join(map(str, list(inside.values())[:8]))} moves)" if any(inside.values()) else ""
+        states.append(f"under way on {peers(inside)}{moves}")
     return ", ".join(states)
 
 

@@ -14,6 +14,7 @@ Stores of different words have no order: a reader looks again before it reports 
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +54,6 @@ class RecordedCollective:
     """A collective in a rank's row. ``moved``: its progress, in units of its own."""
 
     number: int
-    fingerprint: int
     text: str
     done: bool
     moved: int
@@ -68,6 +68,7 @@ class RankRecord:
     iteration: of training, from 1; 0 before it
     left:      whether it begins no more collectives
     doing:     its stage, for ``doing_s`` seconds now; ``limited``: the rank itself reports a stage that takes too long
+    silent_s:  for how long it has given no sign of life; None if it gives them
     """
 
     rank: int
@@ -78,6 +79,7 @@ class RankRecord:
     doing: str = ""
     doing_s: float = 0.0
     limited: bool = False
+    silent_s: float | None = None
 
     @property
     def last(self) -> int:
@@ -86,13 +88,16 @@ class RankRecord:
 
 
 class FlightRecorder:
-    """One rank's view of the rows. Making one is collective; all ranks number their collectives alike, from 1."""
+    """One rank's view of the rows. Making one is collective; all ranks number their collectives alike, from 1.
+
+    last:       number of the collective that this rank began last
+    world_rank: of this process in the world, of which the ranks may be a group
+    """
 
     def __init__(self, transport: Transport):
         memory = transport.board(ROW_BYTES)
         self.rank, self.size, self.gap = transport.rank, transport.size, memory.gap
-        self._world_ranks = transport.world_ranks
-        self._rows = memory.rows
+        self._world_ranks, self.world_rank = transport.world_ranks, transport.world_ranks[transport.rank]
         self._words = memory.rows.view(np.int64)  # [size, WORDS]
         self.history = self._words[:, ITERATION:DESCRIBED]  # changes when ranks make progress
         self.beats = self._words[:, BEATS]
@@ -100,7 +105,7 @@ class FlightRecorder:
         self._row_words, self._begun, self._done = row, row[BEGUN:DONE], row[DONE:MOVED]
         following = memory.near[(memory.near.index(self.rank) + 1) % len(memory.near)]
         self._next = memoryview(memory.rows[following]).cast("q")[BEGUN:DONE]
-        self._number = 0  # of the collective that this rank began last
+        self.last = 0
         self._described: dict[int, str] = {}
         self._doing = ""
         self._hosts = transport.gather_json(transport.activity.host)
@@ -124,15 +129,12 @@ class FlightRecorder:
         if text != self._doing:
             self._doing = text
             self._write(DOING, text)
-        self._row_words[DOING_MS], self._row_words[LIMITED], self._row_words[TOUCHES] = (
-            int(1000 * seconds),
-            limited,
-            touches,
-        )
+        row = self._row_words
+        row[DOING_MS], row[LIMITED], row[TOUCHES] = int(1000 * seconds), limited, touches
 
     def begin(self, fingerprint: int) -> int:
         """Begin the next collective of this rank, and return its word."""
-        self._number = number = self._number + 1
+        self.last = number = self.last + 1
         self._begun[number & MASK] = word = number << SHIFT | fingerprint
         return word
 
@@ -167,20 +169,6 @@ class FlightRecorder:
         """Show that this rank reports an error of all ranks; ``number``: of the collective, if it is about one."""
         self._row_words[TOLD] = number
 
-    @property
-    def last(self) -> int:
-        """Number of the collective that this rank began last."""
-        return self._number
-
-    @property
-    def world_rank(self) -> int:
-        """The rank of this process in the world, of which this may be a group."""
-        return self._world_ranks[self.rank]
-
-    def place(self, world_rank: int) -> int:
-        """Return the row of a rank of the world."""
-        return self._world_ranks.index(world_rank)
-
     # ── this rank reads all ───────────────────────────────────────────────────────────────────────────────
     def inside(self) -> list[int]:
         """The words of the collectives that this rank has begun and not ended, oldest first."""
@@ -204,32 +192,34 @@ class FlightRecorder:
         numbers = np.delete(self._words[:, TOLD], self.rank)
         return int(numbers[numbers != 0][0]) if numbers.any() else 0
 
-    def read(self) -> list[RankRecord]:
-        return [self._row(rank, words) for rank, words in enumerate(self._words.copy())]
+    def read(self, silent_s: Callable[[int], float | None] = lambda rank: None) -> list[RankRecord]:
+        """Return the content of all rows. ``silent_s(rank)``: as in :class:`RankRecord`"""
+        return [self._row(rank, words, silent_s(rank)) for rank, words in enumerate(self._words.copy())]
 
-    def _row(self, rank: int, words: np.ndarray) -> RankRecord:
+    def _row(self, rank: int, words: np.ndarray, silent_s: float | None) -> RankRecord:
         records = words[DESCRIBED:DOING].reshape(CALLS, CALL_WORDS)
         described = self._described | {int(record[0]): _text(record[1:]) for record in records}
-        places = zip(*(words[start : start + RING].tolist() for start in (BEGUN, DONE, MOVED)), strict=True)
-        entries = (_entry(word, done, moved, described) for word, done, moved in places if word)
-        by_number = {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number)}
+        entries = {}
+        for word, done, moved in zip(*words[BEGUN:DESCRIBED].reshape(3, RING).tolist(), strict=True):
+            if word:
+                number, text = (
+                    word >> SHIFT,
+                    described.get(word & LOW, "a call whose text has left the flight recorder"),
+                )
+                moves = moved & LOW if moved >> SHIFT == number else 0
+                entries[number] = RecordedCollective(number, text, done == word, moves)
         return RankRecord(
             self._world_ranks[rank],
-            by_number,
+            dict(sorted(entries.items())),
             int(words[ITERATION]),
             bool(words[LEFT]),
             self._hosts[rank],
             _text(words[DOING:WORDS]),
             int(words[DOING_MS]) / 1000,
             bool(words[LIMITED]),
+            silent_s,
         )
 
 
 def _text(words: np.ndarray) -> str:
     return words.tobytes().rstrip(b"\0").decode(errors="replace")
-
-
-def _entry(word: int, done: int, moved: int, described: dict[int, str]) -> RecordedCollective:
-    number, fingerprint = word >> SHIFT, word & LOW
-    text = described.get(fingerprint, "a call whose text has left the flight recorder")
-    return RecordedCollective(number, fingerprint, text, done == word, moved & LOW if moved >> SHIFT == number else 0)

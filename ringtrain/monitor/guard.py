@@ -10,7 +10,7 @@ time to time: it detects a rank that is stuck in the MPI, and differences betwee
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ringtrain.collectives.execution.reduction import NATIVE, Reduction
@@ -18,15 +18,18 @@ from ringtrain.errors import MismatchError, RankLostError, RingtrainError, Stall
 from ringtrain.monitor import diagnosis, stack_dump
 from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, CollectiveCall, FlightRecorder, RankRecord, make_call
 from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, GuardedReduction
-from ringtrain.monitor.reporter_election import LOOK_S, SEEN_S, TURN_S, ReporterElection
 from ringtrain.monitor.watchdog import Watchdog
 from ringtrain.template import Lines, joined
 from ringtrain.transport.activity import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
 
 LONGEST_LOOK_S = 0.25
+SEEN_S = 0.05  # by then all ranks of the node see a store
+LOOK_S = SEEN_S / 5  # between two looks at the recorder
 WRITTEN_S, CARRIED_S = 0.6, 2.0  # after these times all ranks of this node, and of all nodes, see a store
 STUCK_LOOKS = 3  # looks for which the thread leaves an error to the main thread
+TURN_S, TURNS = 1.0, 3
+SILENCE_TURNS = 10  # a rank that has seen another one's report waits so many turns
 
 
 class Guard:
@@ -36,6 +39,8 @@ class Guard:
     turn_s:     how long a rank waits for each lower rank that could report the same error
     end:        end(error) ends the run from a thread; the default writes the error and aborts all ranks
     clock:      seconds, for deadlines and turns
+
+    ``reports``: whether this rank reports an error, or waits to.
     """
 
     def __init__(
@@ -51,7 +56,7 @@ class Guard:
         self.waiting = False  # the main thread waits here, and reports what it sees
         self._end, self._clock = end or _end_all(transport), clock
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
-        self._election = ReporterElection(self.recorder, turn_s, self._reach_s, clock)
+        self._turn_s, self.reports = turn_s, False
         self._watched: list[weakref.ref[GuardedReduction]] = []  # for their progress
         self._shown = False  # whether this rank has shown its stacks
         self._awaited = ""  # the peers that the main thread waits for, in the transport's words
@@ -64,10 +69,9 @@ class Guard:
         self._before = self._activity.collective, self._activity.everyone
         self._activity.collective, self._activity.everyone = self._open_collectives, self._rank_states
 
-    @property
-    def gap(self) -> str:
-        """The ranks whose collectives this rank cannot see, and why; empty if it sees all."""
-        return self.recorder.gap
+    def read(self) -> list[RankRecord]:
+        """Return the rows of all ranks."""
+        return self.recorder.read(self._silent_s)
 
     # ── watched calls ────────────────────────────────────────────────────────────────────────────────────
     def watch(
@@ -77,8 +81,7 @@ class Guard:
         its data, such as the names of spans."""
         text = f"{what} of {count:,} {dtype} by {reduction.algorithm} ({op})"
         fingerprint = self.call(f"{text}, {content}" if content else text).fingerprint
-        native = reduction.transport == NATIVE
-        watched = GuardedReduction(self, reduction, fingerprint, progress=lambda: reduction.moved, enters=native)
+        watched = GuardedReduction(self, reduction, fingerprint, enters=reduction.transport == NATIVE)
         self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
         watched.bytes_sent, watched.blocks = reduction.bytes_sent, reduction.blocks
@@ -185,7 +188,7 @@ class Guard:
     # ── errors and their reporter ─────────────────────────────────────────────────────────────────────────
     def _mismatch(self, number: int) -> MismatchError:
         rows = self._rows_with(number)
-        self._election.take([row.rank for row in rows if number in row.entries], number)
+        self.take_turn([row.rank for row in rows if number in row.entries], number)
         return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
 
     def _rows_with(self, number: int) -> list[RankRecord]:
@@ -193,34 +196,54 @@ class Guard:
         the expected one."""
         since = self._clock()
         while True:
-            rows = self.recorder.read()
+            rows = self.read()
             if all(row.last >= number for row in rows) or self._clock() - since > self._reach_s:
                 return rows
             time.sleep(LOOK_S)
 
     def _stalled(self, deadline_s: float) -> StalledError:
-        rows = self.recorder.read()
-        text = diagnosis.stall(rows, self.recorder.world_rank, self._silent_s, self.recorder.gap)
-        number = diagnosis.first_open(rows, self._silent_s)
-        waiting = [row.rank for row in rows if number in row.entries and not row.entries[number].done]
-        culprit = any(row.limited for row in rows if row.last < (number or 0) and self._silent_s(row.rank) is None)
-        self._election.take([rank for rank in waiting if self._silent_s(rank) is None], number or EVERYTHING, culprit)
-        if self.recorder.gap and self._awaited:
-            return _whole(f"no progress for {deadline_s:g} s in {text}; it waits for {self._awaited}")
-        return _whole(f"no progress for {deadline_s:g} s in {text}")
+        rows = self.read()
+        text = diagnosis.stall(rows, self.recorder.world_rank, self.recorder.gap)
+        number = diagnosis.first_open(rows) or 0
+        alive = [row for row in rows if row.silent_s is None]
+        waiting = [row.rank for row in alive if number in row.entries and not row.entries[number].done]
+        self.take_turn(waiting, number or EVERYTHING, any(row.limited and row.last < number for row in alive))
+        awaited = f"; it waits for {self._awaited}" if self.recorder.gap and self._awaited else ""
+        return _whole(f"no progress for {deadline_s:g} s in {text}{awaited}")
 
     def with_rank_states(self, error: StalledError) -> StalledError:
         """Add the state of all ranks to the error of a rank that waited outside of collectives."""
         if error.whole:
             return error
-        first = Lines(f"{error}{diagnosis.held_up(self.recorder.read(), self._silent_s)}")
-        self._election.take([], EVERYTHING)
+        first = Lines(f"{error}{diagnosis.held_up(self.read())}")
+        self.take_turn([])
         return _whole(joined([first, *self._rank_states()]))
 
-    def _silent_s(self, rank: int) -> float | None:
-        """Return the seconds since the rank's last sign of life; None if they are few."""
-        quiet_s = self.watchdog.quiet_s(self.recorder.place(rank))
+    def _silent_s(self, place: int) -> float | None:
+        """Return the seconds since the last sign of life of the rank of this row; None if they are few."""
+        quiet_s = self.watchdog.quiet_s(place)
         return quiet_s if quiet_s > max(self.deadline_s / 2, 2 * self.watchdog.every_s) else None
+
+    def take_turn(self, able: Sequence[int], number: int = EVERYTHING, itself: bool = False) -> None:
+        """Return when it is this rank's turn to report an error. Several ranks see it; the lowest that can report it
+        does, and ends all: rank 0 may be the dead or the stuck one. A rank that waits for another one's report and is
+        not ended gets its turn later.
+
+        able:   the ranks that can report the error
+        number: of the collective that the error is about
+        itself: whether the rank that delays all can report it, too: it has the first turn
+
+        At the end there is time for the rank that the others wait for to show its stacks.
+        """
+        self.reports, heard = True, False
+        before = min(sum(rank < self.recorder.world_rank for rank in able) + itself, TURNS)
+        until = self._clock() + before * self._turn_s
+        while self._clock() < until or (not heard and self.recorder.reported_number()):
+            if not heard and self.recorder.reported_number():
+                heard, until = True, self._clock() + SILENCE_TURNS * self._turn_s
+            time.sleep(LOOK_S)
+        self.recorder.report(number)
+        time.sleep(min(self._reach_s, self._turn_s))
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
     def _look(self) -> bool:
@@ -228,18 +251,18 @@ class Guard:
         calls it regularly. Returns whether it ended the run."""
         self.recorder.beat()
         self._write_moves()
-        self._write_stage()
-        if not self._election.taken and not self._shown and self._is_awaited(self.recorder.reported_number()):
+        self.write_stage()
+        if not self.reports and not self._shown and self._is_awaited(self.recorder.reported_number()):
             self._shown = True
             stack_dump.write_stacks(self._activity, self.recorder.world_rank)
-        waiting = self.waiting  # read before `taken`: a main thread that reports takes first, and then waits no more
-        error = None if self._election.taken else self._error(self.recorder.inside(), waiting)
+        waiting = self.waiting  # read before `reports`: a main thread that reports sets that first, then waits no more
+        error = None if self.reports else self._error(self.recorder.inside(), waiting)
         if error is not None:
             self._activity.before_end(error)
             self._end(error)
         return error is not None
 
-    def _write_stage(self) -> None:
+    def write_stage(self) -> None:
         activity, stage = self._activity, self._activity.stage
         self.recorder.do(activity.words(), time.monotonic() - stage.since, stage.limited, activity.touches)
         if activity.iteration:
@@ -250,14 +273,13 @@ class Guard:
         iteration is behind."""
         if reported != EVERYTHING:
             return self.recorder.last < reported
-        return self.recorder.world_rank in diagnosis.behind(self.recorder.read(), self._silent_s)
+        return self.recorder.world_rank in diagnosis.behind(self.read())
 
     def _rank_states(self) -> list[str]:
-        return diagnosis.rank_states(self.recorder.read(), self._silent_s, self.recorder.gap, self.recorder.world_rank)
+        return diagnosis.rank_states(self.read(), self.recorder.world_rank, self.recorder.gap)
 
     def _open_collectives(self) -> str:
-        rows = self.recorder.read()
-        entries = [entry for entry in rows[self.recorder.rank].entries.values() if not entry.done]
+        entries = [entry for entry in self.recorder.read()[self.recorder.rank].entries.values() if not entry.done]
         return "; ".join(f"in collective {entry.number}, {entry.text}" for entry in entries[:2])
 
     def _write_moves(self) -> None:

@@ -1,7 +1,5 @@
 """A reduction under a guard: its start and its end are written to the flight recorder."""
 
-from collections.abc import Callable
-
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.base import Handle
@@ -9,30 +7,17 @@ from ringtrain.transport.base import Handle
 FIRST_LOOK_S = 1e-3  # a rank that has waited for so long compares with all ranks
 
 
-def steady() -> int:
-    return 0
-
-
 class GuardedReduction(Reduction):
     """A handle under a :class:`~ringtrain.monitor.guard.Guard`.
 
     fingerprint: of the call
     word:        of the collective that is under way; 0 if none is
-    progress:    progress() counts the moves that are done
     enters:      whether its start calls a collective of the MPI
     """
 
-    def __init__(
-        self,
-        guard,
-        handle: Handle,
-        fingerprint: int,
-        word: int = 0,
-        progress: Callable[[], int] = steady,
-        enters: bool = False,
-    ):
+    def __init__(self, guard, handle: Handle, fingerprint: int, word: int = 0, enters: bool = False):
         self._guard, self._recorder, self._handle, self._fingerprint = guard, guard.recorder, handle, fingerprint
-        self.word, self._progress, self._enters = word, progress, enters
+        self.word, self._enters = word, enters
         self._started = bool(word)
 
     def announce(self) -> None:
@@ -60,9 +45,7 @@ class GuardedReduction(Reduction):
                 return False
         except TransportError as error:
             raise self._guard.mismatch_or(word, error) from error
-        self.word = 0
-        if not self._recorder.end(word):
-            self._guard.check(word)
+        self._end(word)
         return True
 
     def wait(self, deadline_s: float) -> None:
@@ -75,6 +58,9 @@ class GuardedReduction(Reduction):
             self._guard.wait(self._handle, word, deadline_s)
         except TransportError as error:
             raise self._guard.mismatch_or(word, error) from error
+        self._end(word)
+
+    def _end(self, word: int) -> None:
         self.word = 0
         if not self._recorder.end(word):
             self._guard.check(word)
@@ -84,4 +70,4 @@ class GuardedReduction(Reduction):
 
     @property
     def moved(self) -> int:
-        return self._progress() if self._started else 0
+        return getattr(self._handle, "moved", 0) if self._started else 0

@@ -28,7 +28,10 @@ def test_every_rank_reads_what_each_has_written(size):
         board.end(words[0])
         board.move(words[-1], 7)
         board.iterate(board.rank + 40)
+    assert not any(board.reported_number() for board in every)
     every[-1].leave()
+    every[-1].report(9)
+    assert [board.reported_number() for board in every] == [9] * (size - 1) + [0]
     for board in every:
         rows = board.read()
         assert [row.last for row in rows] == list(range(1, size + 1))
@@ -82,7 +85,7 @@ def test_a_rank_that_goes_far_ahead_during_a_comparison_differs_in_nothing(monke
     monkeypatch.setattr(WrittenMeanwhile, "meanwhile", staticmethod(ahead))
     assert not first.differs(word)
     first.begin(SUM.fingerprint)
-    second._number = 1
+    second.last = 1
     second.begin(SUM.fingerprint)
     assert first.first_difference() == 0
 
@@ -121,10 +124,3 @@ def test_another_size_is_another_fingerprint():
     texts = [f"all-reduce of {n} float32 by ring (sum)" for n in range(10_000)]
     assert len({make_call(text).fingerprint for text in texts}) == len(texts)
     assert all(0 < make_call(text).fingerprint < 1 << 32 for text in texts)
-
-
-def test_a_rank_that_reports_is_seen_by_all():
-    first, second = boards(2)
-    assert not first.reported_number()
-    second.report()
-    assert first.reported_number()

@@ -4,6 +4,7 @@ import re
 import socket
 import threading
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +14,8 @@ from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, StalledError, TransportError
 from ringtrain.monitor import diagnosis, watchdog
 from ringtrain.monitor.flight_recorder import FlightRecorder, RankRecord, RecordedCollective
-from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guard import SILENCE_TURNS, Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
-from ringtrain.monitor.reporter_election import SILENCE_TURNS
 from ringtrain.monitor.watchdog import EVERY_S, PAUSED_S, Watchdog
 from ringtrain.transport.native_call import BROADCAST, NativeCall
 from tests.fakes.clock import STEP_S, Clock, until
@@ -100,22 +100,15 @@ def test_the_sum_is_the_same_and_every_row_is_written(algorithm, size):
             run(reduction)
             assert reduction.test()
         t.barrier()
-        (entries,) = {tuple(row.entries.values()) for row in map(_without_moves, guard.recorder.read())}
+        entries = [[(e.number, e.text, e.done) for e in row.entries.values()] for row in guard.recorder.read()]
         return buffer, entries, (reduction.algorithm, reduction.transport, reduction.moved)
 
     for buffer, entries, (name, carrier, moved) in world(size, body):
         assert (buffer == size**3).all()
         runs = "mapped" if algorithm == "routed" else algorithm  # on one node there is nothing between
-        text = all_reduce(buffer.size, runs)
-        assert [(e.number, e.text, e.done) for e in entries] == [(n, text, True) for n in (1, 2, 3)]
+        assert entries == [[(n, all_reduce(buffer.size, runs), True) for n in (1, 2, 3)]] * size
         over = {"mpi": "mpi", "mapped": "mapped", **dict.fromkeys(STREAMS, "streamed")}
         assert name == runs and carrier == over.get(runs, "messages") and moved >= 0
-
-
-def _without_moves(row):
-    return RankRecord(
-        0, {n: RecordedCollective(n, e.fingerprint, e.text, e.done, 0) for n, e in row.entries.items()}, 0, False
-    )
 
 
 def test_several_in_flight_may_end_in_any_order():
@@ -282,23 +275,32 @@ def test_an_absent_rank_is_named_with_the_last_collectives_of_all(clock):
     assert raised.value.exit_code == 4
 
 
-def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock):
-    """Rank 0 waits in the loopback's own all-reduce, which no deadline ends."""
-    end = Ending()
+@pytest.mark.parametrize(
+    ("prepare", "text"),
+    [
+        (lambda t, guard: partial(run, prepared(t, guard, "mpi")[0]), all_reduce(40, "mpi")),
+        (lambda t, guard: GuardedTransport(t, guard).barrier, says("barrier")),
+    ],
+)
+def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock, capsys, prepare, text):
+    """In the loopback's own, which no deadline ends. Without another way to end it writes the error and aborts."""
 
     def body(t, guard):
-        reduction, _ = prepared(t, guard, "mpi")
-        run(reduction)
-        if t.rank == 1:
-            stall_when_rank_0_waits(clock, guard, 2.0, end.event, 2)
-            raise TransportError("the end of the others")
-        run(reduction)
+        call = prepare(t, guard)
+        if t.rank == 0:
+            try:
+                call()
+            finally:
+                ended.set()
+        else:
+            stall_when_rank_0_waits(clock, guard, 2.0, ended)
 
-    with pytest.raises(TransportError, match="the end of the others"):
-        world(2, body, 2.0, end=end, clock=clock)
-    (error,) = end.errors
-    assert isinstance(error, StalledError)
-    assert str(error) == says("2 s", "all-reduce", f"rank 1 ({HOST}) has not joined")
+    ended = threading.Event()
+    with pytest.raises(SystemExit) as raised:
+        world(2, body, 2.0, clock=clock)
+    assert raised.value.code == 4
+    late = f"rank 1 ({HOST}) has not joined"
+    assert capsys.readouterr().err == says("ringtrain: rank 0", "2 s", "collective 1", text, late)
 
 
 def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
@@ -326,7 +328,7 @@ def test_the_thread_leaves_an_error_to_a_main_thread_that_reports_during_its_loo
         guard.waiting = True
 
         def report():
-            guard._election.taken, guard.waiting = True, False
+            guard.reports, guard.waiting = True, False
             return 0
 
         monkeypatch.setattr(guard.recorder, "first_difference", report)
@@ -337,24 +339,6 @@ def test_the_thread_leaves_an_error_to_a_main_thread_that_reports_during_its_loo
         return guard._look()
 
     assert world(1, body, 2.0, clock=clock) == [False]
-
-
-def test_without_another_way_a_thread_writes_the_error_and_aborts(clock, capsys):
-    def body(t, guard):
-        if t.rank == 0:
-            try:
-                GuardedTransport(t, guard).barrier()
-            finally:
-                ended.set()
-        else:
-            stall_when_rank_0_waits(clock, guard, 2.0, ended)
-
-    ended = threading.Event()
-    with pytest.raises(SystemExit) as raised:
-        world(2, body, 2.0, clock=clock)
-    assert raised.value.code == 4
-    late = f"rank 1 ({HOST}) has not joined"
-    assert capsys.readouterr().err == says("ringtrain: rank 0", "2 s", "collective 1", "barrier", late)
 
 
 def test_a_shorter_deadline_of_the_wait_holds(clock):
@@ -391,29 +375,8 @@ def test_a_rank_that_others_get_on_without_is_waited_for(clock):
     assert world(2, body, deadline_s=2.0, clock=clock) == [2, 2]
 
 
-def test_the_lowest_rank_tells_and_the_others_keep_quiet(clock):
-    """Rank 1 hears that rank 0 has begun to tell, and waits for its own end: far longer than its turn."""
-
-    def body(t, guard):
-        if t.rank == 1:
-            listening.append(threading.current_thread())
-        t.barrier()
-        guard._election.take([0, 1])
-        order.append(t.rank)
-        if t.rank == 0:
-            clock.wait_for_questions(listening, 4)  # it has heard
-            clock.now += 4 * TURN_S
-            clock.wait_for_questions(listening, 4)
-            assert order == [0]
-            clock.now += SILENCE_TURNS * TURN_S
-
-    order, listening = [], []
-    world(2, body, turn_s=TURN_S, clock=clock)
-    assert order == [0, 1]
-
-
 def test_of_those_that_wait_the_lowest_tells_first(clock):
-    """The ends of the others are not told of the first."""
+    """The other hears that it has begun to, and waits for its own end: far longer than its turn."""
     order, guards, threads = [], {}, {}
 
     def body(t, guard):
@@ -422,10 +385,12 @@ def test_of_those_that_wait_the_lowest_tells_first(clock):
         if t.rank == 1:
             until(lambda: waits(guards, 1, 0, 2))
             stall(clock, guard, 2.0)
-            until(lambda: order and guards[2]._election.taken)
+            until(lambda: order and guards[2].reports)
             clock.wait_for_questions([threads[2]], 4)  # it has heard
-            assert order == [0]  # the other's turn has not come, nor can it: time stands still
-            clock.now += 2 * SILENCE_TURNS * TURN_S
+            clock.now += 4 * TURN_S
+            clock.wait_for_questions([threads[2]], 4)
+            assert order == [0]
+            clock.now += SILENCE_TURNS * TURN_S
             until(lambda: len(order) == 2)
         else:
             with pytest.raises(StalledError):
@@ -458,7 +423,7 @@ def test_the_watchdogs_of_a_rank_look_in_one_thread_until_the_last_has_ended(mon
     raised = []
     monkeypatch.setattr(threading, "excepthook", lambda hooked: raised.append(hooked.exc_type))
     board, _ = LoopbackWorld(2).run(FlightRecorder)
-    monkeypatch.setattr(FlightRecorder, "world_rank", 71)  # no other test's
+    board.world_rank = 71  # no other test's
     looks, watchdogs = Counter(), {}
 
     def looking(name):
@@ -505,13 +470,10 @@ def test_a_process_that_was_itself_stopped_blames_nobody_and_one_that_hardly_run
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def row(rank, *entries, iteration=0, left=False):
+def row(rank, *entries, iteration=0, left=False, silent_s=None):
     """Entries are (number, text, done, moved)."""
     return RankRecord(
-        rank,
-        {n: RecordedCollective(n, hash(text), text, done, moved) for n, text, done, moved in entries},
-        iteration,
-        left,
+        rank, {each[0]: RecordedCollective(*each) for each in entries}, iteration, left, silent_s=silent_s
     )
 
 
@@ -523,21 +485,21 @@ def test_what_most_do_is_expected_or_what_the_lowest_of_as_many_does():
     assert diagnosis.mismatch(rows, 1) == says("collective 1", "expected, as on ranks 1, 2: a", "got, on rank 0: b")
 
 
-def stalled(*rows, silent_s=None, gap=""):
-    return diagnosis.stall(rows, 0, (silent_s or {}).get, gap).splitlines()
+def stalled(*rows, gap=""):
+    return diagnosis.stall(rows, 0, gap).splitlines()
 
 
 def test_a_stall_names_who_is_late_and_why():
     assert stalled(row(0, (1, "a", True, 0)), row(1)) == [says("collective", "under")]
-    silent = row(0, (1, "a", True, 0), (2, "a", False, 3)), row(1, (1, "a", False, 2), iteration=4)
-    first, _, *lines = stalled(*silent, silent_s={1: 12.5})
+    late = row(1, (1, "a", False, 2), iteration=4, silent_s=12.5)
+    first, _, *lines = stalled(row(0, (1, "a", True, 0), (2, "a", False, 3)), late)
     late = ("rank 1 has not been seen", "collective 1, not done", "iteration 4", "12.5 s")
     assert first == says("collective 2, a, iteration 4", *late, "rank 0 waits")
     done, under_way = says("done on rank 0", "under way on rank 1 (2 moves)"), "under way on rank 0 (3 moves)"
     assert lines == [says(1, "a", done), says(2, "a", under_way, "not seen on rank 1")]
-    first, *_ = stalled(row(0, (1, "a", False, 3)), row(1, (1, "a", False, 2)), silent_s={1: 12.5})
+    first, *_ = stalled(row(0, (1, "a", False, 3)), row(1, (1, "a", False, 2), silent_s=12.5))
     assert first == says("collective 1, a", "rank 1 is in it", "12.5 s", "rank 0 waits")
-    first, *_ = stalled(row(0, (1, "a", False, 0)), row(1), row(2, left=True), silent_s={2: 9.0})
+    first, *_ = stalled(row(0, (1, "a", False, 0)), row(1), row(2, left=True, silent_s=9.0))
     late, ended = "rank 1 has not joined it (it has begun none)", "rank 2 has not been seen in it"
     assert first == says("collective 1, a", late, ended, "it has ended")
     first, *_ = stalled(row(0, (1, "a", False, 9)), row(1, (1, "a", False, 4)), row(2, (1, "a", True, 9)))

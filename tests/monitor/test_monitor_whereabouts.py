@@ -1,5 +1,7 @@
 """What ranks do outside of collectives is on the board, and told where they wait there for one another."""
 
+from dataclasses import replace
+
 import pytest
 
 from ringtrain.errors import StalledError
@@ -11,10 +13,6 @@ from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 pytestmark = pytest.mark.timing
-
-
-def lively(rank):
-    return None
 
 
 def rows_of(*iterations, **more):
@@ -47,17 +45,17 @@ def test_a_stage_that_gets_on_is_progress():
 
 
 def test_whoever_is_behind_holds_the_others_up():
-    assert diagnosis.behind(rows_of(5, 5, 5), lively) == [] and diagnosis.held_up(rows_of(5, 5), lively) == ""
-    assert diagnosis.held_up(rows_of(5, 4, 5, 4), lively) == says("ranks 1, 3 (node0, node1)")
-    silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
-    assert diagnosis.held_up(rows_of(5, 4, 5), silent) == says("rank 2 (node1)")
+    assert diagnosis.behind(rows_of(5, 5, 5)) == [] and diagnosis.held_up(rows_of(5, 5)) == ""
+    assert diagnosis.held_up(rows_of(5, 4, 5, 4)) == says("ranks 1, 3 (node0, node1)")
+    rows = rows_of(5, 4, 5)
+    assert diagnosis.held_up([*rows[:2], replace(rows[2], silent_s=9.0)]) == says("rank 2 (node1)")
 
 
 def test_a_line_for_every_rank():
     rows = rows_of(5, 4, 0, doing="backward, layer 'conv2'", doing_s=3.14159)
     rows.append(RankRecord(3, {}, 6, True, "node1"))
-    silent = lambda rank: 9.0 if rank == 2 else None  # noqa: E731
-    assert diagnosis.rank_states(rows, silent, "ranks of other nodes", 1) == [
+    rows[2] = replace(rows[2], silent_s=9.0)
+    assert diagnosis.rank_states(rows, 1, "ranks of other nodes") == [
         says("activity", "every"),
         "  rank 0 (node0): iteration 5, backward, layer 'conv2' for 3.14 s",
         "  rank 1 (node0): iteration 4, backward, layer 'conv2' for 3.14 s",
@@ -69,9 +67,8 @@ def test_a_line_for_every_rank():
 
 def test_an_absent_rank_is_told_with_what_it_does():
     rows = [RankRecord(0, {}, 3, False, "a"), RankRecord(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
-    text = diagnosis._whereabouts(rows[1], lively)
-    assert text == says("begun none", "in iteration 3", "writing checkpoint c.h5 for 301 s")
-    assert diagnosis._whereabouts(rows[0], lively) == says("begun none", "in iteration 3")
+    expected = says("begun none", "in iteration 3", "writing checkpoint c.h5 for 301 s")
+    assert list(map(diagnosis.whereabouts, rows)) == [says("begun none", "in iteration 3"), expected]
 
 
 def test_ranks_are_placed_on_their_hosts():
@@ -87,7 +84,7 @@ def test_a_wait_outside_of_collectives_is_told_with_what_all_ranks_do():
         guard.watchdog.end()  # what its thread does is done here
         guard.iterate(4 + t.rank)
         t.activity.at("the update")
-        guard._write_stage()
+        guard.write_stage()
         t.barrier()
         text = None
         if t.rank == 1:

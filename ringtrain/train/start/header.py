@@ -118,8 +118,8 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
         notes.append(
             f"examples stay in their files, read ahead of their use; their order: --shuffle {run.sampler.shuffled}"
         )
-    if run.guard is not None and run.guard.gap:
-        notes.append(f"the guard does not see {run.guard.gap}")
+    if run.guard is not None and run.guard.recorder.gap:
+        notes.append(f"the guard does not see {run.guard.recorder.gap}")
     return notes
 
 

@@ -29,7 +29,7 @@ class Heartbeats:
 
     def __init__(self, guard, dead: bool):
         self._board, self._now = guard.recorder, time.monotonic()
-        near = [self._board.rank] if guard.gap else range(self._board.size)
+        near = [self._board.rank] if guard.recorder.gap else range(self._board.size)
         self._alive = [rank for rank in near if not (dead and rank == 1)]
         self._waiting = [rank for rank in near if rank != 1]
         self._seen = self._beats()
@@ -125,7 +125,7 @@ def body(transport) -> int:
     GuardedTransport(transport, guard).barrier()
     guard.close()
     if transport.rank == 0:
-        print(f"done, gap: {guard.gap!r}")
+        print(f"done, gap: {guard.recorder.gap!r}")
     return 0
 
 
