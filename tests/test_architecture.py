@@ -54,7 +54,7 @@ ARROWS = {
 # Within a room, sub-rooms and files from the lowest to the highest: each imports only what stands before it.
 ORDER = {
     "allreduce": "dtypes machine wire_formats tuning_table auto tuning_file catalogue",
-    "api": "usable memory borrow libraries request plan streaming repeated work progress shards collective_runs "
+    "api": "usable memory libraries request plan streaming work progress repeated collective_runs "
     "collectives messages communicator",
     "bench": "header layers measure model sweep tune",
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "

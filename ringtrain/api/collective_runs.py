@@ -5,7 +5,7 @@ preparation is kept. The MPI's own work on the arrays themselves.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,18 +15,21 @@ from ringtrain.allreduce.catalogue import NATIVE_TYPES, check_native
 from ringtrain.allreduce.dtypes import MEAN, TYPES, NumberType, reduction_of
 from ringtrain.api.memory import STAGING_BYTES, Memory
 from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
-from ringtrain.api.request import Agreement, carrier_of
-from ringtrain.api.shards import add_shards, canonical_reduction
+from ringtrain.api.request import Agreement, carrier_of, started
 from ringtrain.arrays import Array
+from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.collectives.algorithms.canonical import canonical
-from ringtrain.collectives.algorithms.shards import shard_range
+from ringtrain.collectives.algorithms.shards import Node, folds, shard_range
 from ringtrain.collectives.catalogue import HALVES, make_broadcast, make_by_rank
 from ringtrain.collectives.execution.execute import Execution, segment_for
-from ringtrain.collectives.execution.reduction import NATIVE, Combine
+from ringtrain.collectives.execution.mapped import make_mapped
+from ringtrain.collectives.execution.node_program import canonical_program
+from ringtrain.collectives.execution.reduction import HOST, NATIVE, Combine, Reduction
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule
+from ringtrain.collectives.shared_memory import MAPPED, unavailable
 from ringtrain.errors import UsageError, everywhere, nearest
 from ringtrain.transport import native_call
-from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.base import Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, message_bounds
 from ringtrain.transport.native_call import NativeCall
 
@@ -104,8 +107,13 @@ class CollectiveRuns:
         if call.algorithm == NATIVE:
             self._native(call, NativeCall(native_call.BROADCAST, recv=flat, root=call.root or 0))
         else:
-            schedule = partial(make_broadcast, call.algorithm, self._size, call.root or 0)
-            self._broadcast_pieces(self._plan(call, flat.nbytes, 1, BYTES, schedule), call, _bytes(flat))
+            schedule, data = partial(make_broadcast, call.algorithm, self._size, call.root or 0), _bytes(flat)
+            for start, stop, part in self._schedule_plan(call, flat.nbytes, 1, BYTES, schedule).segments:
+                if self._rank == call.root:
+                    part.span[...] = data[start:stop]
+                self._run(call, part)
+                if self._rank != call.root:
+                    data[start:stop] = part.span
         if flat is not array and self._rank != call.root:
             np.copyto(array, flat.reshape(array.shape))
 
@@ -116,9 +124,9 @@ class CollectiveRuns:
             self._native(call, NativeCall(native_call.ALL_GATHER, source, target))
             return
         schedule = partial(make_by_rank, call.algorithm, self._size, ALL_GATHER)
-        plan, data, every = self._plan(call, source.nbytes, self._size, BYTES, schedule), _bytes(source), _bytes(target)
-        every = every.reshape(self._size, -1)
-        for start, stop, part in plan.segments():
+        plan = self._schedule_plan(call, source.nbytes, self._size, BYTES, schedule)
+        data, every = _bytes(source), _bytes(target).reshape(self._size, -1)
+        for start, stop, part in plan.segments:
             rows = part.span.reshape(self._size, -1)
             rows[self._rank] = data[start:stop]
             self._run(call, part)
@@ -131,7 +139,13 @@ class CollectiveRuns:
         if call.algorithm == NATIVE:
             self._native_reduce_scatter(call, rows, result)
         else:
-            self._reduce_scatter_pieces(call, rows, result)
+            schedule = partial(make_by_rank, call.algorithm, self._size, REDUCE_SCATTER)
+            plan = self._schedule_plan(call, result.size, self._size, result.dtype, schedule)
+            for start, stop, part in plan.segments:
+                span = part.span.reshape(self._size, -1)
+                span[...] = rows[:, start:stop]
+                self._run(call, part)
+                result[start:stop] = span[self._rank]
         self._finish(call, result, target.reshape(-1), self._size)
 
     def _addends(
@@ -151,32 +165,26 @@ class CollectiveRuns:
         elif call.op == MEAN:
             numbers.divide(target, count)
 
-    def gather(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
-        """Write every rank's ``source`` into a row of the root's ``target``."""
+    def move_rows(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        """Gather every rank's ``source`` into a row of the root's ``target``, or scatter the rows of its ``source``."""
         self._agree(call)
-        self._native(call, NativeCall(native_call.GATHER, source, target, call.root or 0))
+        self._native(call, NativeCall(call.kind, source, target, call.root or 0))
 
-    def scatter(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
-        """Write this rank's row of the root's ``source`` into ``target``."""
-        self._agree(call)
-        self._native(call, NativeCall(native_call.SCATTER, source, target, call.root or 0))
-
-    def all_to_all(
-        self, call: AgreedCall, source: np.ndarray, target: np.ndarray, send_counts: list[int], recv_counts: list[int]
-    ) -> None:
-        """Write the rows of all ranks for this one into ``target``, one after the other; counts are in bytes, and
-        all ranks compare those that differ among parts.
+    def all_to_all(self, call: AgreedCall, source: np.ndarray, target: np.ndarray, counts: list[list[int]]) -> None:
+        """Write the rows of all ranks for this one into ``target``, one after the other. ``counts``: bytes to each
+        rank, and from each, which all ranks compare where parts differ.
         """
         self._agree(call)
         if call.kind == IN_PARTS:
-            self._compare(call, send_counts, recv_counts)
-        kind = native_call.ALL_TO_ALL
-        self._native(call, NativeCall(kind, source, target, send_counts=send_counts, recv_counts=recv_counts))
+            self._compare(call, counts)
+        sent, received = counts
+        native = NativeCall(native_call.ALL_TO_ALL, source, target, send_counts=sent, recv_counts=received)
+        self._native(call, native)
 
-    def _compare(self, call: AgreedCall, send_counts: list[int], recv_counts: list[int]) -> None:
+    def _compare(self, call: AgreedCall, counts: list[list[int]]) -> None:
         """Raise UsageError on all ranks if one rank wants more or fewer bytes than another one has for it."""
-        counts, every = np.array([send_counts, recv_counts]), np.empty((self._size, 2, self._size), np.int64)
-        self._native(call, NativeCall(native_call.ALL_GATHER, counts, every))
+        every = np.empty((self._size, 2, self._size), np.int64)
+        self._native(call, NativeCall(native_call.ALL_GATHER, np.array(counts), every))
         sent, wanted = every[:, 0], every[:, 1].T
         for source, target in np.argwhere(sent != wanted)[:1].tolist():
             names = self._transport.world_ranks
@@ -188,23 +196,6 @@ class CollectiveRuns:
             )
 
     # ── pieces ────────────────────────────────────────────────────────────────────────────────────────────
-    def _broadcast_pieces(self, plan: AllReducePlan, call: AgreedCall, data: np.ndarray) -> None:
-        for start, stop, part in plan.segments():
-            if self._rank == call.root:
-                part.span[...] = data[start:stop]
-            self._run(call, part)
-            if self._rank != call.root:
-                data[start:stop] = part.span
-
-    def _reduce_scatter_pieces(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
-        schedule = partial(make_by_rank, call.algorithm, self._size, REDUCE_SCATTER)
-        plan = self._plan(call, target.size, self._size, target.dtype, schedule)
-        for start, stop, part in plan.segments():
-            span = part.span.reshape(self._size, -1)
-            span[...] = rows[:, start:stop]
-            self._run(call, part)
-            target[start:stop] = span[self._rank]
-
     def _native_reduce_scatter(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
         """Run the MPI's own on as many columns at once as its counts allow."""
         op, longest = reduction_of(call.op), max(MESSAGE_BYTES // (rows.itemsize * self._size), 1)
@@ -215,32 +206,29 @@ class CollectiveRuns:
             self._native(call, NativeCall(native_call.REDUCE_SCATTER, part, into, op=op))
             np.copyto(target[start:stop], into)
 
-    def _plan(
+    def _schedule_plan(
         self, call: AgreedCall, count: int, rows: int, storage: np.dtype, schedule: Callable[[], Schedule]
     ) -> AllReducePlan:
-        """Return the plan of pieces of ``count`` elements of each of ``rows`` rows."""
+        def make(span: np.ndarray, tag: int) -> Reduction:
+            combine = call.carrier.combine(call.op) if call.op else _no_addition
+            return Execution(schedule(), self._transport, span, combine, tag, segment_for(self._transport))
+
+        return self._plan(call, count, rows, storage, make)
+
+    def _plan(
+        self, call: AgreedCall, count: int, rows: int, storage: np.dtype, make: Callable[[np.ndarray, int], Reduction]
+    ) -> AllReducePlan:
+        """Return the plan of ``count`` elements of each of ``rows`` rows; ``make(span, tag)`` prepares a piece."""
 
         def part(length: int) -> PreparedReduction:
             span = self._memory.staging(rows * length, storage)
-            combine = call.carrier.combine(call.op) if call.op else _no_addition
-            transport, segment = self._transport, segment_for(self._transport)
-            return self._builder.hold(span, lambda tag: Execution(schedule(), transport, span, combine, tag, segment))
+            return self._builder.hold(span, partial(make, span))
 
-        return self._pieces(call, part, count, rows * storage.itemsize)
-
-    def _pieces(
-        self, call: AgreedCall, part: Callable[[int], PreparedReduction], count: int, nbytes: int
-    ) -> AllReducePlan:
-        """Return the plan of ``count`` columns of ``nbytes`` each; ``part(columns)`` prepares some of them."""
-        longest = max(STAGING_BYTES // nbytes, 1)
+        longest = max(STAGING_BYTES // (rows * storage.itemsize), 1)
         return self._plans.get(call, lambda: make_allreduce_plan(part, count, longest))
 
     def _run(self, call: AgreedCall, part: PreparedReduction) -> None:
-        def start() -> Handle:
-            part.reduction.start()
-            return part.reduction
-
-        self._agreement.wait(call, start)
+        self._agreement.wait(call, partial(started, part.reduction))
 
     # ── shards ────────────────────────────────────────────────────────────────────────────────────────────
     def reduce_shards(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
@@ -248,28 +236,20 @@ class CollectiveRuns:
         (:mod:`ringtrain.collectives.algorithms.shards`). Both are contiguous; a row of ``rows`` is a shard.
         """
         self._agree(call)
-        shards, combine = self._size * len(rows), call.carrier.combine(call.op)
+        shards, carrier, combine = self._size * len(rows), call.carrier, call.carrier.combine(call.op)
         rows, flat = self._addends(call, rows.reshape(len(rows), -1), target.reshape(-1), shards)
-        for start, stop, part in self._shard_plan(call, shards, flat.size, combine).segments():
+        arrays = max(map(canonical(self._size, shards).inputs_of, range(self._size)))
+
+        def make(span: np.ndarray, tag: int) -> Reduction:
+            inputs, op = span.reshape(arrays, -1), reduction_of(call.op)
+            return _canonical_reduction(self._transport, shards, inputs, op, carrier.name, combine, tag)
+
+        for start, stop, part in self._plan(call, flat.size, arrays, carrier.storage, make).segments:
             inputs = list(part.span.reshape(-1, stop - start))
-            add_shards(rows[:, start:stop], shard_range(self._rank, self._size, shards), shards, inputs, combine)
+            _add_shards(rows[:, start:stop], shard_range(self._rank, self._size, shards), shards, inputs, combine)
             self._run(call, part)
             flat[start:stop] = inputs[0]
         self._finish(call, flat, target.reshape(-1), shards)
-
-    def _shard_plan(self, call: AgreedCall, shards: int, count: int, combine: Combine) -> AllReducePlan:
-        """Return the plan of ``count`` elements. A piece has all input arrays, and the first gets the sum."""
-        schedule, storage = canonical(self._size, shards), call.carrier.storage
-        arrays = max(map(schedule.inputs_of, range(self._size)))
-
-        def part(length: int) -> PreparedReduction:
-            span = self._memory.staging(arrays * length, storage)
-            rows, kind = span.reshape(arrays, -1), (reduction_of(call.op), call.carrier.name)
-            return self._builder.hold(
-                span, lambda tag: canonical_reduction(self._transport, shards, rows, *kind, combine, tag)
-            )
-
-        return self._pieces(call, part, count, arrays * storage.itemsize)
 
     # ── one operation ─────────────────────────────────────────────────────────────────────────────────────
     def _native(self, call: AgreedCall, native: NativeCall) -> None:
@@ -304,3 +284,38 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
 def _bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(BYTES)
+
+
+# ── shards ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _add_shards(rows: np.ndarray, node: Node, shards: int, inputs: Sequence[np.ndarray], combine: Combine) -> None:
+    """Add the rows, the shards of a node of the tree, as far as the tree allows it. The partial sums end in ``inputs``:
+    the last in the first array, the others in those behind it.
+    """
+    last, slots = inputs[0], list(inputs[1:])
+    for row, fold in zip(rows, folds(*node, shards)[0], strict=True):
+        np.copyto(last, row)
+        for slot in fold.adds:
+            combine(slots[slot], last, slots[slot] if slot == fold.keep else last)
+        if fold.keep is not None and fold.keep not in fold.adds:
+            if fold.keep == len(slots):
+                slots.append(np.empty_like(last))  # a sum that the other ranks never see
+            np.copyto(slots[fold.keep], last)
+
+
+def _canonical_reduction(
+    transport: Transport, shards: int, inputs: np.ndarray, op: str, dtype: str, combine: Combine, tag: int
+) -> Reduction:
+    """Return the all-reduce of the partial sums in the rows of ``inputs``: in memory that the node shares, if there is
+    only one and it does, else over messages. The bits are the same. Collective.
+    """
+    first, size = inputs[0], transport.size
+    counter = transport.signal_counter(tag)
+    if size > 1 and unavailable(transport, first, MAPPED, [tag]) is None and counter is not None:
+        views = [transport.peer_views(array) or [] for array in inputs]
+        program = canonical_program(size, shards)
+        reduction = make_mapped(program, transport, views[0], counter, op, dtype, HOST, views[1:])
+        reduction.algorithm = CANONICAL
+        return reduction
+    schedule = canonical(size, shards)
+    further = list(inputs[1 : schedule.inputs_of(transport.rank)])
+    return Execution(schedule, transport, first, combine, tag, segment_for(transport), inputs=further)

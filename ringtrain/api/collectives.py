@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.api.borrow import BorrowedArray
 from ringtrain.api.collective_runs import AUTO, BARRIER, IN_PARTS, AgreedCall, CollectiveRuns, contiguous
-from ringtrain.api.libraries import lend
+from ringtrain.api.libraries import BorrowedArray, lend
 from ringtrain.api.progress import ProgressThread
 from ringtrain.api.request import check_operation, check_out, check_writable_array
 from ringtrain.collectives.algorithms.canonical import NAME
@@ -58,8 +58,7 @@ class CollectiveMethods:
         name = self._runs.choose(algorithm, "all_gather", borrowed.dtype, self.size * borrowed.host.nbytes)
         call = AgreedCall("all_gather", borrowed.dtype, borrowed.host.shape, name)
         result = CollectiveResult(borrowed, (self.size, *borrowed.host.shape), out)
-        source = result.apart(borrowed.host)
-        return self._perform(call, lambda: self._runs.all_gather(call, source, result.host), result, async_op)
+        return self._perform(call, self._runs.all_gather, borrowed.host, result, async_op)
 
     def reduce_scatter(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, async_op: bool = False):
         """Return row ``rank`` of the elementwise ``op`` of every rank's array, whose first axis has a row for each
@@ -71,8 +70,7 @@ class CollectiveMethods:
         name = self._runs.choose(algorithm, "reduce_scatter", borrowed.dtype, borrowed.host.nbytes)
         call = AgreedCall("reduce_scatter", borrowed.dtype, borrowed.host.shape, name, op)
         result = CollectiveResult(borrowed, borrowed.host.shape[1:], out, lend)
-        source = result.apart(borrowed.host)
-        return self._perform(call, lambda: self._runs.reduce_scatter(call, source, result.host), result, async_op)
+        return self._perform(call, self._runs.reduce_scatter, borrowed.host, result, async_op)
 
     def _reduce_shards(self, array, op: str, out, algorithm: str | None, wire: str, async_op: bool):
         """Run ``allreduce`` with ``reproducible=True``."""
@@ -90,8 +88,7 @@ class CollectiveMethods:
             )
         call = AgreedCall("reproducible allreduce", borrowed.dtype, borrowed.host.shape, NAME, op)
         result = CollectiveResult(borrowed, borrowed.host.shape[1:], out, lend)
-        rows = result.apart(borrowed.host)
-        return self._perform(call, lambda: self._runs.reduce_shards(call, rows, result.host), result, async_op)
+        return self._perform(call, self._runs.reduce_shards, borrowed.host, result, async_op)
 
     def gather(self, array, root: int = 0, *, out=None, async_op: bool = False):
         """Return the arrays of all ranks, of shape (size, \\*shape), on ``root``, and None on the others. Raises
@@ -101,11 +98,10 @@ class CollectiveMethods:
         borrowed = lend_bytes(array)
         call = AgreedCall("gather", borrowed.dtype, borrowed.host.shape, root=root)
         if self.rank != root:
-            source, nothing = contiguous(borrowed.host), native_call.nothing()
-            return self._progress.perform(call, lambda: self._runs.gather(call, source, nothing), async_op)
+            run = partial(self._runs.move_rows, call, contiguous(borrowed.host), native_call.nothing())
+            return self._progress.perform(call, run, async_op)
         result = CollectiveResult(borrowed, (self.size, *borrowed.host.shape), out)
-        source = result.apart(borrowed.host)
-        return self._perform(call, lambda: self._runs.gather(call, source, result.host), result, async_op)
+        return self._perform(call, self._runs.move_rows, borrowed.host, result, async_op)
 
     def scatter(self, array=None, root: int = 0, *, out=None, async_op: bool = False):
         """Return row ``rank`` of the array of ``root``, whose first axis has a row for each rank. The other ranks give
@@ -122,8 +118,8 @@ class CollectiveMethods:
         shape = borrowed.host.shape if array is None else borrowed.host.shape[1:]
         call = AgreedCall("scatter", borrowed.dtype, shape, root=root)
         result = CollectiveResult(borrowed, shape, out)
-        rows = native_call.nothing() if array is None else result.apart(borrowed.host)
-        return self._perform(call, lambda: self._runs.scatter(call, rows, result.host), result, async_op)
+        rows = native_call.nothing() if array is None else borrowed.host
+        return self._perform(call, self._runs.move_rows, rows, result, async_op)
 
     def all_to_all(
         self,
@@ -144,9 +140,10 @@ class CollectiveMethods:
         shape = row if send_counts is not None else borrowed.host.shape
         call = AgreedCall("all_to_all" if send_counts is None else IN_PARTS, borrowed.dtype, shape)
         result = CollectiveResult(borrowed, (sum(received), *row), out)
-        source, nbytes = result.apart(borrowed.host), borrowed.host.itemsize * int(np.prod(row, dtype=int))
-        parts = [[count * nbytes for count in counts] for counts in (sent, received)]
-        return self._perform(call, lambda: self._runs.all_to_all(call, source, result.host, *parts), result, async_op)
+        nbytes = borrowed.host.itemsize * int(np.prod(row, dtype=int))
+        counts = [[count * nbytes for count in part] for part in (sent, received)]
+        run = partial(self._runs.all_to_all, counts=counts)
+        return self._perform(call, run, borrowed.host, result, async_op)
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────
     def _check_root(self, root: int) -> None:
@@ -185,9 +182,12 @@ class CollectiveMethods:
                 )
         return sent, received
 
-    def _perform(self, call: AgreedCall, run: Callable[[], None], result: "CollectiveResult", async_op: bool):
+    def _perform(self, call: AgreedCall, run: Callable, host: np.ndarray, result: "CollectiveResult", async_op: bool):
+        """Run ``run(call, source, target)``, and deliver the result."""
+        source = result.apart(host)
+
         def action():
-            run()
+            run(call, source, result.host)
             return result.deliver()
 
         return self._progress.perform(call, action, async_op)

@@ -40,8 +40,8 @@ from ringtrain.api.request import (
     copy_if_aliased,
     type_name,
 )
-from ringtrain.api.streaming import SameArrays, StreamChoice
-from ringtrain.api.usable import Usable, leaves_in_child
+from ringtrain.api.streaming import SameArrays
+from ringtrain.api.usable import LEAVING, Usable
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
@@ -93,10 +93,9 @@ class Communicator(CollectiveMethods, MessageMethods):
         self._agreement = Agreement(self._transport, self._guard, deadline_s)
         self._builder = PlanBuilder(self._transport, self._tuning, self._guard, self._agreement)
         # Making one of the first is collective, so all ranks drop the same. Streams are looked up by some ranks alone.
+        # Nothing here holds this object itself, so that __del__ comes at once.
         self._plans: PlanCache[Request, AllReducePlan] = PlanCache(self._builder.release)
         self._stream_plans: PlanCache[Request, StreamPlan] = PlanCache(self._builder.release)
-        agree = self._agreement.on  # nothing here holds this object itself, so that __del__ comes at once
-        self._streams = StreamChoice(self._transport, self._tuning, lambda request: agree(f"allreduce, {request}"))
         self._same = SameArrays()
         self._usable = Usable(self._same.clear)
         self._progress = ProgressThread(self._transport, self._usable)
@@ -104,7 +103,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         self._runs = CollectiveRuns(self._transport, self._memory, self._builder, self._agreement)
         self._flying: set[PersistentAllReduce] = set()
         self._closed = False
-        leaves_in_child(self)
+        LEAVING.add(self)
 
     def __enter__(self) -> "Communicator":
         return self
@@ -271,8 +270,7 @@ class Communicator(CollectiveMethods, MessageMethods):
             span = host.reshape(-1) if ours else self._memory.allocate(host.size, request.carrier.storage)
             prepared = self._builder.prepare(request, span)
         borrow = None if ours else partial(lend, array)
-        settle = self._progress.settle
-        return PersistentAllReduce(prepared, array, borrow, self._usable, settle, self._flying, self._agreement)
+        return PersistentAllReduce(prepared, array, borrow, self._progress, self._flying, self._agreement)
 
     def empty(self, shape, dtype="float32") -> np.ndarray:
         """Return an array of zeros in the memory that the transport moves fastest: as ``out``, it is reduced without
@@ -384,7 +382,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         plan = self._stream_plans.find(request) or self._plans.find(request)
         if plan is not None:
             return plan
-        if name := self._streams.name_for(request):
+        if name := self._builder.stream_for(request):
             return self._stream_plans.get(request, lambda: self._builder.stream(request, name))
         return self._plans.get(request, lambda: self._make_plan(request, flat))
 
@@ -404,7 +402,7 @@ class Communicator(CollectiveMethods, MessageMethods):
         if self._flying:
             raise UsageError(f"{call}() while a prepared reduction is under way: wait() for it first")
 
-    def _leave_in_child(self) -> None:
+    def leave_in_child(self) -> None:
         """Be of no use in a process that is forked."""
         self._closed = True
         self._usable.end(FORKED)

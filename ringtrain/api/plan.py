@@ -3,7 +3,7 @@
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Generic, TypeVar
@@ -11,16 +11,20 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ringtrain.allreduce import catalogue
+from ringtrain.allreduce.auto import Candidates, select_algorithm
 from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.dtypes import MEAN
 from ringtrain.allreduce.tuning_table import Table
-from ringtrain.allreduce.wire_formats import host_wire
+from ringtrain.allreduce.wire_formats import NONE, host_wire
 from ringtrain.api.request import Agreement, Request
+from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction, WireFormat
 from ringtrain.collectives.execution.streamed import Streamed
-from ringtrain.collectives.stream import make_streamed
+from ringtrain.collectives.stream import STREAM, STREAMS, cannot_stream, is_stream, make_streamed
+from ringtrain.errors import UsageError, everywhere
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
+from ringtrain.transport.buffers import message_bounds
 
 KEPT = 64
 
@@ -69,6 +73,7 @@ class PlanBuilder:
         self._transport, self._tuning, self._guard, self._agreement = transport, tuning, guard, agreement
         self._wires: dict[str, WireFormat | None] = {}
         self._tags: set[int] = set()
+        self._agreed_to_stream = False  # ranks meet before the first stream: its window of shared memory is made then
 
     def prepare(self, request: Request, span: np.ndarray) -> PreparedReduction:
         """Prepare a reduction. Collective. Raises UsageError if the algorithm cannot do it."""
@@ -105,6 +110,29 @@ class PlanBuilder:
         self._tags.add(tag)
         return PreparedReduction(request, span, reduction, tag, self._transport.size)
 
+    def stream_for(self, request: Request) -> str | None:
+        """Return the name of the stream that runs a request: within a node, where its array is not in the
+        communicator's memory; None if none does. Collective. Raises UsageError, on all ranks, for a stream that is
+        asked for by name and cannot run.
+        """
+        named, transport = is_stream(request.algorithm), self._transport
+        anywhere = request.position is None and request.wire == NONE and math.prod(request.shape) > 0
+        if transport.size == 1 or not anywhere or not (named or request.algorithm == catalogue.AUTO):
+            return None
+        if not self._agreed_to_stream:
+            self._agreement.on(f"allreduce, {request}")
+            self._agreed_to_stream = True
+        why = cannot_stream(transport, np.empty(0), request.dtype)
+        if why and named:
+            raise everywhere(UsageError(texts.CANNOT_RUN(algorithm=request.algorithm, why=why)))
+        if why or named:
+            return None if why else request.algorithm
+        if self._tuning is None:
+            return STREAM
+        nbytes = math.prod(request.shape) * request.numbers.itemsize
+        candidates = Candidates(self._tuning.layout, tuple(STREAMS), {})
+        return select_algorithm(nbytes, request.dtype, request.reduction, candidates, self._tuning).algorithm
+
     def stream(self, request: Request, name: str) -> "StreamPlan":
         """Return the streamed all-reduce of that name. Not collective: the window is there already."""
         numbers, count = request.numbers, math.prod(request.shape)
@@ -126,29 +154,15 @@ class PlanBuilder:
 
 @dataclass(frozen=True, slots=True)
 class AllReducePlan:
-    """An all-reduce of ``count`` elements in segments of ``length``: ``whole`` reduces every segment except a shorter
-    last one, which ``rest`` reduces. None if there is no such segment.
-    """
+    """An all-reduce in segments: (start, stop, the reduction of so many elements). ``parts``: these reductions, each
+    once"""
 
-    count: int
-    length: int
-    whole: PreparedReduction | None
-    rest: PreparedReduction | None
-
-    @property
-    def parts(self) -> list[PreparedReduction]:
-        return [part for part in (self.whole, self.rest) if part is not None]
-
-    def segments(self) -> Iterator[tuple[int, int, PreparedReduction]]:
-        for start in range(0, self.count, self.length):
-            stop = min(start + self.length, self.count)
-            part = self.whole if stop - start == self.length else self.rest
-            assert part is not None, "there is a reduction for every segment"
-            yield start, stop, part
+    segments: Sequence[tuple[int, int, PreparedReduction]]
+    parts: Sequence[PreparedReduction]
 
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
         """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""
-        for start, stop, part in self.segments():
+        for start, stop, part in self.segments:
             if part.agree is not None:
                 part.agree()
             part.load(source[start:stop])
@@ -157,12 +171,11 @@ class AllReducePlan:
 
 
 def make_allreduce_plan(prepare: Callable[[int], PreparedReduction], count: int, length: int) -> AllReducePlan:
-    """Return the plan. ``prepare(elements)`` makes a reduction. Collective."""
-    if not count:
-        return AllReducePlan(0, 1, None, None)
-    whole = prepare(length) if count >= length else None
-    rest = prepare(count % length) if count % length else None
-    return AllReducePlan(count, length, whole, rest)
+    """Return the plan for ``count`` elements, in segments of ``length`` and a shorter last one. ``prepare(elements)``
+    makes a reduction. Collective."""
+    bounds = list(message_bounds(count, length)) if count else []
+    parts = {elements: prepare(elements) for elements in dict.fromkeys(stop - start for start, stop in bounds)}
+    return AllReducePlan([(start, stop, parts[stop - start]) for start, stop in bounds], list(parts.values()))
 
 
 @dataclass(frozen=True, slots=True)

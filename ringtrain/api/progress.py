@@ -37,7 +37,7 @@ class ProgressThread:
     """
 
     def __init__(self, transport: Transport, usable: Usable):
-        self._transport, self._usable = transport, usable
+        self._transport, self.usable = transport, usable
         self._changed = threading.Condition()
         self._jobs: deque[Work] = deque()  # the first is under way
         self._messages: list[MessageWork] = []
@@ -53,7 +53,7 @@ class ProgressThread:
     # ── the caller's thread ───────────────────────────────────────────────────────────────────────────────
     def perform(self, called: object, action: Callable[[], Any], async_op: bool):
         """Return the result of ``action()``, or its Work. Raises as :meth:`check_call` does."""
-        with self._usable:
+        with self.usable:
             self.check_call(async_op)
             if not async_op and not self._jobs:
                 return action()
@@ -65,7 +65,7 @@ class ProgressThread:
         self, called: object, handle: MessageHandle, finish: Callable[[], Any], deadline_s: float
     ) -> MessageWork:
         """Return the Work of a message that is in flight; ``finish()`` → its result."""
-        work = MessageWork(called, handle, finish, self._transport.patience, deadline_s, self._notify)
+        work = MessageWork(called, handle, finish, self._transport.patience, deadline_s, self._wake)
         self._start(work)
         return work
 
@@ -96,7 +96,7 @@ class ProgressThread:
         waited for, and UsageError if the communicator is of no more use, or in a function of
         :meth:`Work.add_done_callback`.
         """
-        self._usable.check()
+        self.usable.check()
         _check_outside_callback()
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs)
@@ -150,7 +150,7 @@ class ProgressThread:
                 self._thread.start()
             self._changed.notify_all()
 
-    def _notify(self) -> None:
+    def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -212,7 +212,7 @@ class ProgressThread:
 
     def _fail(self, work: Work, error: BaseException) -> None:
         """End an operation with its error, and those behind it too, unless all ranks have refused it alike."""
-        self._usable.end_by(error)
+        self.usable.end_by(error)
         if self._failed is None:
             self._failed = work
         self._next()

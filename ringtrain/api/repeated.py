@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from ringtrain.api.borrow import BorrowedArray
+from ringtrain.api.libraries import BorrowedArray
 from ringtrain.api.plan import PreparedReduction
+from ringtrain.api.progress import ProgressThread
 from ringtrain.api.request import Agreement
-from ringtrain.api.usable import Usable
 from ringtrain.errors import UsageError
 
 
@@ -16,8 +16,7 @@ class PersistentAllReduce:
 
     lend:       returns the array as host memory; of the same shape and type each time. None: it is the reduction's own
                 memory
-    usable:     around each call
-    settle:     called before each start
+    progress:   of the other operations, which are waited for before each start
     flying:     the reductions in flight, among them this one
     agreement:  its ``deadline_s`` is how long to wait for ranks without progress
     """
@@ -27,14 +26,13 @@ class PersistentAllReduce:
         prepared: PreparedReduction,
         array,
         lend: Callable[[], BorrowedArray] | None,
-        usable: Usable,
-        settle: Callable[[], None],
+        progress: ProgressThread,
         flying: "set[PersistentAllReduce]",
         agreement: Agreement,
     ):
         self._prepared, self._array, self._lend, self._agreement = prepared, array, lend, agreement
         self._reduction = prepared.reduction
-        self._usable, self._settle, self._flying = usable, settle, flying
+        self._progress, self._usable, self._flying = progress, progress.usable, flying
         self._loan: BorrowedArray | None = None
 
     @property
@@ -52,7 +50,7 @@ class PersistentAllReduce:
         if self in self._flying:
             raise UsageError("the reduction was started again before it finished: wait() first")
         with self._usable:
-            self._settle()
+            self._progress.settle()
             self._loan = self._lend and self._lend()
             if self._prepared.agree is not None:
                 self._prepared.agree()

@@ -10,7 +10,7 @@ import numpy as np
 from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.allreduce.dtypes import MEAN, OPS, TYPES, NumberType, reduction_of
 from ringtrain.allreduce.wire_formats import NONE, check_wire
-from ringtrain.api.borrow import BorrowedArray
+from ringtrain.api.libraries import BorrowedArray
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAM, cannot_stream, make_streamed
 from ringtrain.errors import UsageError, everywhere, nearest
@@ -133,7 +133,8 @@ def copy_if_aliased(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return source if same or not np.may_share_memory(source, target) else source.copy()
 
 
-def _started(handle: Handle) -> Handle:
+def started(handle: Handle) -> Handle:
+    """Start it, and return it."""
     handle.start()
     return handle
 
@@ -187,7 +188,7 @@ class Agreement:
         if self._guard is None:
             sync_point.run(self.deadline_s)
         else:
-            self.wait(call, partial(_started, sync_point))
+            self.wait(call, partial(started, sync_point))
 
     def _compare(self, call: str) -> None:
         digest = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint8)
@@ -197,17 +198,14 @@ class Agreement:
             lambda: self._transport.native_start(NativeCall(ALL_GATHER, digest, every)),
         )
         if (every != digest).any():
-            raise everywhere(self._difference(call))
+            calls = self._transport.gather_json(call)
+            groups = [
+                f"{peers(rank for rank, other in enumerate(calls) if other == each)}: {each}"
+                for each in dict.fromkeys(calls)
+            ]
+            raise everywhere(UsageError(f"ranks make different calls: all must make the same. {'; '.join(groups)}"))
 
     def wait(self, call: Hashable, start: Callable[[], Handle]) -> None:
         """Wait for the operation that ``start()`` begins, which the guard numbers as ``call``, a text or in words."""
         handle = start() if self._guard is None else self._guard.started(self._guard.call(_words(call)), start)
         handle.wait(self.deadline_s)
-
-    def _difference(self, call: str) -> UsageError:
-        every = self._transport.gather_json(call)
-        groups = [
-            f"{peers((rank for rank, other in enumerate(every) if other == each))}: {each}"
-            for each in dict.fromkeys(every)
-        ]
-        return UsageError(f"ranks make different calls: all must make the same. {'; '.join(groups)}")

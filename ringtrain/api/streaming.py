@@ -1,63 +1,15 @@
-"""The way of arrays outside the communicator's memory: they are streamed, within a node."""
+"""The arrays that are streamed in place again and again: they need no checks."""
 
-import math
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ringtrain.allreduce.auto import Candidates, select_algorithm
-from ringtrain.allreduce.catalogue import AUTO
-from ringtrain.allreduce.tuning_table import Table
-from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.api.plan import StreamPlan
-from ringtrain.api.request import Request
-from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.collectives.stream import STREAM, STREAMS, cannot_stream, is_stream
-from ringtrain.errors import UsageError, everywhere
-from ringtrain.transport.base import Transport
 
 KEPT = 64
-
-
-class StreamChoice:
-    """Which requests are streamed, and how.
-
-    agree: agree(request) checks that all ranks make this call; collective. It is asked before the first that may be
-           streamed: their window of shared memory is made then
-    """
-
-    def __init__(self, transport: Transport, tuning: Table | None, agree: Callable[[Request], None]):
-        self._transport, self._tuning, self._agree = transport, tuning, agree
-        self._agreed = False
-
-    def name_for(self, request: Request) -> str | None:
-        """Return the name of the stream that runs a request; None if none does. Collective. Raises UsageError, on all
-        ranks, for a stream that is asked for by name and cannot run.
-        """
-        named = is_stream(request.algorithm)
-        anywhere = request.position is None and request.wire == NONE and math.prod(request.shape) > 0
-        if self._transport.size == 1 or not anywhere or not (named or request.algorithm == AUTO):
-            return None
-        if not self._agreed:
-            self._agree(request)
-            self._agreed = True
-        why = cannot_stream(self._transport, np.empty(0), request.dtype)
-        if why and named:
-            raise everywhere(UsageError(texts.CANNOT_RUN(algorithm=request.algorithm, why=why)))
-        if why or named:
-            return None if why else request.algorithm
-        return self._fastest(request)
-
-    def _fastest(self, request: Request) -> str:
-        """Return the same name on all ranks: they have the same measurements."""
-        if self._tuning is None:
-            return STREAM
-        candidates = Candidates(self._tuning.layout, tuple(STREAMS), {})
-        nbytes = math.prod(request.shape) * request.numbers.itemsize
-        return select_algorithm(nbytes, request.dtype, request.reduction, candidates, self._tuning).algorithm
 
 
 class SameArrays:

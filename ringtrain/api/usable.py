@@ -45,19 +45,14 @@ class Usable:
             self.end_by(error)
 
 
-_LEAVING: weakref.WeakSet = weakref.WeakSet()
-
-
-def leaves_in_child(communicator) -> None:
-    """Call the communicator's ``_leave_in_child`` in a process that is forked: the MPI's connections and the counters
-    in shared memory are the parent's.
-    """
-    _LEAVING.add(communicator)
+# The communicators that are told of a fork in the new process: the MPI's connections and the counters in shared memory
+# are the parent's.
+LEAVING: weakref.WeakSet = weakref.WeakSet()
 
 
 def _leave_all() -> None:
-    for communicator in list(_LEAVING):
-        communicator._leave_in_child()
+    for communicator in list(LEAVING):
+        communicator.leave_in_child()
 
 
 os.register_at_fork(after_in_child=_leave_all)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -106,8 +106,8 @@ class RingtrainGroup(dist.ProcessGroup):
         self._orders.close()
 
     # ── how all run ───────────────────────────────────────────────────────────────────────────────────────
-    def _run(self, name: str, opts, calls: Sequence[Callable], finish: Callable[[], None] | None, value):
-        """Return the work of these calls of the communicator, each a function of ``async_op``, then ``finish()``."""
+    def _run(self, name: str, opts, calls: Sequence[Callable], finish: Sequence[Callable[[], None]], value):
+        """Return the work of these calls of the communicator, each a function of ``async_op``, then of ``finish``."""
         runs_on, order = _runs_on(opts), self.order
         with raising_torchs(), order.lock, _profiled(name):
             self._sequence += 1
@@ -123,12 +123,8 @@ class RingtrainGroup(dist.ProcessGroup):
     def _end_coalescing(self, device) -> CollectiveWork:
         order = self.order
         works, order.coalesced = order.coalesced or [], None
-
-        def finish() -> None:
-            for work in works:
-                work.wait()
-
-        return CollectiveWork(order, [flight for work in works for flight in work.flights], finish, [])
+        flights = [flight for work in works for flight in work.flights]
+        return CollectiveWork(order, flights, [work.wait for work in works], [])
 
     # ── reductions ────────────────────────────────────────────────────────────────────────────────────────
     def allreduce(self, tensors: list[torch.Tensor] | torch.Tensor, opts=None) -> CollectiveWork:
@@ -141,8 +137,8 @@ class RingtrainGroup(dist.ProcessGroup):
         if op in FOLDS:
             return self._fold_all(tensors, op, opts)
         operands = [Operand(tensor, op) for tensor in tensors]
-        calls = [_call(self.communicator.allreduce, each.numbers, each.op, out=each.numbers) for each in operands]
-        return self._run("all_reduce", opts, calls, _settling(operands), tensors)
+        calls = [partial(self.communicator.allreduce, each.numbers, each.op, out=each.numbers) for each in operands]
+        return self._run("all_reduce", opts, calls, [each.settle for each in operands], tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
         return self.allreduce(tensors, opts)
@@ -156,7 +152,7 @@ class RingtrainGroup(dist.ProcessGroup):
                 folded = fold([_as_tensor(row, like) for row in rows], op)
                 tensor.detach().copy_(folded.reshape(tensor.shape))
 
-        return self._run("all_reduce", opts, [call for call, _, _ in gathered], finish, tensors)
+        return self._run("all_reduce", opts, [call for call, _, _ in gathered], [finish], tensors)
 
     def _add_sparse(self, tensors, op: str, opts) -> CollectiveWork:
         """Add sparse tensors by the elements of all ranks, of which each is padded to as many as the largest has."""
@@ -184,13 +180,13 @@ class RingtrainGroup(dist.ProcessGroup):
                     tensor.copy_(total / self.size() if op == "AVG" else total)
 
         calls = [call for _, indices, values in gathered for call, _, _ in (indices, values)]
-        return self._run("all_reduce", opts, calls, finish, tensors)
+        return self._run("all_reduce", opts, calls, [finish], tensors)
 
     def _rows_of(self, tensor: torch.Tensor) -> tuple[Callable, np.ndarray, torch.Tensor]:
         """Return the all-gather of a tensor's bytes, the rows into which it gathers, and the host's tensor."""
         host = HostTensor(tensor)
         rows = np.empty((self.size(), host.bytes.size), np.uint8)
-        call = _call(self.communicator.all_gather, host.bytes, out=rows)
+        call = partial(self.communicator.all_gather, host.bytes, out=rows)
         return call, rows, host.memory
 
     def reduce(self, tensors: list[torch.Tensor], opts) -> CollectiveWork:
@@ -201,12 +197,11 @@ class RingtrainGroup(dist.ProcessGroup):
         inner = self.allreduce(copies, alone)
 
         def finish() -> None:
-            inner.wait()
             if self.rank() == opts.rootRank:
                 for tensor, copy in zip(tensors, copies, strict=True):
                     tensor.detach().copy_(copy)
 
-        return CollectiveWork(self.order, inner.flights, finish, tensors)
+        return CollectiveWork(self.order, inner.flights, [inner.wait, finish], tensors)
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts=None) -> CollectiveWork:
         return self.reduce_scatter_single_coalesced([output], [source], opts)
@@ -217,9 +212,8 @@ class RingtrainGroup(dist.ProcessGroup):
         opts = dist.ReduceScatterOptions() if opts is None else opts
         op = operation(opts)
         parts = [self._scattering(output, source, op) for output, source in zip(outputs, inputs, strict=True)]
-        return self._run(
-            "reduce_scatter", opts, [call for call, _ in parts], _all_of([finish for _, finish in parts]), outputs
-        )
+        calls, finish = zip(*parts, strict=True)
+        return self._run("reduce_scatter", opts, calls, finish, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -239,7 +233,7 @@ class RingtrainGroup(dist.ProcessGroup):
         operand = Operand(source.detach().contiguous().reshape(self.size(), -1), op)
         numbers = operand.numbers
         result = torch.empty(numbers.shape[1:], dtype=numbers.dtype, device=numbers.device)
-        call = _call(self.communicator.reduce_scatter, numbers, operand.op, out=result)
+        call = partial(self.communicator.reduce_scatter, numbers, operand.op, out=result)
         return call, lambda: put(result, output)
 
     def reduce_scatter(self, outputs: list, inputs: list, opts=None) -> CollectiveWork:
@@ -252,8 +246,9 @@ class RingtrainGroup(dist.ProcessGroup):
     def broadcast(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
         opts = dist.BroadcastOptions() if opts is None else opts
         hosts = [HostTensor(tensor, self.rank() == opts.rootRank) for tensor in tensors]
-        calls = [_call(self.communicator.broadcast, host.bytes, root=opts.rootRank) for host in hosts]
-        return self._run("broadcast", opts, calls, _settling(hosts) if self.rank() != opts.rootRank else None, tensors)
+        calls = [partial(self.communicator.broadcast, host.bytes, root=opts.rootRank) for host in hosts]
+        settles = [host.settle for host in hosts if self.rank() != opts.rootRank]
+        return self._run("broadcast", opts, calls, settles, tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts=None) -> CollectiveWork:
         for parts in outputs:
@@ -265,7 +260,7 @@ class RingtrainGroup(dist.ProcessGroup):
                 for part, row in zip(parts, rows, strict=True):
                     part.detach().copy_(_as_tensor(row, like).reshape(part.shape))
 
-        return self._run("all_gather", opts, [call for call, _, _ in gathered], finish, outputs)
+        return self._run("all_gather", opts, [call for call, _, _ in gathered], [finish], outputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None) -> CollectiveWork:
         return self.allgather(list(map(list, zip(*outputs, strict=True))), inputs, opts)
@@ -283,9 +278,9 @@ class RingtrainGroup(dist.ProcessGroup):
             if into.bytes.size != wanted:
                 raise _unequal("output", into.bytes.size, wanted, "the output has one input for each rank")
             rows = into.bytes.reshape(self.size(), out_of.size)
-            calls.append(_call(self.communicator.all_gather, out_of, out=rows))
+            calls.append(partial(self.communicator.all_gather, out_of, out=rows))
             hosts.append(into)
-        return self._run("all_gather", opts, calls, _settling(hosts), outputs)
+        return self._run("all_gather", opts, calls, [host.settle for host in hosts], outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -300,27 +295,25 @@ class RingtrainGroup(dist.ProcessGroup):
             for part, row in zip(parts, rows, strict=True):
                 part.detach().copy_(_as_tensor(row, host.memory).reshape(part.shape))
 
-        call = _call(self.communicator.gather, host.bytes, root=opts.rootRank, out=rows if is_root else None)
-        return self._run("gather", opts, [call], finish, outputs)
+        call = partial(self.communicator.gather, host.bytes, root=opts.rootRank, out=rows if is_root else None)
+        return self._run("gather", opts, [call], [finish], outputs)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts) -> CollectiveWork:
         into, rows = HostTensor(outputs[0], reads=False), None
         if self.rank() == opts.rootRank:
             self._check_parts(inputs[0], "scatter_list")
             rows = np.stack([HostTensor(part).bytes for part in inputs[0]])
-        call = _call(self.communicator.scatter, rows, root=opts.rootRank, out=into.bytes)
-        return self._run("scatter", opts, [call], into.settle, outputs)
+        call = partial(self.communicator.scatter, rows, root=opts.rootRank, out=into.bytes)
+        return self._run("scatter", opts, [call], [into.settle], outputs)
 
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, out_splits: list[int], in_splits: list[int], opts=None
     ) -> CollectiveWork:
         into, host = HostTensor(output, reads=False), HostTensor(source)
-        counts = {
-            "send_counts": self._byte_counts(host, in_splits, "input"),
-            "recv_counts": self._byte_counts(into, out_splits, "output"),
-        }
-        call = _call(self.communicator.all_to_all, host.bytes, out=into.bytes, **counts)
-        return self._run("all_to_all", opts, [call], into.settle, [output])
+        sent, received = self._byte_counts(host, in_splits, "input"), self._byte_counts(into, out_splits, "output")
+        all_to_all = self.communicator.all_to_all
+        call = partial(all_to_all, host.bytes, out=into.bytes, send_counts=sent, recv_counts=received)
+        return self._run("all_to_all", opts, [call], [into.settle], [output])
 
     alltoall_base = all_to_all_single
 
@@ -348,33 +341,28 @@ class RingtrainGroup(dist.ProcessGroup):
                 host.bytes[:] = part
                 host.settle()
 
-        call = _call(
-            self.communicator.all_to_all,
-            np.concatenate(sent),
-            out=received,
-            send_counts=[part.size for part in sent],
-            recv_counts=counts,
-        )
-        return self._run("all_to_all", opts, [call], finish, outputs)
+        sizes, all_to_all = [part.size for part in sent], self.communicator.all_to_all
+        call = partial(all_to_all, np.concatenate(sent), out=received, send_counts=sizes, recv_counts=counts)
+        return self._run("all_to_all", opts, [call], [finish], outputs)
 
     # ── messages and the barrier ──────────────────────────────────────────────────────────────────────────
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> CollectiveWork:
         host, order = HostTensor(tensors[0]), self.order
         with order.lock:
             flight = order.communicator.send(host.bytes, peer, tag, async_op=True)
-        return CollectiveWork(order, [flight], None, tensors)
+        return CollectiveWork(order, [flight], value=tensors)
 
     def recv(self, tensors: list[torch.Tensor], peer: int | None, tag: int) -> CollectiveWork:
         host, order = HostTensor(tensors[0], reads=False), self.order
         with order.lock:
             flight = order.communicator.recv(host.bytes, peer, tag, async_op=True)
-        return CollectiveWork(order, [flight], host.settle, tensors, lambda: flight.source)
+        return CollectiveWork(order, [flight], [host.settle], tensors, lambda: flight.source)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> CollectiveWork:
         return self.recv(tensors, None, tag)
 
     def barrier(self, opts=None) -> CollectiveWork:
-        return self._run("barrier", opts, [self.communicator.barrier], None, [])
+        return self._run("barrier", opts, [self.communicator.barrier], [], [])
 
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks; rank 0 names the first that does not come, or all."""
@@ -404,22 +392,6 @@ def _profiled(name: str) -> AbstractContextManager:
     another thread ends when the profiler has been left crashes PyTorch.
     """
     return record_function(f"{NAME}:{name}") if torch.autograd._profiler_enabled() else nullcontext()
-
-
-def _call(method: Callable, *arguments: Any, **named: Any) -> Callable:
-    return lambda async_op: method(*arguments, **named, async_op=async_op)
-
-
-def _settling(hosts: Sequence) -> Callable[[], None]:
-    return _all_of([host.settle for host in hosts])
-
-
-def _all_of(actions: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    def finish() -> None:
-        for action in actions:
-            action()
-
-    return finish
 
 
 def _as_tensor(row: np.ndarray, like: torch.Tensor) -> torch.Tensor:

@@ -72,11 +72,10 @@ class BucketGroup(RingtrainGroup):
         inner = super().allreduce([bucket.zero_()], opts)
 
         def finish() -> None:
-            inner.wait()
             zeros.copy_(bucket)
             bucket.copy_(kept)
 
-        return CollectiveWork(self.order, inner.flights, finish, [zeros])
+        return CollectiveWork(self.order, inner.flights, [inner.wait, finish], [zeros])
 
     # ── what a bucket is ──────────────────────────────────────────────────────────────────────────────────
     def forget(self) -> None:

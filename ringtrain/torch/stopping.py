@@ -1,7 +1,7 @@
 """Stop a script of PyTorch in time, on all ranks at the same step."""
 
 import signal
-from types import FrameType
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,6 @@ import torch.distributed as dist
 STOPPING = (signal.SIGUSR1, signal.SIGTERM)  # of a scheduler, before it ends the job
 
 _signals: list[int] = []  # signals that this process got
-_watched = False
 
 
 def should_stop(group: dist.ProcessGroup | None = None) -> bool:
@@ -30,13 +29,7 @@ def should_stop(group: dist.ProcessGroup | None = None) -> bool:
     return bool(count.item())
 
 
+@cache
 def _watch() -> None:
-    global _watched
-    if not _watched:
-        for number in STOPPING:
-            signal.signal(number, _note)
-        _watched = True
-
-
-def _note(number: int, frame: FrameType | None) -> None:
-    _signals.append(number)
+    for number in STOPPING:
+        signal.signal(number, lambda number, _: _signals.append(number))

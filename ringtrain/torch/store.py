@@ -13,14 +13,14 @@ class WorldStore(dist.Store):
     the other names.
     """
 
-    def __init__(self, store: KeyValueStore):
+    def __init__(self, keys: KeyValueStore):
         super().__init__()
-        self._store = store
+        self.keys = keys
 
     def _request(self, do: str, keys, values=(), timeout_s: float = 0.0) -> list:
         encoded = [value.encode() if isinstance(value, str) else bytes(value) for value in values]
         try:
-            return self._store.request(do, keys, encoded, timeout_s)
+            return self.keys.request(do, keys, encoded, timeout_s)
         except StalledError as error:
             raise dist.DistStoreError(str(error)) from None
 

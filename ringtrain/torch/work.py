@@ -31,7 +31,7 @@ class CollectiveWork(dist.Work):
 
     order:   to which the call belongs
     flights: the works; none if all is done
-    finish:  runs once, when they are done, in the thread that learns of it first
+    finish:  functions that run once, when they are done, in the thread that learns of it first
     value:   what the call's future holds: its tensors
     source:  source() → the sender, for a receive from any rank
     """
@@ -40,7 +40,7 @@ class CollectiveWork(dist.Work):
         self,
         order: CallOrder,
         flights: Sequence = (),
-        finish: Callable[[], None] | None = None,
+        finish: Sequence[Callable[[], None]] = (),
         value: Any = None,
         source: Callable[[], int] | None = None,
     ):
@@ -103,7 +103,7 @@ class CollectiveWork(dist.Work):
                 left.remove(flight)
                 is_last = not left
             if is_last:
-                self._tell(future)
+                self._end(future)
 
         if not self.flights:
             future.set_result(self._value)
@@ -111,7 +111,7 @@ class CollectiveWork(dist.Work):
             flight.add_done_callback(one_done)
         return future
 
-    def _tell(self, future: WorkFuture) -> None:
+    def _end(self, future: WorkFuture) -> None:
         try:
             self.wait()
         except Exception as error:
@@ -122,6 +122,6 @@ class CollectiveWork(dist.Work):
 
     def _settle(self) -> None:
         with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                finish()
+            finish, self._finish = self._finish, ()
+            for action in finish:
+                action()

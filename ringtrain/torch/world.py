@@ -38,7 +38,6 @@ class TorchWorld:
     ):
         self.transport = transport
         self._algorithm, self._deadline_s, self._check = algorithm, deadline_s, check_collectives
-        self._keys: KeyValueStore | None = None
         self._store: WorldStore | None = None
         self._communicator: Communicator | None = None
         self._starts = 0
@@ -48,8 +47,7 @@ class TorchWorld:
         """Return the store, the rank and the size, for one start of process groups. Collective."""
         self._check_process()
         if self._store is None:
-            self._keys = KeyValueStore(self.transport)
-            self._store = WorldStore(self._keys)
+            self._store = WorldStore(KeyValueStore(self.transport))
         self._starts += 1  # the keys of an earlier start are still there
         return dist.PrefixStore(f"start {self._starts}", self._store), self.transport.rank, self.transport.size
 
@@ -74,9 +72,8 @@ class TorchWorld:
             assert communicator is not None, "PyTorch asks on ranks of the group alone"
             return communicator
 
-        if others is not None:
-            return MixedGroup(CallOrder(make), options, others)
-        return RingtrainGroup(CallOrder(make), options)
+        order = CallOrder(make)
+        return RingtrainGroup(order, options) if others is None else MixedGroup(order, options, others)
 
     def _whole(self, options) -> Communicator:
         """Return the communicator of all ranks."""
@@ -104,9 +101,9 @@ class TorchWorld:
             return
         if dist.is_initialized():
             dist.destroy_process_group()
-        if self._keys is not None:
-            self._keys.close()
-            self._keys = self._store = None
+        if self._store is not None:
+            self._store.keys.close()
+            self._store = None
 
     @property
     def is_of_this_process(self) -> bool:

@@ -5,7 +5,7 @@ from types import ModuleType
 import numpy as np
 
 from ringtrain.api import libraries
-from ringtrain.api.borrow import BorrowedArray
+from ringtrain.api.libraries import BorrowedArray
 from ringtrain.ops import bfloat16
 
 
