@@ -39,7 +39,7 @@ from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_see
 from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.end_events import Ended, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
-from ringtrain.report.page.metrics import read_metrics
+from ringtrain.report.page.inputs import read_metrics
 from ringtrain.report.sinks import truncate_log
 from ringtrain.report.trace import LOOP, Slice, read_trace, trace_document
 from ringtrain.runs.conditions import sort_runs

@@ -70,9 +70,9 @@ ORDER = {
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "geometry bfloat16 keys elementary pairs precision update normalised base cuda host cpu reference catalogue",
     "optim": "lr optimizers",
-    "report": "end_events events rates trace records appended sinks tensorboard screen figure comparison "
+    "report": "end_events events rates trace records sinks tensorboard screen figure comparison "
     "plots scaling page",
-    "runs": "search summary conditions table",
+    "runs": "summary conditions table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file tables plots",
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",

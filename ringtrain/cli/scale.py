@@ -23,8 +23,7 @@ from ringtrain.launch.mpirun import find_launcher, run_to_file
 from ringtrain.plan.plan_file import PlanFile, SoughtRun, find_rates, read_plan
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.scaling.figures import beside_predictions, sample_of, scaling_rows
-from ringtrain.report.scaling.plot import scaling_figure
-from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
+from ringtrain.report.scaling.shown import csv_text, interval_note, scaling_figure, scaling_table
 from ringtrain.show.output import complain, echo, echo_notes
 from ringtrain.show.results import OutputPaths
 from ringtrain.show.tables import json_text, print_whole

@@ -42,11 +42,9 @@ def end_of_view(values: Sequence[float], times: float) -> float:
 def small_print(starts: Sequence[dict]) -> str:
     """Return version, dates, hosts, device and MPI of runs, each once. ``starts``: their ``start`` records"""
     versions = few(f"ringtrain {each['version']}" for each in starts if each.get("version"))
-    dates = few(date_of(each) for each in starts)
     hosts = few(host for each in starts for host in each.get("hosts") or [])
-    devices = few(each.get("device") for each in starts)
-    libraries = few(each.get("mpi") for each in starts)
-    return " · ".join(filter(None, (versions, dates, hosts, devices, libraries)))
+    devices, libraries = (few(each.get(name) for each in starts) for name in ("device", "mpi"))
+    return " · ".join(filter(None, (versions, few(map(date_of, starts)), hosts, devices, libraries)))
 
 
 def few(values: Iterable[str | None]) -> str:

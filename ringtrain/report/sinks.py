@@ -1,15 +1,19 @@
 """The receivers of events: the interface, the log file, and a group of sinks as one."""
 
+import errno
 import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.humanize import plural
-from ringtrain.report.appended import AppendedFile, cannot_append, unwritable
 from ringtrain.report.events import OF_A_SYNC_POINT, OF_THE_END, Event, Note, record
 from ringtrain.report.records import lines_of, parse_record
 from ringtrain.storage import files
+
+CLOSED = -1  # in place of a file's number
 
 
 class Sink(ABC):
@@ -35,17 +39,64 @@ class SinkGroup(Sink):
 
     def close(self) -> None:
         """Close every sink, the last one first, even if one fails; then raise the first failure."""
-        failures = [error for sink in reversed(self._sinks) if (error := _failure(sink)) is not None]
+        failures = []
+        for sink in reversed(self._sinks):
+            try:
+                sink.close()
+            except Exception as error:
+                failures.append(error)
         if failures:
             raise failures[0]
 
 
-def _failure(sink: Sink) -> Exception | None:
-    try:
-        sink.close()
-    except Exception as error:
-        return error
-    return None
+class AppendedFile:
+    """A file of a run folder that grows by whole pieces, without a buffer: it is complete to the last piece when its
+    writer is killed. No link is followed.
+
+    flags: further ones of :func:`os.open`, such as O_TRUNC
+    warn:  is told once that the disk fails
+    lost:  the number of pieces, the last ones, that could not be written
+
+    Raises: OSError.
+    """
+
+    def __init__(self, path: str, flags: int, warn: Callable[[str], None]):
+        self._path, self._warn, self.lost = path, warn, 0
+        self._file = files.open_nofollow(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags)
+
+    def append(self, piece: bytes) -> None:
+        """Write all of it, or nothing, as on a full disk."""
+        problem = self._write(piece)
+        if problem is not None and not self.lost:
+            self._warn(f"log {self._path}: could not be written ({problem}); the run goes on without")
+        self.lost = 0 if problem is None else self.lost + 1
+
+    def _write(self, piece: bytes) -> str | None:
+        try:
+            before = os.fstat(self._file).st_size
+            if os.write(self._file, piece) == len(piece):
+                return None
+            problem = os.strerror(errno.ENOSPC)  # there was room for a part
+        except OSError as error:
+            problem = error.strerror or str(error)
+        with suppress(OSError):
+            os.ftruncate(self._file, before)
+        return problem
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing."""
+        if self._file != CLOSED:
+            os.close(self._file)
+            self._file = CLOSED
+
+
+def unwritable(path: str, error: OSError) -> RingtrainError:
+    """Return the error for a file that cannot be opened."""
+    kind = UsageError if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else RingtrainError
+    return kind(
+        f"log {path}: could not be written ({error.strerror}); make room or allow writing there, then continue from "
+        "the last checkpoint with --resume auto"
+    )
 
 
 class JsonLines(Sink):
@@ -62,40 +113,30 @@ class JsonLines(Sink):
     """
 
     def __init__(
-        self,
-        path,
-        resumed_at: int | None = None,
-        warn: Callable[[str], None] = lambda text: None,
-        again: bool = False,
+        self, path, resumed_at: int | None = None, warn: Callable[[str], None] = lambda text: None, again: bool = False
     ):
-        self._path, self._warn, self._lost = os.fspath(path), warn, 0
+        self._path, self._warn = os.fspath(path), warn
         try:
             if resumed_at is not None and os.path.lexists(self._path):
                 truncate_log(self._path, resumed_at, again)
-            self._file = AppendedFile(self._path, os.O_TRUNC if resumed_at is None else 0)
+            self._file = AppendedFile(self._path, os.O_TRUNC if resumed_at is None else 0, warn)
         except OSError as error:
             raise unwritable(self._path, error) from error
 
     def handle(self, event: Event) -> None:
         line = _line(record(event))
-        if self._lost:
+        if self._file.lost:
             line = _line(record(Note(text=self._missing()))) + line
-        problem = self._file.append(line)
-        if problem is None:
-            self._lost = 0
-            return
-        self._lost += 1
-        if self._lost == 1:
-            self._warn(cannot_append(self._path, problem))
+        self._file.append(line)
 
     def close(self) -> None:
         self._file.close()
-        if self._lost:
+        if self._file.lost:
             self._warn(f"log {self._path}: {self._missing()}")
-            self._lost = 0
+            self._file.lost = 0
 
     def _missing(self) -> str:
-        return f"{plural(self._lost, 'record')} could not be written: no room, or the disk failed"
+        return f"{plural(self._file.lost, 'record')} could not be written: no room, or the disk failed"
 
 
 def _line(record: dict) -> bytes:

@@ -24,9 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ringtrain.errors import UsageError
-from ringtrain.report.appended import AppendedFile, cannot_append, unwritable
 from ringtrain.report.events import EpochEnded, Evaluated, Event, Iteration
-from ringtrain.report.sinks import Sink
+from ringtrain.report.sinks import AppendedFile, Sink, unwritable
 
 NAME = "events.out.tfevents"  # TensorBoard reads files with tfevents in their names, in the order of names
 VERSION = "brain.Event:2"
@@ -48,11 +47,11 @@ class TensorBoard(Sink):
     ):
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        self._warn, self._now, self._failing = warn, now, False
+        self._now = now
         number = len(list(folder.glob(f"{NAME}*")))
         self.path = str(folder / f"{NAME}.{int(now()):010}.{number:04}.{socket.gethostname()}.{os.getpid()}")
         try:
-            self._file = AppendedFile(self.path, os.O_EXCL)
+            self._file = AppendedFile(self.path, os.O_EXCL, warn)
         except OSError as error:
             raise unwritable(self.path, error) from error
         self._write(file_version=VERSION)
@@ -75,10 +74,7 @@ class TensorBoard(Sink):
 
         piece = io.BytesIO()
         RecordWriter(piece).write(Record(wall_time=self._now(), **fields).SerializeToString())
-        problem = self._file.append(piece.getvalue())
-        if problem is not None and not self._failing:
-            self._warn(cannot_append(self.path, problem))
-        self._failing = problem is not None
+        self._file.append(piece.getvalue())
 
 
 def scalars_of(event: Event) -> dict[str, float | None]:

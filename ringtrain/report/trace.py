@@ -49,30 +49,22 @@ def trace_document(ranks: dict[int, Sequence[Slice]]) -> dict:
 
 
 def _of_rank(rank: int, slices: Sequence[Slice]) -> list[dict]:
-    tracks = list(dict.fromkeys((LOOP, *sorted((each.track for each in slices), key=_place))))
-    events = [_named("process_name", rank, 0, f"rank {rank}"), _sorted("process_sort_index", rank, 0, rank)]
+    tracks = list(dict.fromkeys((LOOP, *sorted((each.track for each in slices), key=lambda track: track != DEVICE))))
+    events = [_metadata("process_name", rank, 0, name=f"rank {rank}")]
+    events.append(_metadata("process_sort_index", rank, 0, sort_index=rank))
     for number, track in enumerate(tracks):
-        events += [_named("thread_name", rank, number, track), _sorted("thread_sort_index", rank, number, number)]
+        events.append(_metadata("thread_name", rank, number, name=track))
+        events.append(_metadata("thread_sort_index", rank, number, sort_index=number))
     in_time = sorted(slices, key=lambda each: (each.start_ns, -each.stop_ns))  # each before those within it
-    events += [_complete(rank, tracks.index(each.track), each) for each in in_time]
+    for each in in_time:
+        times = {"ts": each.start_ns / 1000, "dur": (each.stop_ns - each.start_ns) / 1000}
+        identity = {"ph": "X", "name": each.name, "pid": rank, "tid": tracks.index(each.track)}
+        events.append({**identity, **times, "args": each.about})
     return events
 
 
-def _place(track: str) -> int:
-    return (LOOP, DEVICE).index(track) if track in (LOOP, DEVICE) else 2
-
-
-def _complete(rank: int, number: int, each: Slice) -> dict:
-    times = {"ts": each.start_ns / 1000, "dur": (each.stop_ns - each.start_ns) / 1000}
-    return {"ph": "X", "name": each.name, "pid": rank, "tid": number, **times, "args": each.about}
-
-
-def _named(what: str, rank: int, number: int, name: str) -> dict:
-    return {"ph": "M", "name": what, "pid": rank, "tid": number, "args": {"name": name}}
-
-
-def _sorted(what: str, rank: int, number: int, index: int) -> dict:
-    return {"ph": "M", "name": what, "pid": rank, "tid": number, "args": {"sort_index": index}}
+def _metadata(what: str, rank: int, number: int, **content) -> dict:
+    return {"ph": "M", "name": what, "pid": rank, "tid": number, "args": content}
 
 
 def write_trace(path, ranks: dict[int, Sequence[Slice]]) -> None:

@@ -1,4 +1,5 @@
-"""The summary of a run, from few bytes: the first record of its log, the last ones, its configuration, its outcome.
+"""The run folders below a folder, and the summary of each, from few bytes: the first record of its log, the last ones,
+its configuration, its outcome.
 
 A log is read from its end back, until it has told the last iteration and the last evaluation. So the time of a list
 depends on the number of runs, and not on their length.
@@ -23,11 +24,11 @@ from ringtrain.report.comparison.logs import CUT_SHORT, outcome_of
 from ringtrain.report.comparison.rows import METRICS
 from ringtrain.report.events import OF_THE_END
 from ringtrain.report.records import LINE_BYTES, lines_of, read_record
-from ringtrain.runs.search import CONFIG, LOG, find_runs
 from ringtrain.storage import files
-from ringtrain.storage.run_folder import lock
+from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.outcome import RUNNING, RunOutcome, read_outcome
 
+LOG, CONFIG, CHECKPOINTS = "log.jsonl", "config.toml", "checkpoints"
 # The results of a run, by their names in JSON, CSV and conditions: iteration and epoch are the finished ones.
 RESULTS: dict[str, type] = {
     "name": str, "date": str, "outcome": str, "epoch": int, "iteration": int, "test_loss": float,
@@ -57,6 +58,29 @@ class RunSummary:
     def value(self, name: str):
         """Return a result or an option; None if there is none."""
         return self.results[name] if name in RESULTS else self.options.get(name)
+
+
+def find_runs(top: Path) -> tuple[list[Path], list[str]]:
+    """Return the run folders at and below ``top``, by name; and a line for each folder that cannot be read.
+
+    Hidden folders and linked ones are passed over. Raises UsageError if there is no folder ``top``.
+    """
+    if not top.is_dir():
+        what = "not a folder" if os.path.lexists(top) else "not there"
+        raise UsageError(
+            f"{top} is {what}: name a run folder, or a folder with run folders; `ringtrain train` makes runs/"
+        )
+    run_folders, problems = [], []
+
+    def note(error: OSError) -> None:
+        problems.append(f"{plain(str(error.filename))} cannot be read: {error.strerror}")
+
+    for path, folders, names in os.walk(top, onerror=note):
+        begun = lock.NAME in names and CHECKPOINTS in folders  # maybe of a run that was killed before its first record
+        if begun or LOG in names or outcome.NAME in names:
+            run_folders.append(Path(path))
+        folders[:] = [name for name in folders if not name.startswith(".") and name != CHECKPOINTS]
+    return sorted(run_folders), problems
 
 
 def list_runs(top: Path) -> tuple[list[RunSummary], list[str]]:
@@ -213,18 +237,15 @@ def _options_of(path: Path) -> tuple[dict, str | None]:
         return {}, _unreadable(path.name, error)
     except (ConfigError, ValueError) as error:
         return {}, f"its {path.name} is damaged: {error}"
-    return {
-        name: _value(values[name]) if name in values else _absent(spec) for name, spec in config_fields().items()
-    }, None
-
-
-def _absent(spec):
-    return None if isinstance(spec.type, UnionType) else _value(spec.default)
+    absent = {
+        name: None if isinstance(spec.type, UnionType) else spec.default for name, spec in config_fields().items()
+    }
+    return {name: _value(values.get(name, default)) for name, default in absent.items()}, None
 
 
 def _value(value):
     """Return a value as JSON can hold it: a file may have been changed by hand."""
     if isinstance(value, list | tuple):
         return list(map(_value, value))
-    known = isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    known = isinstance(value, bool | int | str | None) or (isinstance(value, float) and math.isfinite(value))
     return value if known else str(value)

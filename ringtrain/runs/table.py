@@ -78,8 +78,7 @@ def iterations_text(rows: Sequence[dict]) -> str:
 
 def _text(names: Iterable[str], rows: Iterable[Mapping]) -> str:
     """Return rows as CSV under a head of these names. It may go to a terminal, so texts are plain there too."""
-    return tables.csv_text(names, ({name: _cell(value) for name, value in row.items()} for row in rows))
-
-
-def _cell(value):
-    return escaped(value) if isinstance(value, str) else value
+    plain_rows = (
+        {name: escaped(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
+    )
+    return tables.csv_text(names, plain_rows)

@@ -21,14 +21,8 @@ def attribute(value: str) -> str:
 def tag(name: str, *inner: str, **attributes: str) -> Html:
     """Return an element. ``inner``: its parts; ``attributes``: names may end in _, as class_"""
     words = "".join(f" {key.rstrip('_')}={attribute(value)}" for key, value in attributes.items())
-    return Html(f"<{name}{words}>{joined(inner)}</{name}>")
-
-
-def joined(parts: Iterable[str]) -> Html:
-    """Return parts one after another."""
-    return Html(
-        "".join(part if isinstance(part, Html) else escape(escaped(part, LINES), quote=False) for part in parts)
-    )
+    parts = (part if isinstance(part, Html) else escape(escaped(part, LINES), quote=False) for part in inner)
+    return Html(f"<{name}{words}>{''.join(parts)}</{name}>")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Html:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringtrain.cli.main import run
-from ringtrain.report.page import metrics
+from ringtrain.report.page import inputs
 from ringtrain.report.sinks import JsonLines
 from tests.readers import EVENTS
 from tests.says import says
@@ -56,7 +56,7 @@ REFUSALS = {
     "a -o r.htm": says("--out", "r.htm", ".html, .png, .svg, .pdf"),
     "a -o none/r.html": says("--out", "none/r.html", "none"),
     "a b --metrics m.json": says("--metrics", 2),
-    "a --metrics m.json": f"m.json cannot be read: No such file or directory; give a {metrics.TITLE}",
+    "a --metrics m.json": f"m.json cannot be read: No such file or directory; give a {inputs.TITLE}",
 }
 
 

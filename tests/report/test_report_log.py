@@ -11,7 +11,7 @@ from ringtrain.report import events
 from ringtrain.report.events import CheckpointSaved, record
 from ringtrain.report.records import parse_record
 from ringtrain.report.sinks import JsonLines, Sink, SinkGroup, is_log
-from tests.report.conftest import logged
+from tests.report.conftest import OTHERS, ended, epoch, exchanged, iteration, logged, run
 from tests.says import says
 
 
@@ -19,10 +19,8 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# Records.
-
-
-def test_a_record_is_the_kind_and_all_fields(iteration):
+# ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_record_is_the_kind_and_all_fields():
     assert record(iteration()) == {
         "event": "iteration",
         "iteration": 1,
@@ -35,9 +33,6 @@ def test_a_record_is_the_kind_and_all_fields(iteration):
         "seconds": 0.5,
         "exposed_s": None,
     }
-
-
-def test_the_last_record_has_what_other_programs_look_for(ended):
     wanted = {"event": "end", "iterations": 460, "ranks": 2, "test_accuracy": 0.975, "images_per_s": 12_345.6}
     assert record(ended()).items() >= (wanted | {"weights_sha256": "ab" * 32}).items()
 
@@ -46,23 +41,19 @@ def test_every_event_has_a_kind_of_its_own_and_a_word_for_each_field():
     assert set(events.KINDS) == set(events.Event.__args__)
     assert len(set(events.KINDS.values())) == len(events.KINDS)
     for kind in events.KINDS:
-        told = kind.__doc__ if kind is not events.Evaluated else events.EpochEnded.__doc__
-        assert all(field.name in told for field in fields(kind)), kind
+        text = kind.__doc__ if kind is not events.Evaluated else events.EpochEnded.__doc__
+        assert all(field.name in text for field in fields(kind)), kind
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_null(tmp_path, iteration, loss):
-    logged(tmp_path / "log", iteration(loss=loss))
-    assert "null" in (tmp_path / "log").read_text()
-    assert lines(tmp_path / "log")[0]["loss"] is None
+def test_what_is_not_finite_is_null(tmp_path):
+    logged(tmp_path / "log", *(iteration(loss=loss) for loss in (math.nan, math.inf, -math.inf)))
+    assert (tmp_path / "log").read_text().count('"loss": null') == 3
 
 
-# The file.
-
-
-def test_each_event_is_in_the_file_at_once(tmp_path, run, iteration, ended, others):
+# ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_each_event_is_in_the_file_at_once(tmp_path):
     log = JsonLines(tmp_path / "log")
-    for count, event in enumerate([run(), iteration(), *others, ended()], start=1):
+    for count, event in enumerate([run(), iteration(), *OTHERS, ended()], start=1):
         log.handle(event)
         assert len(lines(tmp_path / "log")) == count
     log.close()
@@ -71,7 +62,7 @@ def test_each_event_is_in_the_file_at_once(tmp_path, run, iteration, ended, othe
     assert kinds == ["start", "iteration", "compiled", "evaluation", "note", "end"]
 
 
-def test_a_name_in_any_script_in_a_log_that_others_may_read(tmp_path, run):
+def test_a_name_in_any_script_in_a_log_that_others_may_read(tmp_path):
     before = os.umask(0o022)
     logged(tmp_path / "log", run(model="größer\n二"))
     os.umask(before)
@@ -80,7 +71,7 @@ def test_a_name_in_any_script_in_a_log_that_others_may_read(tmp_path, run):
 
 
 @pytest.mark.parametrize(("resumed_at", "kept"), [(4, 7), (3, 6), (2, 5), (1, 2), (0, 1), (9, 7)])
-def test_a_resumed_log_has_no_record_twice(tmp_path, run, iteration, epoch, exchanged, ended, resumed_at, kept):
+def test_a_resumed_log_has_no_record_twice(tmp_path, resumed_at, kept):
     path = tmp_path / "log"
     one, two, three, four = (iteration(iteration=k) for k in range(1, 5))
     saved = CheckpointSaved(path="a.h5", iteration=2, seconds=0.1)
@@ -92,17 +83,10 @@ def test_a_resumed_log_has_no_record_twice(tmp_path, run, iteration, epoch, exch
     assert [line["event"] for line in after[kept:]] == ["start", "iteration"]
 
 
-def test_buckets_are_in_the_log_whole(tmp_path, exchanged):
-    logged(tmp_path / "log", exchanged())
-    (line,) = lines(tmp_path / "log")
-    assert line["event"] == "exchange" and line["overlap"] == "backward"
-    assert line["buckets"][1] == asdict(exchanged().buckets[1])
-
-
 @pytest.mark.parametrize(
     "torn", [b'{"event": "iterat', b'{"event": "note", "text": "x"}', b"\xff\xfe\n", b"[1]\n", b"{}\n"]
 )
-def test_a_resumed_log_leaves_out_a_torn_line(tmp_path, iteration, torn):
+def test_a_resumed_log_leaves_out_a_torn_line(tmp_path, torn):
     path = tmp_path / "log"
     logged(path, iteration(iteration=1))
     with open(path, "ab") as log:
@@ -122,24 +106,25 @@ def test_a_resumed_log_leaves_out_a_torn_line(tmp_path, iteration, torn):
         lambda line: b"[" * 100_000 + b"\n",
     ],
 )
-def test_a_line_that_a_disk_has_changed_costs_no_other(tmp_path, iteration, place, spoil):
+def test_a_line_that_a_disk_has_changed_costs_no_other(tmp_path, place, spoil):
     path = tmp_path / "log"
     logged(path, *(iteration(iteration=k) for k in range(1, 9)))
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(spoil(line) if k == place else line for k, line in enumerate(whole)))
     logged(path, iteration(iteration=6), resumed_at=5)
-    found = [line for line in path.read_bytes().splitlines(keepends=True) if line in whole]
-    assert len(found) >= 4 and found[-1] == whole[5] and whole[6] not in found
+    left = [line for line in path.read_bytes().splitlines(keepends=True) if line in whole]
+    assert len(left) >= 4 and left[-1] == whole[5] and whole[6] not in left
 
 
-def test_records_of_lists_are_looked_into(exchanged):
-    found = record(exchanged())
-    assert parse_record(json.dumps(found).encode() + b"\n")
-    found["buckets"][0]["nbytes"] = "many"
-    assert parse_record(json.dumps(found, default=str).encode() + b"\n") is None
+def test_records_of_lists_are_looked_into():
+    whole = record(exchanged())
+    assert whole["buckets"][1] == asdict(exchanged().buckets[1])
+    assert parse_record(json.dumps(whole).encode() + b"\n")
+    whole["buckets"][0]["nbytes"] = "many"
+    assert parse_record(json.dumps(whole, default=str).encode() + b"\n") is None
 
 
-def test_a_file_of_something_else_is_no_log(tmp_path, iteration):
+def test_a_file_of_something_else_is_no_log(tmp_path):
     path = tmp_path / "log"
     assert is_log(path)
     for text, answer in (("", True), ("mine\n", False)):
@@ -149,7 +134,7 @@ def test_a_file_of_something_else_is_no_log(tmp_path, iteration):
     assert is_log(path)
 
 
-def test_a_new_run_and_one_that_is_resumed_elsewhere_have_a_new_log(tmp_path, iteration):
+def test_a_new_run_and_one_that_is_resumed_elsewhere_have_a_new_log(tmp_path):
     logged(tmp_path / "log", iteration(iteration=8), resumed_at=7)
     assert len(lines(tmp_path / "log")) == 1
     logged(tmp_path / "log", iteration(), iteration())
@@ -157,9 +142,9 @@ def test_a_new_run_and_one_that_is_resumed_elsewhere_have_a_new_log(tmp_path, it
     assert len(lines(tmp_path / "log")) == 1
 
 
-def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_room(tmp_path, iteration):
-    told, path = [], tmp_path / "log"
-    log = JsonLines(path, warn=told.append)
+def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_room(tmp_path):
+    warnings, path = [], tmp_path / "log"
+    log = JsonLines(path, warn=warnings.append)
     log.handle(iteration(iteration=1))
     whole = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -168,23 +153,23 @@ def test_a_full_disk_is_told_once_and_what_is_missing_is_noted_when_there_is_roo
         log.handle(iteration(iteration=k))
         assert path.read_bytes() == whole
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert told == [says(path, "No space left on device")]
+    assert warnings == [says(path, "No space left on device")]
     log.handle(iteration(iteration=4))
     log.close()
     assert [line["event"] for line in lines(path)] == ["iteration", "note", "iteration"]
     assert lines(path)[1]["text"] == says("2 records")
-    assert len(told) == 1
+    assert len(warnings) == 1
 
 
-def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(iteration, tmp_path, monkeypatch):
-    told, path = [], tmp_path / "log"
-    log = JsonLines(path, warn=told.append)
+def test_a_disk_that_is_full_to_the_end_is_told_of_at_the_end(tmp_path, monkeypatch):
+    warnings, path = [], tmp_path / "log"
+    log = JsonLines(path, warn=warnings.append)
     monkeypatch.setattr(os, "write", lambda file, piece: 0)  # there is room for nothing
     log.handle(iteration())
     log.handle(iteration())
     log.close()
     log.close()
-    assert told[1:] == [says(path, "2 records")]
+    assert warnings[1:] == [says(path, "2 records")]
 
 
 def test_a_log_that_cannot_be_opened(tmp_path):
@@ -193,9 +178,7 @@ def test_a_log_that_cannot_be_opened(tmp_path):
         JsonLines(path)
 
 
-# Several.
-
-
+# ── several ───────────────────────────────────────────────────────────────────────────────────────────────────
 class Notebook(Sink):
     def __init__(self, fails=False):
         self.seen, self.closed, self._fails = [], 0, fails
@@ -209,7 +192,7 @@ class Notebook(Sink):
             raise OSError("broken")
 
 
-def test_all_sinks_see_the_same_and_are_closed_where_one_fails(iteration):
+def test_all_sinks_see_the_same_and_are_closed_where_one_fails():
     one, other = Notebook(), Notebook(fails=True)
     many = SinkGroup([one, other])
     many.handle(iteration())

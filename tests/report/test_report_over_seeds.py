@@ -53,6 +53,8 @@ def test_means_and_sample_deviations():
     assert math.isclose(second["images_per_s_sd"], 2e6**0.5)
     assert (first["bytes_sent"], first["bytes_sent_sd"]) == (3_000_000, 0)  # of all ranks
     assert first["peak_bytes"] == 300 << 20  # of the rank with most
+    (alone,) = variant_rows(rows(A[0]))
+    assert (alone["test_accuracy"], alone["test_accuracy_sd"]) == (0.5, None)
 
 
 def test_differences_are_to_the_first_variants_run_of_the_same_seed():
@@ -63,15 +65,10 @@ def test_differences_are_to_the_first_variants_run_of_the_same_seed():
     assert (second["speed_ratio"], round(second["speed_ratio_sd"], 6)) == (3.0, round(2**0.5, 6))
 
 
-def test_one_run_has_no_deviation():
-    (row,) = variant_rows(rows(A[0]))
-    assert (row["test_accuracy"], row["test_accuracy_sd"]) == (0.5, None)
-
-
 def test_runs_without_an_end_are_counted_and_not_averaged():
-    found = variant_rows(rows(*B, DIVERGED, FailedVariant("c, seed 0", "no memory")))
-    assert [(row["runs"], row["ended"], row["test_accuracy"]) for row in found] == [(3, 2, 0.6), (1, 0, None)]
-    assert variant_notes(found) == [says("b", 2, "3 runs")]
+    variants = variant_rows(rows(*B, DIVERGED, FailedVariant("c, seed 0", "no memory")))
+    assert [(row["runs"], row["ended"], row["test_accuracy"]) for row in variants] == [(3, 2, 0.6), (1, 0, None)]
+    assert variant_notes(variants) == [says("b", 2, "3 runs")]
 
 
 @pytest.mark.parametrize(
@@ -110,59 +107,51 @@ def test_differences_are_told_by_variants():
 
 # ── which runs belong together ────────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
-def made(tmp_path):
-    """made(name, seed, lr=..., written=...) → a run whose folder has its configuration, unless it is not written."""
+def make(tmp_path):
+    """make(name, seed, lr=..., written=...) → a run whose folder has its configuration, unless it is not written."""
 
-    def make(name, seed, written=True, **settings):
+    def run(name, seed, written=True, **settings):
         folder = tmp_path / name
         folder.mkdir()
         if written:
             (folder / "config.toml").write_text(tomli_w.dumps({"seed": seed, "out": str(folder), **settings}))
         return of(name, start={"seed": seed}, folder=str(folder))
 
-    return make
+    return run
 
 
-def test_runs_that_differ_by_seed_alone_are_of_one_variant(made):
+def test_runs_that_differ_by_seed_alone_are_of_one_variant(make):
     runs = [
-        made("a-seed-1", 1),
-        made("b3-9", 5, lr=0.2),
-        made("a-seed-10", 10),
-        made("b3-10", 6, lr=0.2),
-        made("c", 1, lr=0.5),
+        make("a-seed-1", 1),
+        make("b3-9", 5, lr=0.2),
+        make("a-seed-10", 10),
+        make("b3-10", 6, lr=0.2),
+        make("c", 1, lr=0.5),
     ]
     assert variants_by_seed(runs) == {"a-seed-1": "a", "b3-9": "b3", "a-seed-10": "a", "b3-10": "b3", "c": "c"}
 
 
-def test_runs_of_equal_seeds_or_without_settings_stay_alone(made):
-    runs = [made("a", 1), made("b", 1), made("c", 2, written=False), made("d", 3, written=False)]
+def test_runs_of_equal_seeds_or_without_settings_stay_alone(make):
+    runs = [make("a", 1), make("b", 1), make("c", 2, written=False), make("d", 3, written=False)]
     assert variants_by_seed(runs) == {name: name for name in "abcd"}
 
 
-def test_no_two_variants_have_one_name(made):
-    runs = [made("x", 0), made("x-1", 1, lr=0.1), made("x-2", 2, lr=0.1), made("y", 1, lr=0.2), made("z", 2, lr=0.2)]
+def test_no_two_variants_have_one_name(make):
+    runs = [make("x", 0), make("x-1", 1, lr=0.1), make("x-2", 2, lr=0.1), make("y", 1, lr=0.2), make("z", 2, lr=0.2)]
     assert list(variants_by_seed(runs).values()) == ["x", "x-1", "x-1", "y", "y"]
 
 
 # ── table and CSV ─────────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    ("value", "sd", "text"),
-    [
-        (38.42, 1.234, "38.4 ± 1.2"),
-        (38.42, 0.0123, "38.420 ± 0.012"),
-        (1234.5, 123.4, "1,234 ± 123"),
-        (776, 0.0, "776 ± 0"),
-        (776, None, "776 ± –"),
-    ],
-)
-def test_a_mean_has_two_figures_of_its_deviation(value, sd, text):
-    assert mean_sd(value, sd) == text
+def test_a_mean_has_two_figures_of_its_deviation():
+    pairs = ((38.42, 1.234), (38.42, 0.0123), (1234.5, 123.4), (776, 0.0), (776, None))
+    texts = ["38.4 ± 1.2", "38.420 ± 0.012", "1,234 ± 123", "776 ± 0", "776 ± –"]
+    assert [mean_sd(*pair) for pair in pairs] == texts
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 300])
 def test_the_table_fits_and_loses_nothing(width):
-    found = variant_rows(rows(*A, *B, DIVERGED, seeded("c", 0)))
-    tables = fitting_tables(VARIANT_NAME, VARIANT_GROUPS, found, width)
+    variants = variant_rows(rows(*A, *B, DIVERGED, seeded("c", 0)))
+    tables = fitting_tables(VARIANT_NAME, VARIANT_GROUPS, variants, width)
     lines = [line for table in tables for line in plain_lines(table)]
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
@@ -171,8 +160,8 @@ def test_the_table_fits_and_loses_nothing(width):
 
 
 def test_csv_has_every_run_and_every_mean():
-    found = rows(*A, *B)
-    lines = list(csv.DictReader(io.StringIO(csv_text(found, variant_rows(found)))))
+    runs = rows(*A, *B)
+    lines = list(csv.DictReader(io.StringIO(csv_text(runs, variant_rows(runs)))))
     assert [(line["kind"], line["name"]) for line in lines] == [
         *(("run", run.name) for run in (*A, *B)), ("mean", "a"), ("mean", "b")
     ]  # fmt: skip

@@ -25,7 +25,7 @@ from ringtrain.report.page.inputs import read_reported
 from ringtrain.report.trace import DEVICE, LOOP, Slice, read_trace, write_trace
 from ringtrain.show import html
 from ringtrain.show.figures import INK, RULES, STYLE
-from tests.report.conftest import RANKS, logged
+from tests.report.conftest import RANKS, ended, epoch, exchanged, iteration, logged, run
 from tests.says import says
 
 EVIL = "<script src=//evil.example/x.js></script>&\"' $x^2$ \x1b[2J"
@@ -54,21 +54,14 @@ def metrics_of(names, counts):
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory, run, iteration, epoch, exchanged, ended):
+def kept(tmp_path_factory):
     """A run with everything."""
     start = run(date="2026-11-24T11:50:03+00:00", hosts=["node7", "node7"], command="ringtrain train --trace", job="81")
     trained = [iteration(iteration=k, loss=4.0 / k) for k in range(1, 24)]
     lost = RanksLost(lost=[3], ranks=2, replaced=0, resumed_at=4, source="memory", seconds=0.5)
-    told = [
-        Note(text="a disk is full"),
-        lost,
-        *trained,
-        epoch(),
-        exchanged(),
-        replace(RANKS, bytes_sent=[3_000_000, 5_000_000]),
-        ended(),
-    ]
-    folder = logged(tmp_path_factory.mktemp("runs") / "whole" / LOG, start, *told)
+    ranks = replace(RANKS, bytes_sent=[3_000_000, 5_000_000])
+    events = [start, Note(text="a disk is full"), lost, *trained, epoch(), exchanged(), ranks, ended()]
+    folder = logged(tmp_path_factory.mktemp("runs") / "whole" / LOG, *events)
     config = {key: value for key, value in to_table(make_config(batch=96)).items() if value != []}
     (folder / "config.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
     write_trace(folder / "trace.json", {0: of_rank(0), 1: of_rank(1)})
@@ -89,7 +82,7 @@ def whole(kept, tmp_path):
 
 
 @pytest.fixture
-def bare(tmp_path, run, iteration):
+def bare(tmp_path):
     """A run of one rank that was killed in its first iterations, and whose names are an attack."""
     return logged(
         tmp_path / "bare" / LOG, run(model=EVIL, data=EVIL, ranks=1, command=EVIL), iteration(), Note(text=EVIL)
@@ -149,7 +142,7 @@ def words(page) -> str:
 
 def test_a_run_with_everything(page):
     text = words(page)
-    for told in (
+    for part in (
         "node7", "ringtrain 0.1.0", "2026-11-24 11:50 UTC", "ringtrain train --trace", "81",
         "digits, 34,826 parameters",
         "Learning curves", "Communication", "Timeline", "Results", "Configuration", "Environment", "Notes",
@@ -157,24 +150,20 @@ def test_a_run_with_everything(page):
         "460", "setting value default batch 96 64", "a 6 3 50.00% 25.00% 12.50% –",
         "rank 1 68 2 5 0.5 5 512", "2026-11-25 10:00 UTC",
     ):  # fmt: skip
-        assert told in text, told
+        assert part in text, part
     assert not says("Not", "report").matches(text)
     assert page.count("<svg ") == 4
 
 
-def test_every_picture_is_xml_by_itself_and_shares_no_id(page):
+def test_every_picture_is_xml_by_itself_shares_no_id_and_takes_the_colours_of_the_page(page):
     pictures = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
     for picture in pictures:
         root = ElementTree.fromstring(picture)
         assert root.get("role") == "img" and root.get("aria-label")
-    own = [set(re.findall(r' id="([^"]+)"', picture)) for picture in pictures]
-    assert sum(map(len, own)) == len(set().union(*own)) > 0
-
-
-def test_pictures_take_the_colours_of_the_page(page):
+    ids = [set(re.findall(r' id="([^"]+)"', picture)) for picture in pictures]
+    assert sum(map(len, ids)) == len(set().union(*ids)) > 0
     assert not [each for each in (INK, RULES, "#000000") if each in page.split("</style>")[1]]
-    assert "currentColor" in page and "var(--rule)" in page
-    assert "prefers-color-scheme: dark" in page and "@media print" in page
+    assert all(word in page for word in ("currentColor", "var(--rule)", "prefers-color-scheme: dark", "@media print"))
 
 
 def test_what_a_run_lacks_is_a_line(bare):
@@ -191,7 +180,7 @@ def test_names_are_text_wherever_they_stand(bare):
     assert "default-src 'none'" in page
 
 
-def test_a_run_without_an_iteration(tmp_path, run):
+def test_a_run_without_an_iteration(tmp_path):
     folder = logged(tmp_path / "none" / LOG, run(), Failed(error="StalledError", text="rank 1 did not come"))
     text = words(page_of(folder))
     assert says("learning", "curves").matches(text) and "rank 1 did not come" in text
@@ -219,9 +208,8 @@ def test_a_trace_is_read_in_the_run_folder_alone(whole, tmp_path):
     (whole / "trace.json").rename(tmp_path / "t.json")
     with open(whole / "config.toml", "a") as file:
         file.write(f'trace = "{tmp_path}/t.json"\n')
-    found = read_reported(whole, "a")
-    assert not found.trace
-    assert says(tmp_path / "t.json", whole / "t.json").matches(found.left_out)
+    reported = read_reported(whole, "a")
+    assert not reported.trace and says(tmp_path / "t.json", whole / "t.json").matches(reported.left_out)
     (tmp_path / "t.json").rename(whole / "t.json")
     assert list(read_reported(whole, "a").trace) == [0, 1]
     (whole / "t.json").rename(tmp_path / "t.json")
@@ -324,6 +312,6 @@ def test_many_ranks_and_classes_are_told_in_short(whole):
 # ── what is read ──────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_trace_is_read_as_it_was_written(tmp_path):
     write_trace(tmp_path / "t.json", {1: of_rank(1), 0: [Slice(DEVICE, "x", 5, 5000)]})
-    found = read_trace(tmp_path / "t.json")
-    assert list(found) == [0, 1] and found[0] == [Slice(DEVICE, "x", 5, 5000)]
-    assert sorted(each.name for each in found[1]) == sorted(each.name for each in of_rank(1))
+    slices = read_trace(tmp_path / "t.json")
+    assert list(slices) == [0, 1] and slices[0] == [Slice(DEVICE, "x", 5, 5000)]
+    assert sorted(each.name for each in slices[1]) == sorted(each.name for each in of_rank(1))

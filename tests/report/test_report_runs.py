@@ -1,7 +1,6 @@
 """A run read back from its log: whole, cut short, resumed, and what is no run."""
 
 import json
-from functools import partial
 
 import pytest
 
@@ -9,51 +8,45 @@ from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.end_events import Failed
 from ringtrain.report.sinks import truncate_log
-from tests.report.conftest import RANKS, logged
+from tests.report.conftest import RANKS, ended, epoch, iteration, run
 from tests.says import says
 
 
-@pytest.fixture
-def write(tmp_path):
-    """write(events...) → the folder with that log."""
-    return partial(logged, tmp_path / "a" / "log.jsonl")
-
-
-def test_a_whole_run(write, run, iteration, epoch, ended):
+def test_a_whole_run(write):
     trained = [iteration(iteration=k, examples=64, seconds=10.0 + k, images_per_s=64.0, loss=4 - k) for k in (1, 2)]
-    found = read_run(write(run(), *trained, epoch(iteration=2, seconds=13.0, bytes_sent=800), RANKS, ended()), "mine")
-    assert (found.name, found.outcome, found.iterations) == ("mine", "done", ended().iterations)
+    log = read_run(write(run(), *trained, epoch(iteration=2, seconds=13.0, bytes_sent=800), RANKS, ended()), "mine")
+    assert (log.name, log.outcome, log.iterations) == ("mine", "done", ended().iterations)
     # The first iteration took a second, until time stamp 11: time counts from 10 on.
-    assert [(p.seconds, p.examples, p.loss) for p in found.train] == [(1.0, 64, 3), (2.0, 128, 2)]
-    assert [(p.seconds, p.examples, p.nbytes, p.accuracy) for p in found.test] == [(3.0, 128, 800, 0.875)]
-    assert [p.nbytes for p in found.train] == [400, 800]  # as bytes grow in proportion
-    assert found.ranks["bytes_sent"] == [300, 500]
+    assert [(p.seconds, p.examples, p.loss) for p in log.train] == [(1.0, 64, 3), (2.0, 128, 2)]
+    assert [(p.seconds, p.examples, p.nbytes, p.accuracy) for p in log.test] == [(3.0, 128, 800, 0.875)]
+    assert [p.nbytes for p in log.train] == [400, 800]  # as bytes grow in proportion
+    assert log.ranks["bytes_sent"] == [300, 500]
 
 
-def test_bytes_are_those_of_the_end_without_evaluations_and_not_made_up(write, run, iteration, epoch, ended):
-    found = read_run(write(run(), *(iteration(iteration=k) for k in (1, 2)), RANKS, ended()), "a")
-    assert [p.nbytes for p in found.train] == [400, 800]
-    found = read_run(write(run(), iteration(), epoch(iteration=1, bytes_sent=None)), "a")
-    assert [p.nbytes for p in (*found.train, *found.test)] == [None, None]
+def test_bytes_are_those_of_the_end_without_evaluations_and_not_made_up(write):
+    log = read_run(write(run(), *(iteration(iteration=k) for k in (1, 2)), RANKS, ended()), "a")
+    assert [p.nbytes for p in log.train] == [400, 800]
+    log = read_run(write(run(), iteration(), epoch(iteration=1, bytes_sent=None)), "a")
+    assert [p.nbytes for p in (*log.train, *log.test)] == [None, None]
 
 
-def test_a_run_that_was_killed(write, run, iteration):
+def test_a_run_that_was_killed(write):
     folder = write(run(), iteration(iteration=1), iteration(iteration=2))
-    with open(folder / "log.jsonl", "a") as log:
-        log.write('{"event": "itera')
-    found = read_run(folder, "a")
-    assert (found.outcome, found.iterations, found.end, found.ranks) == ("cut short", 2, None, None)
-    found = read_run(write(run()), "a")  # before its first iteration
-    assert (found.outcome, found.iterations, list(found.train), found.last_rate) == ("cut short", 0, [], None)
+    with open(folder / "log.jsonl", "a") as file:
+        file.write('{"event": "itera')
+    log = read_run(folder, "a")
+    assert (log.outcome, log.iterations, log.end, log.ranks) == ("cut short", 2, None, None)
+    log = read_run(write(run()), "a")  # before its first iteration
+    assert (log.outcome, log.iterations, list(log.train), log.last_rate) == ("cut short", 0, [], None)
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [("DivergedError", "diverged"), ("StalledError", "failed")])
-def test_a_run_that_failed(write, run, iteration, kind, outcome):
-    found = read_run(write(run(), iteration(), Failed(error=kind, text="too hot")), "a")
-    assert (found.outcome, found.failed["text"]) == (outcome, "too hot")
+def test_a_run_that_failed(write, kind, outcome):
+    log = read_run(write(run(), iteration(), Failed(error=kind, text="too hot")), "a")
+    assert (log.outcome, log.failed["text"]) == (outcome, "too hot")
 
 
-def test_a_resumed_run_is_one_run(write, run, iteration, epoch, ended):
+def test_a_resumed_run_is_one_run(write):
     folder = write(
         run(),
         *(iteration(iteration=k, examples=10, seconds=5.0 + k, images_per_s=10.0) for k in (1, 2)),
@@ -63,15 +56,15 @@ def test_a_resumed_run_is_one_run(write, run, iteration, epoch, ended):
         epoch(iteration=4, seconds=6.0, bytes_sent=60),
         ended(iterations=4, seconds=6.0),
     )
-    found = read_run(folder, "a")
-    assert [(p.seconds, p.examples, p.nbytes) for p in found.train] == [
+    log = read_run(folder, "a")
+    assert [(p.seconds, p.examples, p.nbytes) for p in log.train] == [
         (1.0, 10, 50), (2.0, 20, 100), (4.0, 30, 130), (5.0, 40, 160)
     ]  # fmt: skip
-    assert [(p.seconds, p.nbytes) for p in found.test] == [(3.0, 100), (6.0, 160)]
-    assert (found.start["resumed_at"], found.outcome, found.iterations) == (2, "done", 4)
+    assert [(p.seconds, p.nbytes) for p in log.test] == [(3.0, 100), (6.0, 160)]
+    assert (log.start["resumed_at"], log.outcome, log.iterations) == (2, "done", 4)
 
 
-def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write, run, iteration, ended):
+def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write):
     for last in (RANKS, Failed(error="DivergedError", text=""), ended()):
         folder = write(run(), iteration(), last, ended())
         truncate_log(folder / "log.jsonl", 1)
@@ -79,7 +72,7 @@ def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write, run, ite
         assert kinds == ["start", "iteration"]
 
 
-def test_what_is_no_run(tmp_path, write, iteration):
+def test_what_is_no_run(tmp_path, write):
     (tmp_path / "b" / "log.jsonl").mkdir(parents=True)
     for folder, words in (
         (tmp_path / "nowhere", ("not", "there")),

@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 
 from ringtrain.report.scaling.figures import BESIDE, beside_predictions, median_interval, sample_of, scaling_rows
-from ringtrain.report.scaling.plot import scaling_figure
-from ringtrain.report.scaling.table import csv_text, interval_note, scaling_table
+from ringtrain.report.scaling.shown import csv_text, interval_note, scaling_figure, scaling_table
 from ringtrain.show.figures import COLOURS, drawn
 from ringtrain.show.tables import plain_lines
 from tests.report.test_report_comparison import END, HOT, OLD, of
@@ -32,19 +31,17 @@ WEAK = [sample(1, 1, 100, "weak"), sample(4, 1, 360, "weak")]
 
 # ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_sample_is_from_the_records_of_a_run():
-    found = sample_of(of(ranks=None))
-    assert (found["ranks"], found["nodes"], found["batch"], found["folder"]) == (3, 1, 64, "runs/a")
-    assert (found["images_per_s"], found["step_s"]) == (1000.0, 0.064)
+    figures = sample_of(of(ranks=None))
+    assert (figures["ranks"], figures["nodes"], figures["batch"], figures["folder"]) == (3, 1, 64, "runs/a")
+    assert (figures["images_per_s"], figures["step_s"]) == (1000.0, 0.064)
     ranks = {"exposed_s": [1.0, 2.0, 0.5], "updates": [10, 10, 0]}  # a server has no examples
     assert sample_of(of(ranks=ranks))["exposed_s"] == pytest.approx(0.15)
     assert sample_of(of(ranks=None))["exposed_s"] is None
 
 
-@pytest.mark.parametrize(
-    "run", [OLD, HOT, of(end={**END, "reason": "interrupted"}), of(end={**END, "images_per_s": 0.0})]
-)
-def test_a_run_without_an_end_or_a_rate_has_no_figure(run):
-    assert sample_of(run) is None
+def test_a_run_without_an_end_or_a_rate_has_no_figure():
+    for run in (OLD, HOT, of(end={**END, "reason": "interrupted"}), of(end={**END, "images_per_s": 0.0})):
+        assert sample_of(run) is None
 
 
 def test_speedups_are_of_runs_of_the_same_round():
@@ -69,19 +66,16 @@ def test_weak_and_strong_have_bases_of_their_own():
     assert (rows[3]["speedup"], rows[3]["efficiency"], rows[3]["images_per_s_low"]) == (3.6, 0.9, None)
 
 
-@pytest.mark.parametrize(
-    ("count", "wanted"),
-    [
+def test_the_interval_of_a_median_is_of_order_statistics():
+    for count, wanted in (
         (0, (None, None, None, None)),
         (1, (1, None, None, None)),
         (2, (1.5, 1, 2, 0.5)),
         (3, (2, 1, 3, 0.75)),
         (8, (4.5, 1, 8, 1 - 2 / 256)),
         (9, (5, 2, 8, 1 - 2 * (1 + 9) / 512)),  # the least and the greatest are not needed for 95 %
-    ],
-)
-def test_the_interval_of_a_median_is_of_order_statistics(count, wanted):
-    assert median_interval([float(k) for k in range(count, 0, -1)]) == wanted
+    ):
+        assert median_interval([float(k) for k in range(count, 0, -1)]) == wanted
 
 
 # ── table and picture ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +90,7 @@ def test_the_table_its_note_and_csv():
 
 
 def curves(rows):
-    """The lines of speed-ups by their labels, and those of medians with intervals under the labels of these."""
+    """The lines of speed-ups by their labels, and the medians with intervals under their labels."""
     axes = scaling_figure(rows, [{"model": "lenet", "data": "fashion", "hosts": ["a host"]}]).axes[0]
     return {
         label: getattr(handle, "lines", (handle,))[0]
@@ -123,7 +117,7 @@ def test_the_picture_has_measured_curves_and_those_of_a_plan(tmp_path):
 
 # ── beside a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_row_beside_a_plan_has_the_error_of_its_step():
-    """The speed-up of the plan is over the fewest ranks that were measured, as that of the runs."""
+    """The speed-up of the plan is over the fewest ranks that were measured, as the speed-up of the runs."""
     rows = scaling_rows([sample(2, 1, 200), sample(4, 1, 300), sample(8, 1, 500), sample(4, 1, 90, "weak")])
     two, four, eight, weak = beside_predictions(rows, {("strong", 1): 1.0, ("strong", 2): 160.0, ("strong", 4): 320.0})
     assert (two["error"], two["predicted_speedup"]) == (0.25, 1.0)  # 64 / 160 s an iteration, in place of 64 / 200
@@ -142,6 +136,6 @@ def test_the_table_and_csv_have_the_plan_beside():
     rows = beside_predictions(scaling_rows(STRONG), {("strong", 2): 200.0})
     one, two = (" ".join(line.split()) for line in plain_lines(scaling_table(rows))[2:])
     assert one.endswith(" 1 [1, 1] – –") and two.endswith(" 1 [1, 1] 200 -10")
-    found = list(csv.DictReader(io.StringIO(csv_text(rows))))
-    assert [row["predicted_images_per_s"] for row in found] == ["", "200.0"] and "error" in found[0]
+    lines = list(csv.DictReader(io.StringIO(csv_text(rows))))
+    assert [row["predicted_images_per_s"] for row in lines] == ["", "200.0"] and "error" in lines[0]
     assert "error" not in csv_text(scaling_rows(STRONG))

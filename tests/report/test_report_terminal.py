@@ -1,3 +1,4 @@
+import contextlib
 import fcntl
 import io
 import os
@@ -17,13 +18,13 @@ from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.screen.live import LiveScreen, Status, join_fitting, status_parts
 from ringtrain.report.screen.plain import PlainScreen
 from ringtrain.report.screen.terminal import Terminal, is_live, terminal
-from tests.report.conftest import RANKS
+from tests.report.conftest import OTHERS, RANKS, ended, epoch, exchanged, iteration, run
 from tests.says import says
 
 UTF8 = {"TERM": "xterm-256color"}
 
 
-def told(happened, **how):
+def displayed(happened, **how):
     """What a plain terminal shows of these events."""
     stream = io.StringIO()
     sink = Terminal(PlainScreen(stream, **how))
@@ -44,16 +45,11 @@ class Pty:
     def written(self):
         self.stream.flush()
         os.set_blocking(self._master, False)
-        found = b""
-        while piece := self._piece():
-            found += piece
-        return found.decode()
-
-    def _piece(self):
-        try:
-            return os.read(self._master, 65536)
-        except BlockingIOError:
-            return b""
+        content = b""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self._master, 65536):
+                content += piece
+        return content.decode()
 
     def close(self):
         self.stream.close()
@@ -62,21 +58,12 @@ class Pty:
 
 @pytest.fixture
 def pty():
-    made = []
-
-    def make(columns, **how):
-        made.append(Pty(columns, **how))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda columns, **how: stack.enter_context(contextlib.closing(Pty(columns, **how)))
 
 
-# Words.
-
-
-def test_the_header(run):
+# ── words ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_the_header():
     facts = {
         "model": says("digits", "34,826", "float32"),
         "data": says("digits", "1,438", "359"),
@@ -93,12 +80,12 @@ def test_the_header(run):
     header = words.run_header(run())
     assert header == [says("0.1.0"), *lines] and header[-1] == "  folder     runs/digits-20260131-235958"
     assert len(header) <= words.HEADER_LINES == 13
-
-
-def test_the_header_of_an_unusual_run(run):
     unusual = run(exact=False, test_examples=0, folder=None, epochs=None, resumed_at=130, nodes=2)
     parts = ("exact", "differs", "none", "test", "nothing", "kept", "460 iterations", "130", "2 nodes")
     assert says(*parts, "CPU x86-64-v3, 1 thread").matches("\n".join(words.run_header(unusual)))
+    for hosts, ranks in ((["node7"] * 2, (2, "1 node", "node7")), ([f"node{k}" for k in range(5)], (5, "5 nodes"))):
+        started = run(hosts=hosts, ranks=len(hosts), nodes=len(set(hosts)))
+        assert says("ranks     ", *ranks, "CPU x86-64-v3, 1 thread").matches(words.run_header(started))
 
 
 SPEED = says("12,346")
@@ -107,14 +94,14 @@ PREDICTED = PredictedSpeed(
 )
 
 
-def test_a_prediction_is_in_the_header_and_beside_the_speed_at_the_end(run, ended):
-    lines = told([run(predicted=PREDICTED), ended()])
+def test_a_prediction_is_in_the_header_and_beside_the_speed_at_the_end():
+    lines = displayed([run(predicted=PREDICTED), ended()])
     assert "  predicted  5.12 ms an iteration, 12,500 images/s, 0.07 ms exposed; allreduce (sliced)" in lines[:12]
     assert sum(map(SPEED.matches, lines)) == 1 and says("12,346", "12,500", "-1").matches(lines)
     alone = run(predicted=replace(PREDICTED, algorithm=""), reproducible="the same bits")
     assert words.run_header(alone)[-1].endswith("exposed; allreduce")
     assert len(words.run_header(alone)) == words.HEADER_LINES
-    assert says("0").matches(told([run(predicted=PREDICTED), ended(images_per_s=0.0)]))  # nothing is beside it
+    assert says("0").matches(displayed([run(predicted=PREDICTED), ended(images_per_s=0.0)]))  # nothing is beside it
 
 
 FIRST_ITERATION = says("1", "460", " 1", 20, "2.3000", "accuracy", "12.50%", "0.05", "12,346")
@@ -128,9 +115,9 @@ def last_score(best):
     return says("0.1000", "accuracy", "97.50%", best)
 
 
-def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
+def test_a_whole_run_in_plain_lines():
     saved = CheckpointSaved(path="runs/a/checkpoints/iteration-00000460.h5", iteration=460, seconds=0.1)
-    lines = told([run(), *others, iteration(), epoch(), saved, ended()])
+    lines = displayed([run(), *OTHERS, iteration(), epoch(), saved, ended()])
     assert lines[11:] == [
         says("preparing", "first"),
         says("31 kernels", "4.2"),
@@ -147,10 +134,10 @@ def test_a_whole_run_in_plain_lines(run, iteration, epoch, ended, others):
     ]
 
 
-def test_a_run_without_a_test_part(run, epoch, ended):
+def test_a_run_without_a_test_part():
     untested = {"test_loss": None, "test_accuracy": None}
     start = run(epochs=None, folder=None, test_examples=0)
-    lines = told([start, epoch(**untested), ended(**untested, reason="interrupted", ranks=1)])
+    lines = displayed([start, epoch(**untested), ended(**untested, reason="interrupted", ranks=1)])
     assert lines[12:] == [
         "        train loss     acc      rate  images/s   time",
         "epoch 1     1.5000  50.00%         -         -   1:05",
@@ -159,33 +146,33 @@ def test_a_run_without_a_test_part(run, epoch, ended):
     ]
 
 
-def test_communication_is_one_line_where_there_is_any(run, exchanged, ended):
-    share, held = says("3.1"), says("4.0 MiB", "42.5 ms")
+def test_communication_is_one_line_where_there_is_any():
+    share, size = says("3.1"), says("4.0 MiB", "42.5 ms")
     most = says("32.5 ms", "conv.weight")
-    assert told([run(), exchanged(), ended()])[-2] == share + held + most
+    assert displayed([run(), exchanged(), ended()])[-2] == share + size + most
     idle = tuple(replace(bucket, total_s=0.0) for bucket in exchanged().buckets)
     for nothing in ((), idle):
-        assert told([run(), exchanged(buckets=nothing), ended()]) == told([run(), ended()])
-    assert not share.matches(told([run(), exchanged(), ended(ranks=1)]))
+        assert displayed([run(), exchanged(buckets=nothing), ended()]) == displayed([run(), ended()])
+    assert not share.matches(displayed([run(), exchanged(), ended(ranks=1)]))
     small = (replace(exchanged().buckets[0], nbytes=1536),)
-    assert told([run(), exchanged(buckets=small), ended()])[-2] == share + says("1.5 KiB", "10 ms")
+    assert displayed([run(), exchanged(buckets=small), ended()])[-2] == share + says("1.5 KiB", "10 ms")
 
 
-def test_the_hash_of_weights_is_shown_where_it_is_asked_for(run, epoch, ended):
+def test_the_hash_of_weights_is_shown_where_it_is_asked_for():
     shown = says("ab" * 32)
     happened = [epoch(weights_sha256="ab" * 32), ended()]
-    assert shown not in told([run(), *happened])
-    assert told([run(reproducible="the same bits"), *happened]).count(shown) == 2
+    assert shown not in displayed([run(), *happened])
+    assert displayed([run(reproducible="the same bits"), *happened]).count(shown) == 2
 
 
-def test_the_best_epoch_has_a_mark_and_the_end_names_it(run, epoch, ended):
+def test_the_best_epoch_has_a_mark_and_the_end_names_it():
     scores = [(1, 0.9), (2, 1.0), (3, 1.0), (4, 0.975)]
-    lines = told([run(), *(epoch(epoch=k, test_accuracy=score) for k, score in scores), ended()])
+    lines = displayed([run(), *(epoch(epoch=k, test_accuracy=score) for k, score in scores), ended()])
     rows = [line for line in lines if line.startswith("epoch")]
     assert ["*" in row for row in rows] == [True, True, False, False]
     assert len({row.index(".75") for row in rows}) == len({row.rindex("%") for row in rows}) == 1  # 100.00% is wider
     assert last_score(says("100.00%", 2, "*")) in lines
-    resumed = told([run(best=0.98), epoch(test_accuracy=0.97), ended()])
+    resumed = displayed([run(best=0.98), epoch(test_accuracy=0.97), ended()])
     assert last_score(says("98.00%", "*")) in resumed and resumed[13].count("*") == 0
 
 
@@ -209,7 +196,7 @@ ALL = ["train loss", "acc", "test loss", "acc", "rate", "images/s", "time"]
         (30, ["acc"]),
     ],
 )
-def test_a_row_of_a_long_run_fits_the_screen(run, epoch, iteration, width, heads):
+def test_a_row_of_a_long_run_fits_the_screen(width, heads):
     wide = epoch(epoch=100, train_loss=1.2345, train_accuracy=1.0, seconds=3000)
     head, row = Epochs(run(epochs=100)).lines(wide, iteration(lr=0.00316228, images_per_s=1_234_567.0), True, width)
     assert re.findall(r"train loss|test loss|acc|rate|images/s|time", head) == heads
@@ -217,23 +204,12 @@ def test_a_row_of_a_long_run_fits_the_screen(run, epoch, iteration, width, heads
     assert row.startswith("epoch 100/100") and "*" in row
 
 
-def test_a_head_comes_once_and_again_where_a_narrower_screen_has_other_columns(run, epoch, iteration):
+def test_a_head_comes_once_and_again_where_a_narrower_screen_has_other_columns():
     rows = Epochs(run())
     counts = [len(list(rows.lines(epoch(epoch=k), iteration(), False, w))) for k, w in enumerate((80, 80, 50, 50), 1)]
     assert counts == [2, 1, 2, 1]
-
-
-def test_an_epoch_that_is_not_evaluated_keeps_its_columns(run, epoch, iteration):
     _, row = Epochs(run()).lines(epoch(test_loss=None, test_accuracy=None), iteration(), False, None)
-    assert row == "epoch  1/20     1.5000  50.00%          -       -        0.05    12,346   1:05"
-
-
-def test_hosts_are_named_where_they_are_few(run):
-    named = says(2, "1 node", "node7", "CPU x86-64-v3, 1 thread")
-    assert says("ranks     ", named).matches(words.run_header(run(hosts=["node7", "node7"])))
-    many = run(ranks=5, nodes=5, hosts=[f"node{k}" for k in range(5)])
-    unnamed = says(5, "5 nodes", "CPU x86-64-v3, 1 thread")
-    assert says("ranks     ", unnamed).matches(words.run_header(many))
+    assert row == "epoch  1/20     1.5000  50.00%          -       -        0.05    12,346   1:05"  # not evaluated
 
 
 def test_how_far_ranks_were_apart_and_how_fast_each_was():
@@ -244,30 +220,29 @@ def test_how_far_ranks_were_apart_and_how_fast_each_was():
     assert words.lag_line(apart) == says("clock", 0, 1, "version", 2, "5, 0")
 
 
-# Plain lines.
-
-
-def test_progress_comes_at_a_sensible_rate(run, iteration):
+# ── plain lines ─────────────────────────────────────────────────────────────────────────────────────────
+def test_progress_comes_at_a_sensible_rate():
     happened = [iteration(iteration=k, seconds=0.1 * k) for k in range(1, 401)]
-    lines = told([run(), *happened])[12:]
+    lines = displayed([run(), *happened])[12:]
     assert [line.split("/")[0] for line in lines] == [f"iteration {k}" for k in (1, 101, 201, 301)]
-    assert len(told([run(), *(iteration(iteration=k, seconds=11.0 * k) for k in range(1, 6))])) == 12 + 5  # slow ones
+    slow = [iteration(iteration=k, seconds=11.0 * k) for k in range(1, 6)]
+    assert len(displayed([run(), *slow])) == 12 + 5
 
 
-def test_no_control_characters(run, iteration, epoch, ended):
-    lines = told([run(model="bad\x1b[31m\rname"), iteration(), Note(text="two\nlines\x07"), epoch(), ended()])
+def test_no_control_characters():
+    lines = displayed([run(model="bad\x1b[31m\rname"), iteration(), Note(text="two\nlines\x07"), epoch(), ended()])
     assert "".join(lines).isprintable()
     assert says("two lines\\x07").matches(lines)
 
 
-def test_an_encoding_that_lacks_a_letter(run):
+def test_an_encoding_that_lacks_a_letter():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     sink = Terminal(PlainScreen(stream))
     sink.handle(run(model="größer"))
     assert b"gr??er" in stream.buffer.getvalue()
 
 
-def test_a_reader_that_went_away_does_not_end_the_run(run, iteration):
+def test_a_reader_that_went_away_does_not_end_the_run():
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8", closefd=False) as stream:
@@ -279,9 +254,7 @@ def test_a_reader_that_went_away_does_not_end_the_run(run, iteration):
     os.close(writer)
 
 
-# Which of the two.
-
-
+# ── which of the two ────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("columns", "encoding", "environment", "live"),
     [
@@ -297,13 +270,9 @@ def test_which_terminal_is_live(pty, columns, encoding, environment, live):
     assert is_live(pty(columns, encoding=encoding).stream, environment) == live
 
 
-def test_files_and_pipes_are_not_live(tmp_path):
-    assert not is_live(io.StringIO(), UTF8)
+def test_the_screen_is_chosen_by_the_stream(pty, monkeypatch, tmp_path):
     with open(tmp_path / "out", "w", encoding="utf-8") as stream:
         assert not is_live(stream, UTF8)
-
-
-def test_the_screen_is_chosen_by_the_stream(pty, run, iteration, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal_of_ours = pty(80)
     for stream, live in ((terminal_of_ours.stream, True), (io.StringIO(), False)):
@@ -315,9 +284,7 @@ def test_the_screen_is_chosen_by_the_stream(pty, run, iteration, monkeypatch):
         assert ("\x1b[" in shown) == live
 
 
-# The live display.
-
-
+# ── the live display ────────────────────────────────────────────────────────────────────────────────────
 def live_screen(screen, run, header, show):
     """What a terminal gets from a run with this header, and ``show(live)``."""
     live = LiveScreen(screen.stream)
@@ -333,7 +300,7 @@ def shown(status, width):
     return console.file.getvalue().split("\n")
 
 
-def test_the_lines_that_change(run, iteration):
+def test_the_lines_that_change():
     status = Status(run())
     status.note(iteration(iteration=10, seconds=1.0))
     status.note(iteration(iteration=115, epoch=6, seconds=22.0))
@@ -347,7 +314,7 @@ def test_the_lines_that_change(run, iteration):
 
 
 @pytest.mark.parametrize("width", [80, 60, 40, 20, 12])
-def test_narrow_terminals(run, iteration, width):
+def test_narrow_terminals(width):
     status = Status(run())
     status.note(iteration())
     lines = shown(status, width)
@@ -356,18 +323,14 @@ def test_narrow_terminals(run, iteration, width):
     assert says("2.3000").matches(lines[1])
 
 
-def test_before_the_first_iteration_and_at_it(run, iteration):
+def test_before_the_first_iteration_and_at_it():
     assert says("preparing", "first").matches(shown(Status(run()), 80)[0])
     assert status_parts(iteration(), iteration(), run())[2] == says("-:--")
+    for width, line in ((9, "one   two"), (8, "one"), (1, "one")):
+        assert join_fitting(["one", "two", "three"], width) == line
 
 
-def test_parts_that_fit():
-    assert join_fitting(["one", "two", "three"], 9) == "one   two"
-    assert join_fitting(["one", "two", "three"], 8) == "one"
-    assert join_fitting(["one", "two"], 1) == "one"
-
-
-def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, ended, monkeypatch):
+def test_a_live_run_leaves_the_terminal_as_it_was(pty, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     screen = pty(40)
     sink = Terminal(LiveScreen(screen.stream))
@@ -382,9 +345,11 @@ def test_a_live_run_leaves_the_terminal_as_it_was(pty, run, iteration, epoch, en
     assert len(row.strip()) <= 40
     end = written.index("done: 460 it")  # the rest may be on the next line
     assert written.index("epoch  1/20") < end and "\x1b[" not in written[end:]
+    screen.stream.write("error: the loss is not finite\n")
+    assert screen.written() == "error: the loss is not finite\r\n"
 
 
-def test_the_cursor_is_never_left_hidden(pty, run):
+def test_the_cursor_is_never_left_hidden(pty):
     """A rank may be killed at any time, and nobody brings the cursor back then."""
     screen = pty(80)
     live = LiveScreen(screen.stream)
@@ -394,26 +359,13 @@ def test_the_cursor_is_never_left_hidden(pty, run):
     assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l")
 
 
-def test_an_error_in_the_loop_finds_the_display_closed(pty, run, iteration):
-    screen = pty(80)
-    sink = Terminal(LiveScreen(screen.stream))
-    try:
-        sink.handle(run())
-        sink.handle(iteration())
-    finally:
-        sink.close()
-    screen.written()
-    screen.stream.write("error: the loss is not finite\n")
-    assert screen.written() == "error: the loss is not finite\r\n"
-
-
-def test_nobodys_text_reaches_the_terminal_as_a_command(pty, run):
+def test_nobodys_text_reaches_the_terminal_as_a_command(pty):
     written = live_screen(pty(80), run(), ["model \x1b]0;mine\x07"], lambda live: live.line("note: \x1b[2Jmine"))
     assert "\x1b]0;" not in written and "\x1b[2J" not in written
     assert "model \\x1b]0;mine\\x07" in written and "note: \\x1b[2Jmine" in written
 
 
-def test_no_colour_where_none_is_wanted(pty, run, iteration, monkeypatch):
+def test_no_colour_where_none_is_wanted(pty, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[38" not in live_screen(pty(80), run(), [], lambda live: live.progress(iteration()))

@@ -16,10 +16,9 @@ from ringtrain.cli import main
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.report.comparison import logs
 from ringtrain.report.comparison.logs import read_iterations, read_run
-from ringtrain.report.page.inputs import read_reported
-from ringtrain.report.page.metrics import read_metrics
+from ringtrain.report.page.inputs import read_metrics, read_reported
 from ringtrain.report.sinks import is_log, kinds_at, truncate_log
-from ringtrain.report.trace import read_trace, write_trace
+from ringtrain.report.trace import write_trace
 from ringtrain.runs.summary import list_runs
 from ringtrain.storage.run_folder.outcome import LARGEST_BYTES, read_outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -124,15 +123,9 @@ def test_a_link_to_a_good_file_is_not_followed(folder, name):
     """A reader tells nothing of files elsewhere that the user may read and the sender of the folder may not."""
     (folder / name).rename(folder.parent / name)
     (folder / name).symlink_to(folder.parent / name)
-    readers = {
-        "outcome.json": lambda: read_outcome(folder),
-        "log.jsonl": lambda: read_run(folder, "bad"),
-        "config.toml": lambda: read_reported(folder, "bad"),
-        "trace.json": lambda: read_trace(folder / name),
-        "metrics.json": lambda: read_reported(folder, "bad"),
-    }
+    command = {"outcome.json": "outcome", "log.jsonl": "compare"}.get(name, "report")
     try:
-        message = " ".join(readers[name]().left_out)
+        message = " ".join(COMMANDS[command](folder).left_out)
     except UsageError as error:
         message = str(error)
     assert says("link", "followed").matches(message) and name in message

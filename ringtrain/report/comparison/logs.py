@@ -98,7 +98,6 @@ def read_run(folder, name: str) -> RunLog:
     processes = _read_processes(folder)
     train, test = _points(processes)
     last = processes[-1]
-    rates = [each["images_per_s"] for each in last.iterations[-1:]]
     return RunLog(
         name=plain(name),
         folder=str(folder),
@@ -106,11 +105,8 @@ def read_run(folder, name: str) -> RunLog:
         train=train,
         test=test,
         iterations=_finished(processes),
-        end=last.last.get("end"),
-        ranks=last.last.get("ranks"),
-        failed=last.last.get("failed"),
-        last_rate=rates[0] if rates else None,
-        exchange=last.last.get("exchange"),
+        **{kind: last.last.get(kind) for kind in ("end", "ranks", "failed", "exchange")},
+        last_rate=last.iterations[-1]["images_per_s"] if last.iterations else None,
         notes=[note for process in processes for note in process.notes],
     )
 

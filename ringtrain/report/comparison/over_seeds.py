@@ -16,11 +16,8 @@ from ringtrain.report.comparison.rows import COMMON, METRICS
 
 ENDED = ("done", "early stop")
 OVER_RANKS: dict[str, Callable] = {
-    "bytes_sent": sum,
-    "bytes_received": sum,
-    "between_bytes": sum,
-    "held_bytes": max,
-    "peak_bytes": max,
+    **dict.fromkeys(("bytes_sent", "bytes_received", "between_bytes"), sum),
+    **dict.fromkeys(("held_bytes", "peak_bytes"), max),
 }
 MEANS = (
     "iterations", "examples", "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy",
@@ -77,16 +74,17 @@ def variant_rows(rows: Sequence[dict]) -> list[dict]:
     for row in rows:
         of_variant.setdefault(row["variant"], []).append(row)
     variants = [_variant_row(name, group) for name, group in of_variant.items()]
-    score, sign = (
-        ("test_accuracy", 1) if any(row["test_accuracy"] is not None for row in variants) else ("test_loss", -1)
-    )
+    has_accuracy = any(row["test_accuracy"] is not None for row in variants)
+    score, sign = ("test_accuracy", -1) if has_accuracy else ("test_loss", 1)
     for front, cost in COSTS.items():
         points = {
-            row["name"]: (row[cost], -sign * row[score]) for row in variants if None not in (row[cost], row[score])
+            row["name"]: (row[cost], sign * row[score]) for row in variants if None not in (row[cost], row[score])
         }
         for row in variants:
             point = points.get(row["name"])
-            row[front] = None if point is None else not any(_dominates(other, point) for other in points.values())
+            row[front] = point and not any(
+                other != point and other[0] <= point[0] and other[1] <= point[1] for other in points.values()
+            )
     return variants
 
 
@@ -108,11 +106,6 @@ def _figure(row: Mapping, key: str) -> float | None:
         return row[key]
     by_rank = row[key]
     return OVER_RANKS[key](by_rank) if by_rank and None not in by_rank else None
-
-
-def _dominates(other: tuple[float, float], point: tuple[float, float]) -> bool:
-    """Return whether it is no worse in both, and better in one; less is better."""
-    return other != point and all(a <= b for a, b in zip(other, point, strict=True))
 
 
 def variant_notes(variants: Sequence[dict]) -> list[str]:

@@ -37,10 +37,7 @@ AGAINST: tuple[tuple[str, str, Coordinate], ...] = (
     ("examples", "examples", lambda point: point.examples),
     ("bytes", BYTES_AXIS, lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
-FRONTS = (
-    ("pareto_time", "seconds", 1.0, TIME_AXIS),
-    ("pareto_bytes", "bytes_sent", 1e-6, BYTES_AXIS),
-)
+FRONTS = (("pareto_time", "seconds", 1.0, TIME_AXIS), ("pareto_bytes", "bytes_sent", 1e-6, BYTES_AXIS))
 FRONT: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--"}
 OPACITY = 0.18  # of a band
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
@@ -66,28 +63,32 @@ def variants_figure(runs: Sequence[RunLog], variants: Sequence[dict], variant_of
     ended = [run for run in runs if run.outcome in ENDED]
     names = [variant["name"] for variant in variants]
     groups = [(name, [run for run in ended if variant_of[run.name] == name]) for name in names]
-    return _figure(ended, groups, mean_curve, [partial(_front, variants, *front) for front in FRONTS], _more_entries())
+    return _figure(ended, groups, mean_curve, [partial(_front, variants, *front) for front in FRONTS])
 
 
 def _figure(
-    runs: Sequence[RunLog], groups: Groups, curve: Callable, beside: Sequence[Callable], entries=(), tall: bool = False
+    runs: Sequence[RunLog], groups: Groups, curve: Callable, beside: Sequence[Callable], tall: bool = False
 ) -> "Figure":
-    """Return the figure. ``curve``: of a group, as :func:`mean_curve`; ``beside``: draw the last panel of a row;
-    ``entries``: more of the legend"""
-    entries = [*_kinds_of_curves(), *entries]
-    figure, panels, below = _lay_out(len(groups), len(groups) + len(entries), tall)
+    """Return the figure. ``curve``: of a group, as :func:`mean_curve`; ``beside``: draw the last panel of a row"""
     looks = [
         {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
         for number in range(len(groups))
     ]
+    entries = _legend([name for name, _ in groups], looks, over_seeds=curve is mean_curve)
+    figure, panels, below = _lay_out(len(groups), len(entries), tall)
     second = second_score(runs)
     for row, score, last in zip(panels, (LOSS, second), beside, strict=True):
         for axes, against in zip(row, AGAINST, strict=False):
             _curves(axes, groups, looks, against, score, curve)
         last(row[3], looks)
     _set_limits(panels[:, :3], runs, second)
-    _add_legend(below, [name for name, _ in groups], looks, entries)
-    _put_words(figure, runs)
+    below.set_axis_off()
+    below.legend(handles=entries, loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)
+    facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
+    ranks = {run.start.get("ranks") for run in runs}
+    what = " and ".join(sorted(f"{model} on {data}" for model, data in facts))
+    where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
+    entitle(figure, ", ".join([what, *where] if len(facts) < 3 else where), small_print([run.start for run in runs]))
     return figure
 
 
@@ -106,15 +107,6 @@ def _lay_out(names: int, entries: int, tall: bool) -> "tuple[Figure, Any, Axes]"
 def _width_of_line(number: int, count: int) -> float:
     """Return a line's width in points: the first line is the widest, so it stays visible beneath the others."""
     return 1.6 + 2.4 * (count - 1 - number) / max(1, count - 1)
-
-
-def _put_words(figure: "Figure", runs: Sequence[RunLog]) -> None:
-    """Write models, data sets and ranks above, unless there are many, and where the figures come from below."""
-    facts = {(run.start.get("model"), run.start.get("data")) for run in runs}
-    ranks = {run.start.get("ranks") for run in runs}
-    what = " and ".join(sorted(f"{model} on {data}" for model, data in facts))
-    where = [plural(count, "rank") for count in ranks if len(ranks) == 1 and count is not None]
-    entitle(figure, ", ".join([what, *where] if len(facts) < 3 else where), small_print([run.start for run in runs]))
 
 
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,15 +214,10 @@ def _front(
     for number, (variant, look) in enumerate(zip(variants, looks, strict=True)):
         if variant[front] is not None:
             x, y = unit * variant[cost], scale * variant[score]
-            bars: dict[str, Any] = {
-                "xerr": unit * (variant[f"{cost}_sd"] or 0.0),
-                "yerr": scale * (variant[f"{score}_sd"] or 0.0),
-                "marker": "o",
-                "markersize": 5 + 2 * _width_of_line(number, len(variants)),
-                "capsize": 3,
-            }
-            fill = look["color"] if variant[front] else "white"
-            axes.errorbar(x, y, **bars, color=look["color"], markerfacecolor=fill)
+            deviations = unit * (variant[f"{cost}_sd"] or 0.0), scale * (variant[f"{score}_sd"] or 0.0)
+            size, fill = 5 + 2 * _width_of_line(number, len(variants)), look["color"] if variant[front] else "white"
+            mark: dict = {"marker": "o", "markersize": size, "markerfacecolor": fill, "color": look["color"]}
+            axes.errorbar(x, y, xerr=deviations[0], yerr=deviations[1], capsize=3, **mark)
             points += [(x, y)] if variant[front] else []
     points.sort()
     axes.step([x for x, _ in points], [y for _, y in points], where="post", zorder=0, **FRONT)
@@ -242,34 +229,18 @@ def _front(
 
 
 # ── legend ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _kinds_of_curves() -> list:
-    """Return entries of a legend."""
-    from matplotlib.lines import Line2D
-
-    grey: dict = {"color": GREY}
-    return [
-        Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=TEST_CURVE, **grey),
-        Line2D([], [], linewidth=0.9, alpha=0.55, label=TRAIN_CURVE, **grey),
-    ]
-
-
-def _more_entries() -> list:
-    """Return legend entries of the marks that the picture of variants has beside its curves."""
+def _legend(names: Sequence[str], looks: Looks, over_seeds: bool) -> list:
+    """Return the entries of the legend: looks by names, the kinds of curves, and further marks of means over seeds."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    dominated: dict[str, Any] = {"color": GREY, "linestyle": "none", "marker": "o", "markerfacecolor": "white"}
-    return [
-        Patch(color=GREY, alpha=OPACITY, label="± one standard deviation over seeds"),
-        Line2D([], [], label="Pareto front: no other is as good for less", **FRONT),
-        Line2D([], [], label="not on the front", **dominated),
-    ]
-
-
-def _add_legend(axes: "Axes", names: Sequence[str], looks: Looks, entries: Sequence) -> None:
-    """Explain looks by names. ``entries``: further ones"""
-    from matplotlib.lines import Line2D
-
-    named = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
-    axes.set_axis_off()
-    axes.legend(handles=[*named, *entries], loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)
+    entries: list = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
+    grey: dict[str, Any] = {"color": GREY}
+    entries.append(Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=TEST_CURVE, **grey))
+    entries.append(Line2D([], [], linewidth=0.9, alpha=0.55, label=TRAIN_CURVE, **grey))
+    if over_seeds:
+        dominated = grey | {"linestyle": "none", "marker": "o", "markerfacecolor": "white"}
+        entries.append(Patch(color=GREY, alpha=OPACITY, label="± one standard deviation over seeds"))
+        entries.append(Line2D([], [], label="Pareto front: no other is as good for less", **FRONT))
+        entries.append(Line2D([], [], label="not on the front", **dominated))
+    return entries

@@ -46,24 +46,23 @@ def rows_of(runs: Sequence[RunLog | FailedVariant], variants: Mapping[str, str] 
     variants: name of a run → name of its variant, for runs over seeds: differences are then to the run of the first
     variant with the same seed, which began with the same weights and order of examples
     """
-    rows = [_broken(run) if isinstance(run, FailedVariant) else _row(run) for run in runs]
+    rows = [dict.fromkeys(FIELDS) | _figures(run) for run in runs]
     for row in rows:
         row["variant"] = variants[row["name"]] if variants else None
     for row in rows:
-        row["accuracy_difference"] = _minus(row["test_accuracy"], _reference(rows, row, "test_accuracy"))
+        accuracy, other = row["test_accuracy"], _reference(rows, row, "test_accuracy")
+        row["accuracy_difference"] = None if accuracy is None or other is None else accuracy - other
         row["speed_ratio"] = _over(row["images_per_s"], _reference(rows, row, "images_per_s"))
     return rows
 
 
-def _broken(run: FailedVariant) -> dict:
-    return dict.fromkeys(FIELDS) | {"name": run.name, "outcome": "failed", "problem": run.text}
-
-
-def _row(run: RunLog) -> dict:
+def _figures(run: RunLog | FailedVariant) -> dict:
+    if isinstance(run, FailedVariant):
+        return {"name": run.name, "outcome": "failed", "problem": run.text}
     start, end, ranks = run.start, run.end or {}, run.ranks or {}
     losses = [point.loss for point in run.test if point.loss is not None]
     accuracies = [point.accuracy for point in run.test if point.accuracy is not None]
-    row = dict.fromkeys(FIELDS) | {
+    row = {
         "name": run.name,
         "seed": start.get("seed"),
         "folder": run.folder,
@@ -134,10 +133,6 @@ def _reference(rows: Sequence[dict], row: dict, key: str) -> float | None:
         return first[key]
     pair = first["variant"], row["seed"]
     return next((other[key] for other in rows if (other["variant"], other["seed"]) == pair), None)
-
-
-def _minus(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value - other
 
 
 def _over(value: float | None, other: float | None) -> float | None:

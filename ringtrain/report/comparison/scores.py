@@ -24,10 +24,7 @@ class DrawnScore:
 
 LOSS = DrawnScore("loss", "loss", lambda point: point.loss)
 ACCURACY = DrawnScore(
-    "accuracy",
-    "accuracy, %",
-    lambda point: None if point.accuracy is None else 100 * point.accuracy,
-    is_accuracy=True,
+    "accuracy", "accuracy, %", lambda point: None if point.accuracy is None else 100 * point.accuracy, is_accuracy=True
 )
 
 

@@ -24,25 +24,18 @@ def mean_sd(value: float, sd: float | None, decimals: int | None = None) -> str:
     return f"{value:,.{decimals}f} ± {sd:,.{decimals}f}"
 
 
-def _by_rank(form: Callable[[float], str]) -> Callable[[list], str]:
+def _by_rank(form: Callable[[float], str], values: list) -> str:
     """Format a list by rank: one figure if all ranks have the same, else least and most."""
-
-    def text(values: list) -> str:
-        ends = least_median_most(values)
-        if ends is None:
-            return NOTHING
-        least, most = form(ends[0]), form(ends[2])
-        return least if least == most else f"{least}-{most}"
-
-    return text
+    ends = least_median_most(values)
+    if ends is None:
+        return NOTHING
+    least, most = form(ends[0]), form(ends[2])
+    return least if least == most else f"{least}-{most}"
 
 
-def _lag(name: str) -> Callable[[Mapping], str]:
-    def text(lags: Mapping) -> str:
-        lag = lags.get(name)
-        return NOTHING if not lag or lag["median"] is None else f"{lag['median']} / {lag['largest']}"
-
-    return text
+def _lag(name: str, lags: Mapping) -> str:
+    lag = lags.get(name)
+    return NOTHING if not lag or lag["median"] is None else f"{lag['median']} / {lag['largest']}"
 
 
 def _between(row: dict) -> str:
@@ -56,14 +49,12 @@ def format_figures(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
 
 
-def _mega(value: float) -> str:
-    return format_figures(value / 1e6)
+def figures_in(unit: float) -> Callable[[float], str]:
+    """Return :func:`format_figures` of a value in this unit."""
+    return lambda value: format_figures(value / unit)
 
 
-def _mib(value: float) -> str:
-    return format_figures(value / MIB)
-
-
+_mega, _mib = figures_in(1e6), figures_in(MIB)
 # Groups of columns that stay together if the width allows.
 WHAT = (
     Column("strategy", "strategy", left=True),
@@ -89,16 +80,16 @@ SPEED = (
     Column("exposed_share", "exposed", "%", "{:.1f}", scale=100),
 )
 TRAFFIC = (
-    Column("bytes_sent", "sent", "MB a rank", _by_rank(_mega)),
-    Column("bytes_received", "received", "MB a rank", _by_rank(_mega)),
+    Column("bytes_sent", "sent", "MB a rank", partial(_by_rank, _mega)),
+    Column("bytes_received", "received", "MB a rank", partial(_by_rank, _mega)),
     Column(None, "between nodes", "MB, all ranks", _between),
-    Column("updates_per_s", "updates/s", "by rank", _by_rank(format_figures)),
-    Column("lag", "clock lag", "median / most", _lag("clock")),
-    Column("lag", "version lag", "median / most", _lag("version")),
+    Column("updates_per_s", "updates/s", "by rank", partial(_by_rank, format_figures)),
+    Column("lag", "clock lag", "median / most", partial(_lag, "clock")),
+    Column("lag", "version lag", "median / most", partial(_lag, "version")),
 )
 MEMORY = (
-    Column("held_bytes", "held", "MiB a rank", _by_rank(_mib)),
-    Column("peak_bytes", "peak memory", "MiB a rank", _by_rank(_mib)),
+    Column("held_bytes", "held", "MiB a rank", partial(_by_rank, _mib)),
+    Column("peak_bytes", "peak memory", "MiB a rank", partial(_by_rank, _mib)),
 )
 GROUPS = (WHAT, SCORES, (RANKS, *SPEED), TRAFFIC, MEMORY)
 NAME = Column("name", "run", left=True)

@@ -23,7 +23,8 @@ NOT_COMPARED = ("out",)  # the folder: the run's name says it
 
 def report_page(runs: Sequence[ReportedRun], date: str) -> str:
     """Return the page as one HTML document without a request to anywhere. ``date``: of the report"""
-    body = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs)
+    first, rows = runs[0], rows_of([run.log for run in runs])
+    body = _of_several(runs, rows) if len(runs) > 1 else (tag("h1", first.log.name), *_about(first, rows[0], 2))
     title = few(run.log.name for run in runs)
     head = [
         Html('<meta charset="utf-8">'),
@@ -37,14 +38,8 @@ def report_page(runs: Sequence[ReportedRun], date: str) -> str:
     return f"<!DOCTYPE html>\n{page}\n"
 
 
-def _of_one(run: ReportedRun) -> Iterable[Html]:
-    yield tag("h1", run.log.name)
-    yield from _subtitle(run)
-    yield glance(rows_of([run.log])[0])
-    yield from sections(run, 2)
-
-
-def _subtitle(run: ReportedRun) -> Iterable[Html]:
+def _about(run: ReportedRun, row: dict, level: int) -> Iterable[Html]:
+    """Yield all about one run. ``level``: of its headings"""
     start = run.log.start
     version = f"ringtrain {start['version']}" if start.get("version") else ""
     where = " · ".join(filter(None, (date_of(start), few(start.get("hosts") or []), version)))
@@ -52,11 +47,12 @@ def _subtitle(run: ReportedRun) -> Iterable[Html]:
     yield tag("p", where, class_="pale")
     if start.get("command"):
         yield tag("pre", start["command"])
+    yield glance(row)
+    yield from sections(run, level)
 
 
-def _of_several(runs: Sequence[ReportedRun]) -> Iterable[Html]:
+def _of_several(runs: Sequence[ReportedRun], rows: Sequence[dict]) -> Iterable[Html]:
     logs = [run.log for run in runs]
-    rows = rows_of(logs)
     yield tag("h1", f"{len(runs)} runs: {few(log.name for log in logs)}")
     yield tag("h2", CURVES)
     yield inline(partial(comparison_figure, logs, rows, tall=True), CURVES)
@@ -71,9 +67,7 @@ def _of_several(runs: Sequence[ReportedRun]) -> Iterable[Html]:
         yield items(notes)
     for run, row in zip(runs, rows, strict=True):
         yield tag("h2", run.log.name)
-        yield from _subtitle(run)
-        yield glance(row)
-        yield from sections(run, 3)
+        yield from _about(run, row, 3)
 
 
 def _differences(runs: Sequence[ReportedRun]) -> Html:

@@ -1,16 +1,15 @@
 """The sections of the page about one run: each yields its parts as HTML, none where the run has nothing for it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 
 from ringtrain.config.record import config_fields
 from ringtrain.humanize import format_seconds, plural
-from ringtrain.report.comparison.table import format_figures
+from ringtrain.report.comparison.table import MIB, figures_in, format_figures
 from ringtrain.report.figure import date_of, few
 from ringtrain.report.page.figures import MOST_BUCKETS, buckets_figure, confusion_figure
-from ringtrain.report.page.inputs import ReportedRun
-from ringtrain.report.page.metrics import BY_CLASS, ClassResult
+from ringtrain.report.page.inputs import BY_CLASS, ClassResult, ReportedRun
 from ringtrain.report.page.timeline import MOST_RANKS, timeline_figure
 from ringtrain.report.plots import curves_figure
 from ringtrain.report.screen.words import accuracy_percent, clock, metric_name
@@ -21,7 +20,6 @@ from ringtrain.show.tables import NOTHING, Column
 CURVES, COMMUNICATION, TIMELINE = "Learning curves", "Communication", "Timeline of the ranks"
 CLASSES = "Results by class"
 MOST_CLASSES = 50  # lines of a table
-MIB = 1 << 20
 Parts = Iterator[Html]
 
 
@@ -63,19 +61,15 @@ def communication(run: ReportedRun) -> Parts:
         yield _by_rank(run.log.ranks)
 
 
-def _per(unit: int):
-    return lambda value: format_figures(value / unit)
-
-
 RANK_COLUMNS = (
     Column("images", "images", "", format_figures),
     Column("updates", "updates", "", format_figures),
     Column("training_s", "training, s", "", format_figures),
     Column("exposed_s", "exposed, s", "", format_figures),
     Column("waited_s", "waited for examples, s", "", format_figures),
-    Column("bytes_sent", "sent, MB", "", _per(10**6)),
-    Column("bytes_received", "received, MB", "", _per(10**6)),
-    Column("peak_bytes", "peak memory, MiB", "", _per(MIB)),
+    Column("bytes_sent", "sent, MB", "", figures_in(1e6)),
+    Column("bytes_received", "received, MB", "", figures_in(1e6)),
+    Column("peak_bytes", "peak memory, MiB", "", figures_in(MIB)),
 )
 
 
@@ -114,19 +108,12 @@ def classes(run: ReportedRun) -> Parts:
     if evaluation.confusion is not None:
         names = [each.name for each in evaluation.classes]
         yield inline(partial(confusion_figure, evaluation.confusion, names), f"{CLASSES}, {run.log.name}")
-    shown = (
-        sorted(evaluation.classes, key=_f1)[:MOST_CLASSES]
-        if len(evaluation.classes) > MOST_CLASSES
-        else evaluation.classes
-    )
-    if len(shown) < len(evaluation.classes):
+    shown: Sequence[ClassResult] = evaluation.classes
+    if len(shown) > MOST_CLASSES:
+        shown = sorted(shown, key=lambda result: -1.0 if result.f1 is None else result.f1)[:MOST_CLASSES]
         yield tag("p", f"the {len(shown)} classes of {len(evaluation.classes):,} with the least F1")
     head = ["class", *(metric_name(name) for name in BY_CLASS)]
-    yield table(head, ([each.name, *map(_value, each.values)] for each in shown))
-
-
-def _f1(result: ClassResult) -> float:
-    return -1.0 if result.f1 is None else result.f1
+    yield table(head, ([each.name, *(_value(getattr(each, name)) for name in BY_CLASS)] for each in shown))
 
 
 def _value(value: float | None) -> str:

@@ -1,7 +1,6 @@
 """The timeline of ranks as a figure: two rows a rank, its work and the buckets on their way."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -36,14 +35,7 @@ OF_WORD = {
 ABOVE = (WAIT, SERVE)  # drawn over the pass that they interrupt
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of the figure. slices: each with its kind; below: its distance from the row before; height: of its bars."""
-
-    label: str
-    slices: Sequence[tuple[str, Slice]]
-    below: float
-    height: float
+Row = tuple[str, Sequence[tuple[str, Slice]], float, float]  # label, slices with their kinds, distance below, height
 
 
 def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
@@ -56,18 +48,21 @@ def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
     kept = {rank: [each for each in slices if each.start_ns >= begin] for rank, slices in shown.items()}
     span = max((each.stop_ns for slices in kept.values() for each in slices), default=begin) - begin or 1
     rows = [row for rank, slices in kept.items() for row in _rows(rank, slices)]
-    heights = list(accumulate(row.below for row in rows))
+    heights = list(accumulate(below for _, _, below, _ in rows))
     figure = new_figure(11, 1.4 + 0.27 * heights[-1])
     axes = figure.subplots()
-    for y, row in zip(heights, rows, strict=True):
-        _draw(axes, y, row, begin, span)
-    _mark(axes, starts, begin)
-    axes.set_yticks(heights, [row.label for row in rows], fontsize=8)
+    for y, (_, drawn, _, height) in zip(heights, rows, strict=True):
+        _draw(axes, y, drawn, height, begin, span)
+    for start, name in starts:
+        x = (start - begin) / 1e6
+        axes.axvline(x, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+        axes.annotate(name, (x, 0.1), (3, 0), textcoords="offset points", fontsize=8, va="top", color=GREY)
+    axes.set_yticks(heights, [label for label, *_ in rows], fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
     axes.set(xlim=(0, span / 1e6), ylim=(heights[-1] + 0.6, 0), xlabel="ms")
-    kinds = {kind for row in rows for kind, _ in row.slices}
+    kinds = {kind for _, drawn, _, _ in rows for kind, _ in drawn}
     handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in kinds]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=8)
     return figure
@@ -76,9 +71,9 @@ def timeline_figure(ranks: Mapping[int, Sequence[Slice]]) -> "Figure":
 def _rows(rank: int, slices: Sequence[Slice]) -> list[Row]:
     """Return the rows of a rank: its loop, its device if it has one, and its buckets."""
     device, travel = _of_kinds(slices, DEVICE), [(TRAVEL, each) for each in slices if each.track not in (LOOP, DEVICE)]
-    rows = [Row(f"rank {rank}", _of_kinds(slices, LOOP), 1.5, 0.8)]
-    rows += [Row("device", device, 1.0, 0.8)] if device else []
-    return rows + ([Row("buckets", travel, 0.85, 0.5)] if travel else [])
+    rows: list[Row] = [(f"rank {rank}", _of_kinds(slices, LOOP), 1.5, 0.8)]
+    rows += [("device", device, 1.0, 0.8)] if device else []
+    return rows + ([("buckets", travel, 0.85, 0.5)] if travel else [])
 
 
 def _of_kinds(slices: Sequence[Slice], track: str) -> list[tuple[str, Slice]]:
@@ -87,16 +82,15 @@ def _of_kinds(slices: Sequence[Slice], track: str) -> list[tuple[str, Slice]]:
     return [(kind, each) for kind, each in kinds if kind is not None]
 
 
-def _draw(axes: "Axes", y: float, row: Row, begin: int, span: int) -> None:
-    kinds = {kind for kind, _ in row.slices}
-    for kind in sorted(kinds, key=lambda kind: (kind in ABOVE, list(COLOURS).index(kind))):
-        intervals = sorted(
-            (each.start_ns - begin, each.stop_ns - begin) for of_kind, each in row.slices if of_kind == kind
-        )
-        bars = [(start / 1e6, (stop - start) / 1e6) for start, stop in _joined(intervals, span * FINEST)]
+def _draw(axes: "Axes", y: float, slices: Sequence[tuple[str, Slice]], height: float, begin: int, span: int) -> None:
+    of_kind: dict[str, list[tuple[int, int]]] = {}
+    for kind, each in slices:
+        of_kind.setdefault(kind, []).append((each.start_ns - begin, each.stop_ns - begin))
+    for kind in sorted(of_kind, key=lambda kind: (kind in ABOVE, list(COLOURS).index(kind))):
+        joined = _joined(sorted(of_kind[kind]), span * FINEST)
+        bars = [(start / 1e6, (stop - start) / 1e6) for start, stop in joined]
         alpha = 0.6 if kind == TRAVEL else 1.0
-        lower = y - row.height / 2
-        axes.broken_barh(bars, (lower, row.height), facecolors=COLOURS[kind], alpha=alpha, linewidth=0)
+        axes.broken_barh(bars, (y - height / 2, height), facecolors=COLOURS[kind], alpha=alpha, linewidth=0)
 
 
 def _joined(spans: Sequence[tuple[int, int]], least: float) -> list[tuple[int, int]]:
@@ -117,10 +111,3 @@ def _iterations(ranks: Mapping[int, Sequence[Slice]]) -> list[tuple[int, str]]:
         if each.track == LOOP and each.name.startswith("iteration "):
             starts[each.name] = min(each.start_ns, starts.get(each.name, each.start_ns))
     return sorted((start, name) for name, start in starts.items())
-
-
-def _mark(axes: "Axes", starts: Sequence[tuple[int, str]], begin: int) -> None:
-    for start, name in starts:
-        axes.axvline((start - begin) / 1e6, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
-        position: dict = {"xy": ((start - begin) / 1e6, 0.1), "xytext": (3, 0), "textcoords": "offset points"}
-        axes.annotate(name, fontsize=8, va="top", color=GREY, **position)

@@ -20,7 +20,7 @@ from rich.text import Text
 from ringtrain.errors import plain
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.screen import words
-from ringtrain.report.screen.base import Screen
+from ringtrain.report.screen.plain import Screen
 from ringtrain.template import LINES
 
 REFRESHES_PER_S = 5

@@ -21,8 +21,8 @@ from ringtrain.report.events import (
     is_better,
 )
 from ringtrain.report.screen import words
-from ringtrain.report.screen.base import Screen
 from ringtrain.report.screen.epoch_table import Epochs
+from ringtrain.report.screen.plain import PlainScreen, Screen
 from ringtrain.report.sinks import Sink
 from ringtrain.show.results import is_live
 
@@ -43,14 +43,19 @@ class Terminal(Sink):
     def handle(self, event: Event) -> None:
         match event:
             case RunStarted():
-                self._started(event)
+                self._epochs = Epochs(event)
+                self._best, self._best_in = event.best, None
+                self._screen.begin(event, words.run_header(event))
             case Compiled():
                 self._screen.line(words.compiled(event))
             case Iteration():
                 self._last = event
                 self._screen.progress(event)
             case EpochEnded():
-                self._epoch_ended(event)
+                for line in self._started.lines(event, self._last, self._is_best(event), self._screen.width):
+                    self._screen.line(line)
+                if self._started.run.reproducible and event.weights_sha256:
+                    self._screen.line(words.weights(event))
             case Evaluated():
                 self._screen.line(words.evaluated(event, self._is_best(event)))
             case CheckpointSaved():  # a line for each would bury the results: the last line names the newest
@@ -75,36 +80,25 @@ class Terminal(Sink):
     def close(self) -> None:
         self._screen.close()
 
-    def _started(self, run: RunStarted) -> None:
-        self._epochs = Epochs(run)
-        self._best, self._best_in = run.best, None
-        self._screen.begin(run, words.run_header(run))
-
-    def _epoch_ended(self, event: EpochEnded) -> None:
-        epochs = self._started_epochs()
-        for line in epochs.lines(event, self._last, self._is_best(event), self._screen.width):
-            self._screen.line(line)
-        if epochs.run.reproducible and event.weights_sha256:
-            self._screen.line(words.weights(event))
-
-    def _started_epochs(self) -> Epochs:
+    @property
+    def _started(self) -> Epochs:
         assert self._epochs is not None, "RunStarted comes before every other event"
         return self._epochs
 
     def _is_best(self, event: EpochEnded | Evaluated) -> bool:
         value = self._compared(event)
-        if value is None or not is_better(self._started_epochs().run.best_by, value, self._best):
+        if value is None or not is_better(self._started.run.best_by, value, self._best):
             return False
         self._best, self._best_in = value, event.epoch
         return True
 
     def _compared(self, event: EpochEnded | Evaluated | Ended) -> float | None:
         """The figure by which evaluations are compared."""
-        return event.test_loss if self._started_epochs().run.best_by == "loss" else event.test_accuracy
+        return event.test_loss if self._started.run.best_by == "loss" else event.test_accuracy
 
     def _ended(self, event: Ended) -> None:
         self._screen.close()
-        run, best = self._started_epochs().run, ""
+        run, best = self._started.run, ""
         value = self._compared(event)
         if value is not None and self._best is not None and is_better(run.best_by, self._best, value):
             best = words.best_of(run.best_by, self._best, self._best_in)
@@ -117,8 +111,6 @@ class Terminal(Sink):
 
 def terminal(stream: TextIO) -> Terminal:
     """Return a terminal sink for this stream, live if the stream supports that."""
-    from ringtrain.report.screen.plain import PlainScreen
-
     if not is_live(stream, os.environ):
         return Terminal(PlainScreen(stream))
     from ringtrain.report.screen.live import LiveScreen  # rich: only where it is shown

@@ -5,15 +5,7 @@ from pathlib import Path
 
 from ringtrain.humanize import plural
 from ringtrain.report.end_events import Ended, Exchanged, Ranks
-from ringtrain.report.events import (
-    Compiled,
-    EpochEnded,
-    Evaluated,
-    Iteration,
-    PredictedSpeed,
-    RanksLost,
-    RunStarted,
-)
+from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, PredictedSpeed, RanksLost, RunStarted
 from ringtrain.report.rates import step_error
 
 PREPARING = "preparing the first iteration"
@@ -26,6 +18,7 @@ def run_header(run: RunStarted) -> list[str]:
     """Describe the run at its start, a line a fact: at most ``HEADER_LINES``."""
     tested = f"{run.test_examples:,} to test with" if run.test_examples else "none to test with"
     exactness = "exact: equal to training on one rank" if run.exact else "not exact: differs from training on one rank"
+    resumed = f", resumed after iteration {run.resumed_at:,}" if run.resumed_at else ""
     facts = [
         ("model", _model(run)),
         ("data", f"{run.data}, {run.train_examples:,} examples to train on, {tested}"),
@@ -34,7 +27,7 @@ def run_header(run: RunStarted) -> list[str]:
         ("batch", f"{run.batch:,} over all ranks, {plural(run.iterations_per_epoch, 'iteration')} an epoch"),
         ("optimizer", run.optimizer),
         ("rate", f"{run.lr:g}, {run.schedule}"),
-        ("length", _length(run)),
+        ("length", f"{_length(run.epochs, run.iterations)}{resumed}"),
         ("seed", str(run.seed)),
         ("folder", run.folder or "none: nothing is kept"),
         *([("fixed", run.reproducible)] if run.reproducible else []),
@@ -54,13 +47,8 @@ def _ranks(run: RunStarted) -> str:
     return f"{run.ranks} on {plural(run.nodes, 'node')}{hosts}, each on {run.device}"
 
 
-def _length(run: RunStarted) -> str:
-    resumed = f", resumed after iteration {run.resumed_at:,}" if run.resumed_at else ""
-    return f"{_epochs(run.epochs)}{plural(run.iterations, 'iteration')}{resumed}"
-
-
-def _epochs(epochs: int | None) -> str:
-    return f"{plural(epochs, 'epoch')}, " if epochs else ""
+def _length(epochs: int | None, iterations: int) -> str:
+    return ", ".join(([plural(epochs, "epoch")] if epochs else []) + [plural(iterations, "iteration")])
 
 
 def _predicted(speed: PredictedSpeed) -> str:
@@ -162,7 +150,10 @@ def ended(
     event: Ended, best: str = "", more: Sequence[str | None] = (), predicted: PredictedSpeed | None = None
 ) -> list[str]:
     """Return the last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
-    lines = [_outcome(event)]
+    length = (
+        f"{plural(event.iterations, 'iteration')}, {plural(event.epochs, 'epoch')} on {plural(event.ranks, 'rank')}"
+    )
+    lines = [f"{event.reason}: {length} in {clock(event.seconds)}"]
     if event.test_loss is not None:
         scores = _scores(event.test_loss, event.test_accuracy, event.test_metrics)
         lines.append(f"test {scores}{best}")
@@ -179,9 +170,7 @@ def best_of(best_by: str, best: float, epoch: int | None) -> str:
     """Return the text after the last scores if earlier ones were better; ``epoch``: None if an earlier
     start had them."""
     value = f"loss {best:.4f}" if best_by == "loss" else accuracy_percent(best)
-    if epoch is None:
-        return f"; best {value} before ({BEST})"
-    return f"; best {value} in epoch {epoch} ({BEST})"
+    return f"; best {value} {'before' if epoch is None else f'in epoch {epoch}'} ({BEST})"
 
 
 def folder_line(folder: str | None, saved: str | None) -> str | None:
@@ -194,15 +183,7 @@ def folder_line(folder: str | None, saved: str | None) -> str | None:
 
 def finished(event: Ended, longer: str) -> str:
     """Describe a run that is done and does not continue. ``longer``: the flags that would continue it."""
-    length = f"{_epochs(event.epochs)}{plural(event.iterations, 'iteration')}"
-    return f"this run is done ({length}); {longer} lengthens it"
-
-
-def _outcome(event: Ended) -> str:
-    return (
-        f"{event.reason}: {plural(event.iterations, 'iteration')}, {plural(event.epochs, 'epoch')} on "
-        f"{plural(event.ranks, 'rank')} in {clock(event.seconds)}"
-    )
+    return f"this run is done ({_length(event.epochs, event.iterations)}); {longer} lengthens it"
 
 
 def epoch_of(number: int, run: RunStarted) -> str:
