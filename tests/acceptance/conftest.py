@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "scripts" / "acceptance"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "scripts" / "acceptance"
+MAIN = FOLDER / "main.py"
+# A lock is free when the last process that inherited it is gone.
+TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
 
 @pytest.fixture
@@ -16,3 +20,8 @@ def acceptance(monkeypatch):
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
             del sys.modules[name]
+
+
+@pytest.fixture
+def readings(acceptance):
+    return acceptance("readings")

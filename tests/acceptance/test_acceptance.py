@@ -10,17 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-MAIN = Path(__file__).parents[2] / "scripts" / "acceptance" / "main.py"
+from tests.acceptance.conftest import MAIN, ROOT, TAKE
 
 
 @pytest.fixture
 def main(acceptance):
     return acceptance("main")
-
-
-@pytest.fixture
-def readings(acceptance):
-    return acceptance("readings")
 
 
 OPTIONS = SimpleNamespace(out=Path("nowhere"), home=None, kernels=None, rehearse=False, call=1)
@@ -41,43 +36,39 @@ def run(main, stage, work, left=100, options=OPTIONS):
     return outcome
 
 
-@pytest.mark.parametrize(
-    ("program", "seconds", "short", "status", "said"),
-    [
-        ("pass", 30, "", "passed", ""),
-        ("pass", 30, "too slow", "fell short", "too slow"),
-        ("print('oh'); raise SystemExit(3)", 30, "", "failed", "exit code 3.  The end of its output: oh"),
-        ("import os; os.abort()", 30, "", "failed", "ended by signal 6.  The end of its output: "),
-        ("import signal; signal.pause()", 0.5, "", "failed", "not done after 0 s.  The end of its output: "),
-    ],
-)
-def test_a_stage_ends_as_one_of_these(main, readings, tmp_path, program, seconds, short, status, said):
-    outcome = run(main, stage(main, program, readings.Reading(short=short), seconds), tmp_path)
-    assert (outcome.status, outcome.said) == (status, said)
+END = "The end of its output: "
+DONE = {"program": "pass"}
 
 
 @pytest.mark.parametrize(
     ("changed", "left", "status", "said"),
     [
-        ({"command": lambda folder: ["not-a-program"]}, 100, "failed", "not-a-program: No such file or directory"),
-        ({"unable": "not supported"}, 100, "not done", "exit code 1.  The end of its output: Device not supported"),
-        ({}, 1, "not done", "no time was left"),
+        (DONE, 100, "passed", ""),
+        ({**DONE, "short": "too slow"}, 100, "fell short", "too slow"),
+        ({"program": "print('oh'); raise SystemExit(3)"}, 100, "failed", f"exit code 3.  {END}oh"),
+        ({"program": "import os; os.abort()"}, 100, "failed", f"ended by signal 6.  {END}"),
+        ({"program": "import signal; signal.pause()", "seconds": 0.5}, 100, "failed", f"not done after 0 s.  {END}"),
+        ({"command": "not-a-program"}, 100, "failed", f"exit code 127.  {END}not-a-program: No such file or directory"),
+        ({"program": "exit('not so')", "unable": "not so"}, 100, "not done", f"exit code 1.  {END}not so"),
+        (DONE, 1, "not done", "no time was left for it: name it as a stage of another call"),
     ],
 )
-def test_a_stage_that_cannot_run_is_told_of(main, tmp_path, changed, left, status, said):
-    unable = replace(stage(main, "raise SystemExit('Device not supported')"), **changed)
-    outcome = run(main, unable, tmp_path, left)
-    assert outcome.status == status and said in outcome.said
+def test_a_stage_ends_as_one_of_these(main, readings, tmp_path, changed, left, status, said):
+    played = stage(main, changed.get("program"), readings.Reading(short=changed.get("short", "")))
+    played = replace(played, **{key: changed[key] for key in ("seconds", "unable") if key in changed})
+    if "command" in changed:
+        played = replace(played, command=lambda folder: [changed["command"]])
+    outcome = run(main, played, tmp_path, left)
+    assert (outcome.status, outcome.said) == (status, said)
 
 
 HOLD = """
 import fcntl, os, signal
-held = open({path!r}, "w")
-fcntl.flock(held, fcntl.LOCK_EX)
+file = open({path!r}, "w")
+fcntl.flock(file, fcntl.LOCK_EX)
 os.fork()
 signal.pause()
 """
-TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
 
 @pytest.mark.timing
@@ -97,8 +88,8 @@ def test_the_exit_code_says_what_was_not_done(main, capsys):
     assert capsys.readouterr().err == "gpu-acceptance: not done: b\n"
 
 
-def test_limits_of_a_call_add_up(acceptance):
-    """Those of the first calls, with the start of the machine, to twelve minutes."""
+def test_limits_of_a_call_add_up_and_the_document_names_the_calls(acceptance):
+    """Those of the first calls add up, with the start of the machine, to twelve minutes."""
     stages = acceptance("stages")
     limits = {stage.name: stage.seconds for stage in stages.STAGES}
     seconds = [sum(limits[name] for name in call) for call in stages.CALLS]
@@ -106,12 +97,7 @@ def test_limits_of_a_call_add_up(acceptance):
     assert stages.START_S + sum(seconds[: stages.FIRST_CALLS]) <= stages.FIRST_S
     assert sorted(name for call in stages.CALLS for name in call) == sorted(limits)
     assert all(stage.small and stage.played for stage in stages.STAGES[:10])
-
-
-def test_the_document_names_the_calls(acceptance):
-    text = (MAIN.parents[2] / "docs" / "gpu.md").read_text()
-    stages = acceptance("stages")
-    limits = {stage.name: stage.seconds for stage in stages.STAGES}
+    text = (ROOT / "docs" / "gpu.md").read_text()
     for number, call in enumerate(stages.CALLS, 1):
         assert number > stages.FIRST_CALLS or f"--out OUT --call {number}" in text
         assert f"| {number} | {', '.join(call)} |" in text.replace("`", "")
@@ -143,11 +129,8 @@ def test_kinds_that_failed_in_the_probe_are_left_out_of_later_calls(main, accept
 
 def test_a_rehearsal_says_of_each_stage_what_it_played(main, tmp_path):
     options = SimpleNamespace(**{**vars(OPTIONS), "out": tmp_path, "rehearse": True, "call": 2})
-    command = [
-        sys.executable,
-        "-c",
-        "from ringtrain.ops.cuda.cupy_runtime import visible_devices; assert visible_devices() == 1",
-    ]
+    program = "from ringtrain.ops.cuda.cupy_runtime import visible_devices; assert visible_devices() == 1"
+    command = [sys.executable, "-c", program]
     played = stage(main, "", small=lambda folder: command, played="a part", needs=())
     outcome = run(main, played, tmp_path, options=options)
     assert (outcome.status, outcome.played) == ("passed", "a part")
@@ -159,7 +142,8 @@ def test_a_rehearsal_says_of_each_stage_what_it_played(main, tmp_path):
 def test_the_report(main, readings, tmp_path):
     rows = [{"kernel": "add", "ms": 1.25}, {"kernel": "a|b", "launches": 12345.6}]
     work = tmp_path / "work"
-    outcome = run(main, stage(main, "print(7)", readings.Reading(rows, figures={"speed": 2.0})), _made(work))
+    work.mkdir()
+    outcome = run(main, stage(main, "print(7)", readings.Reading(rows, figures={"speed": 2.0})), work)
     main.judge(outcome, {})
     main.write(options_of(tmp_path), work, {"gpu": "Some GPU", "driver": "1.2", "mpi": None}, [outcome])
     text = (tmp_path / "report.md").read_text()
@@ -173,11 +157,12 @@ def test_the_report(main, readings, tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "kept"), [("fell short", True), ("failed", False), ("not done", False)])
-def test_figures_of_a_stage_that_did_not_end_are_no_bar(main, tmp_path, status, kept):
-    outcome = main.Outcome("a", "", "", status, figures={"speed": 2.0})
-    main.write(options_of(tmp_path), _made(tmp_path / "work"), {"gpu": "Some GPU"}, [outcome])
-    assert ("Some GPU" in json.loads((tmp_path / "bars.json").read_text())) == kept
+def test_figures_of_a_stage_that_did_not_end_are_no_bar(main, tmp_path):
+    (tmp_path / "work").mkdir()
+    for status, kept in (("failed", False), ("not done", False), ("fell short", True)):
+        outcome = main.Outcome("a", "", "", status, figures={"speed": 2.0})
+        main.write(options_of(tmp_path), tmp_path / "work", {"gpu": "Some GPU"}, [outcome])
+        assert ("Some GPU" in json.loads((tmp_path / "bars.json").read_text())) == kept
 
 
 def options_of(folder):
@@ -215,11 +200,6 @@ def test_the_report_is_written_while_a_stage_goes_on(main, monkeypatch, tmp_path
     monkeypatch.setattr(processes, "BEAT_S", 0.01)
     assert processes.ended([sys.executable, "-c", "pass"], 60, beat=lambda: beats.append(1)) == 0
     assert beats
-
-
-def _made(folder):
-    folder.mkdir()
-    return folder
 
 
 def test_the_archive_has_logs_and_no_weights(main, tmp_path):
@@ -280,10 +260,10 @@ def test_speeds_beside_pytorch_are_figures(readings, tmp_path):
     assert readings.exact(tmp_path).rows[0]["gradient_apart"] == 1e-4
 
 
-@pytest.mark.parametrize(("missing", "short"), [(0, ""), (3, "3 of 9 were missing")])
-def test_kernels_that_had_to_be_compiled_fall_short(readings, tmp_path, missing, short):
-    (tmp_path / "rows.json").write_text(json.dumps({"kernels": 9, "missing": missing}))
-    assert readings.warm(tmp_path).short == short
+def test_kernels_that_had_to_be_compiled_fall_short(readings, tmp_path):
+    for missing, short in ((0, ""), (3, "3 of 9 were missing")):
+        (tmp_path / "rows.json").write_text(json.dumps({"kernels": 9, "missing": missing}))
+        assert readings.warm(tmp_path).short == short
 
 
 def test_an_all_reduce_is_held_against_the_host_and_a_copy(readings, tmp_path):

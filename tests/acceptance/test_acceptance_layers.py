@@ -52,7 +52,7 @@ class Numpy:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precision):
+def test_every_way_of_every_pass_is_right_and_timed(acceptance, readings, tmp_path, precision):
     rows = list(acceptance("layers").Bench(HostRuntime(), precision, Numpy).rows(PLAN))
     assert {row["pass"] for row in rows} == {"forward", "input_back", "weights_back"}
     ways = {row["way"] for row in rows if row["pass"] == "forward"}
@@ -60,13 +60,13 @@ def test_every_way_of_every_pass_is_right_and_timed(acceptance, tmp_path, precis
     assert ("wgmma 128x64" in ways) == (precision == "bfloat16")
     assert all(row["us"] > 0 and (row["us"] == 1e6) == (row["way"] == "PyTorch") for row in rows), rows
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    reading = acceptance("readings").layers(tmp_path)
+    reading = readings.layers(tmp_path)
     assert reading.short == "" and len(reading.rows) == 3
     assert set(reading.figures) == {
         f"{precision} {what}, × torch" for what in ("forward", "input_back", "weights_back")
     }
     (tmp_path / "failed.json").write_text(json.dumps([{"kind": "wgmma", "said": "ended by signal 6"}]))
-    assert acceptance("readings").layers(tmp_path).short == "wgmma: ended by signal 6"
+    assert readings.layers(tmp_path).short == "wgmma: ended by signal 6"
 
 
 def row(way, us, shape="a", **more):
@@ -74,7 +74,7 @@ def row(way, us, shape="a", **more):
     return {**facts, "way": way, "us": us, "recorded": True, "error": 0.001, "TF/s": 1.0, **more}
 
 
-def test_the_fastest_way_by_wgmma_is_beside_cudnn(acceptance, tmp_path):
+def test_the_fastest_way_by_wgmma_is_beside_cudnn(readings, tmp_path):
     """Also where another way is the fastest; a shape that cuDNN cannot do counts for neither."""
     ways = ("wgmma 128x128", 12.0), ("columns, wgmma 128x64", 10.0), ("implicit", 8.0), ("cuDNN", 9.0)
     rows = [*(row(*each) for each in ways), row("wgmma 128x64", 5.0, "b"), row("cuDNN", 1.0, "c")]
@@ -82,7 +82,7 @@ def test_the_fastest_way_by_wgmma_is_beside_cudnn(acceptance, tmp_path):
     del rows[-1]["us"]
     rows += [row("PyTorch", 30.0), row("PyTorch", 30.0, "b")]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    reading = acceptance("readings").layers(tmp_path)
+    reading = readings.layers(tmp_path)
     first, second = reading.rows
     assert (first["way"], first["us"], first["wgmma"]) == ("implicit", 8.0, "columns, wgmma 128x64")
     assert (first["wgmma us"], first["cuDNN us"], first["wgmma × cuDNN"]) == (10.0, 9.0, 0.9)
@@ -90,7 +90,7 @@ def test_the_fastest_way_by_wgmma_is_beside_cudnn(acceptance, tmp_path):
     assert reading.figures == {"bfloat16 forward, × torch": 60 / 13, "bfloat16 forward, wgmma × cuDNN": 0.9}
 
 
-def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch):
+def test_a_way_that_is_wrong_or_fails_is_named(acceptance, readings, tmp_path, monkeypatch):
     layers = acceptance("layers")
 
     def nothing(plan, *arguments):
@@ -100,24 +100,19 @@ def test_a_way_that_is_wrong_or_fails_is_named(acceptance, tmp_path, monkeypatch
         raise RuntimeError("EXECUTION_FAILED")
 
     def call(self, device, work, ways, *rest, **named):
-        variants = list(ways())
-        self.ways[work[0]] = [
-            *variants,
-            KernelVariant("idle", nothing),
-            KernelVariant("broken", fails),
-            KernelVariant("cuDNN", fails),
-        ]
+        variants, wrong = list(ways()), (("idle", nothing), ("broken", fails), ("cuDNN", fails))
+        self.ways[work[0]] = [*variants, *(KernelVariant(*each) for each in wrong)]
         return variants[0]
 
     monkeypatch.setattr(layers.Every, "__call__", call)
     rows = list(layers.Bench(HostRuntime(), "float32", Numpy).rows(PLAN))
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    reading = acceptance("readings").layers(tmp_path)
-    short = reading.short
-    assert short.startswith(
+    reading = readings.layers(tmp_path)
+    assert reading.short.startswith(
         "6 ways are wrong: idle of forward 5x6x8 → 3x3x16, 3x3/2 in float32 (1.0), broken of forward"
     )
-    assert "RuntimeError: EXECUTION_FAILED" in short and "cuDNN of" not in short  # a library may say that it cannot
+    # a library may say that it cannot
+    assert "RuntimeError: EXECUTION_FAILED" in reading.short and "cuDNN of" not in reading.short
     assert {"RuntimeError: EXECUTION_FAILED"} <= {row["libraries that cannot"] for row in reading.rows}
 
 
@@ -132,7 +127,7 @@ if kind == "wgmma":
 """
 
 
-def test_a_kind_that_ends_its_process_leaves_the_others(acceptance, monkeypatch, tmp_path):
+def test_a_kind_that_ends_its_process_leaves_the_others(acceptance, readings, monkeypatch, tmp_path):
     layers, program = acceptance("layers"), tmp_path / "stand_in.py"
     program.write_text(STAND_IN)
     monkeypatch.setattr(layers, "__file__", str(program))
@@ -140,22 +135,16 @@ def test_a_kind_that_ends_its_process_leaves_the_others(acceptance, monkeypatch,
         folder=tmp_path, model="a", batch=1, precision="bfloat16", shapes=1, peer="b", seconds=120
     )
     assert layers.measure_each(options, ["own", "wgmma", "PyTorch"]) == 1
-    reading = acceptance("readings").layers(tmp_path)
+    reading = readings.layers(tmp_path)
     assert reading.short == "wgmma: ended by signal 6: " and reading.rows[0]["ways"] == 3
 
 
-@pytest.mark.parametrize(
-    ("way", "kind"),
-    [
-        ("implicit 64x64", "own"),
-        ("columns, own", "own"),
-        ("columns, wgmma 128x64", "wgmma"),
-        ("columns, cuBLAS", "cuBLAS"),
-        ("normalised, cuDNN", "cuDNN"),
-    ],
-)
-def test_kinds_of_ways(acceptance, way, kind):
-    assert acceptance("layers").kind_of(way) == kind
+def test_kinds_of_ways(acceptance):
+    kinds = {
+        "implicit 64x64": "own", "columns, own": "own", "columns, wgmma 128x64": "wgmma", "columns, cuBLAS": "cuBLAS",
+        "normalised, cuDNN": "cuDNN",
+    }  # fmt: skip
+    assert {way: acceptance("layers").kind_of(way) for way in kinds} == kinds
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

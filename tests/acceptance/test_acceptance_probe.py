@@ -11,18 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "scripts" / "acceptance" / "probe.py"
-# A lock is free when the last process that inherited it is gone.
+from tests.acceptance.conftest import FOLDER, ROOT, TAKE
+
+PROGRAM = FOLDER / "probe.py"
 HOLD = """
 import fcntl, os, signal
-held = open({path!r}, "w")
-fcntl.flock(held, fcntl.LOCK_EX)
+file = open({path!r}, "w")
+fcntl.flock(file, fcntl.LOCK_EX)
 if os.fork():
     open({fifo!r}, "w").write("held")
 signal.pause()
 """
-TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 HEAD = "========= COMPUTE-SANITIZER\n"
 TESTS = {
     "passes": "def test_one(): pass\ndef test_two(): pass\n",

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "scripts" / "slurm-cluster"
 HELD = Path(__file__).parent / "programs" / "held.py"
+TWO_RANKS = ("mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none")
 PAUSE_S = 0.2  # between two looks at what jobs have done
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -60,27 +61,16 @@ class Slurm:
     work: Path
     environ: dict
 
-    def call(self, *command, **more) -> str:
-        done = subprocess.run(
-            [str(word) for word in command],
-            capture_output=True,
-            text=True,
-            cwd=self.work,
-            env=self.environ,
-            timeout=900,
-            **more,
-        )
+    def call(self, *command, **environ) -> str:
+        words, environ = list(map(str, command)), {**self.environ, **environ}
+        done = subprocess.run(words, capture_output=True, text=True, cwd=self.work, env=environ, timeout=900)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def submit(self, script: str, *flags, options=(), **environ) -> "Job":
-        environ = {**self.environ, **environ}
+    def submit(self, script, *flags, options=(), **environ) -> "Job":
+        """``script``: a path, or a name in scripts."""
         command = ["sbatch", "--parsable", *options, ROOT / "scripts" / script, *flags]
-        done = subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, cwd=self.work, env=environ, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        return Job(self, int(done.stdout))
+        return Job(self, int(self.call(*command, **environ)))
 
     def write(self, *words) -> Path:
         """The script of `ringtrain slurm WORDS`, for two nodes."""
@@ -108,13 +98,16 @@ class Job:
     slurm: Slurm
     number: int
 
+    def shown(self, pattern: str) -> str:
+        return re.search(pattern, self.slurm.call("scontrol", "show", "job", self.number))[1]
+
     @property
     def state(self) -> str:
-        return re.search(r"JobState=(\w+)", self.slurm.call("scontrol", "show", "job", self.number))[1]
+        return self.shown(r"JobState=(\w+)")
 
     @property
     def code(self) -> int:
-        return int(re.search(r"ExitCode=(\d+):", self.slurm.call("scontrol", "show", "job", self.number))[1])
+        return int(self.shown(r"ExitCode=(\d+):"))
 
     @property
     def log(self) -> str:

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from tests.slurm.conftest import ROOT
+from tests.slurm.conftest import ROOT, TWO_RANKS
 
 pytestmark = pytest.mark.slurm
+BOTH = pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 SAVES = ROOT / "tests" / "mpi" / "programs" / "pytorch" / "saves.py"
 TORCH = (sys.executable, "-W", "ignore", "-m", "ringtrain.torch")
 # The first start, on both ranks, ignores what it is told; the next one ends at once.
@@ -18,16 +19,7 @@ def steps(slurm) -> list[int]:
     return [int(line) for line in (slurm.work / "steps").read_text().split()]
 
 
-def whole(slurm, count: int) -> str:
-    """The weights after so many steps of two ranks that nobody interrupts."""
-    folder = slurm.work / "whole"
-    folder.mkdir()
-    ranks = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", "--wdir", folder]
-    slurm.call(*ranks, *TORCH, SAVES, count)
-    return (folder / "weights").read_text()
-
-
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@BOTH
 def test_a_script_of_pytorch_saves_and_goes_on(slurm, launcher):
     pytest.importorskip("torch")
     slurm.hold(30)
@@ -39,10 +31,12 @@ def test_a_script_of_pytorch_saves_and_goes_on(slurm, launcher):
     assert "told to stop by USR1" in job.log and "ended with status 75" in job.log and "to be queued again" in job.log
     assert f"job {job.number}: start 2 on n1 n2" in job.log and "from step 31 on 2 ranks" in job.log
     assert steps(slurm) == list(range(50))
-    assert (slurm.work / "weights").read_text() == whole(slurm, 50)
+    (slurm.work / "whole").mkdir()
+    slurm.call(*TWO_RANKS, "--wdir", slurm.work / "whole", *TORCH, SAVES, 50)  # nobody interrupts them
+    assert (slurm.work / "weights").read_text() == (slurm.work / "whole" / "weights").read_text()
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@BOTH
 def test_a_script_of_pytorch_goes_on_without_a_dead_node(slurm, launcher):
     pytest.importorskip("torch")
     slurm.hold(30)
@@ -56,7 +50,7 @@ def test_a_script_of_pytorch_goes_on_without_a_dead_node(slurm, launcher):
     assert "from step 20 on 1 ranks" in job.log and steps(slurm)[-1] == 49
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@BOTH
 def test_a_command_that_runs_on_is_queued_again_before_the_limit(slurm, launcher):
     script = slurm.write("run", "--time", 2, "--launcher", launcher, "--", "bash", "-c", DEAF)
     job = slurm.submit(script, options=["--signal=B:USR1@60"], RINGTRAIN_LAST_S="40")
@@ -65,7 +59,7 @@ def test_a_command_that_runs_on_is_queued_again_before_the_limit(slurm, launcher
     assert "start 2 on n1 n2" in job.log
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@BOTH
 def test_a_command_that_cannot_be_told_dies_of_the_signal_and_is_queued_again(slurm, launcher):
     sleeps = ["bash", "-c", "[ -e began ] && exit; sleep 3; touch began; exec sleep 600"]
     job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", *sleeps))
@@ -75,7 +69,7 @@ def test_a_command_that_cannot_be_told_dies_of_the_signal_and_is_queued_again(sl
     assert "start 2 on n1 n2" in job.log
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@BOTH
 def test_ranks_that_save_one_after_another_all_end_with_75(slurm, launcher):
     """The second one takes two seconds longer: the first must not cost it its checkpoint, where the launcher waits."""
     saves = "trap 'kill $!; sleep $((2 * RANK)); touch saved$RANK; exit 75' USR1; touch held-by-$RANK; sleep 600 & wait"
@@ -89,7 +83,7 @@ def test_ranks_that_save_one_after_another_all_end_with_75(slurm, launcher):
         assert (slurm.work / "saved1").exists()
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@BOTH
 def test_a_command_that_fails_ends_the_job_with_its_code(slurm, launcher):
     job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", "bash", "-c", "exit 3"))
     assert job.end() == "FAILED" and job.code == 3, job.log

@@ -3,12 +3,12 @@ weights as a run that is not."""
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
 from tests.says import says
+from tests.slurm.conftest import TWO_RANKS
 
 pytestmark = pytest.mark.slurm
 RUN = ("--model", "net.toml", "--data", "digits", "--evaluate-every", "100000", "--algorithm", "ring", "--keep", "50")
@@ -19,20 +19,13 @@ def flags(iterations: int, *more) -> tuple:
     return (*RUN, "--checkpoint-every", "100000", "--iterations", iterations, *more)
 
 
-def whole(slurm, iterations: int) -> str:
-    """The weights' sha256 of a run of two ranks that nobody interrupts."""
-    words = [str(word) for word in flags(iterations, "--out", "whole")]
-    slurm.call(
-        "mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", sys.executable, "-m", "ringtrain", "train", *words
-    )
-    lines = (slurm.work / "whole/log.jsonl").read_text().splitlines()
-    return json.loads(lines[-1])["weights_sha256"]
-
-
 def check_same(job, iterations: int) -> None:
     assert job.end() == "COMPLETED", job.log
     assert job.iterations == list(range(1, iterations + 1))
-    assert job.records("end")[-1]["weights_sha256"] == whole(job.slurm, iterations), job.log
+    train = ("-m", "ringtrain", "train", *flags(iterations, "--out", "whole"))
+    job.slurm.call(*TWO_RANKS, sys.executable, *train)  # nobody interrupts them
+    end = json.loads((job.slurm.work / "whole/log.jsonl").read_text().splitlines()[-1])
+    assert job.records("end")[-1]["weights_sha256"] == end["weights_sha256"], job.log
     assert json.loads((job.folder / "outcome.json").read_text())["outcome"] == "done"
 
 
@@ -83,19 +76,9 @@ def test_who_takes_the_nodes_leaves_time_for_a_checkpoint(slurm):
     slurm.hold(60)
     job = slurm.submit("train.sbatch", *flags(iterations), options=TWO)
     job.until(slurm.are_held)
-    urgent = slurm.submit(
-        "bench.sbatch",
-        "--end",
-        "1K",
-        "-n",
-        "1",
-        "-c",
-        "0",
-        "--algorithm",
-        "ring",
-        options=["-N2", "-purgent", "--exclusive", "--time=5"],
-        RINGTRAIN_TUNE="no",
-    )
+    bench = ("--end", "1K", "-n", "1", "-c", "0", "--algorithm", "ring")
+    options = ["-N2", "-purgent", "--exclusive", "--time=5"]
+    urgent = slurm.submit("bench.sbatch", *bench, options=options, RINGTRAIN_TUNE="no")
     assert urgent.end() == "COMPLETED", urgent.log
     check_same(job, iterations)
     assert "stopped by SIGUSR1 after iteration" in job.log and "start 2 on n1 n2" in job.log
@@ -163,13 +146,8 @@ def test_the_bench_leaves_its_results(slurm):
     job = slurm.submit("bench.sbatch", "--end", "4K", "--algorithm", "ring,tree", options=TWO, RINGTRAIN_TUNE="no")
     assert job.end() == "COMPLETED", job.log
     folder = slurm.work / "bench" / f"ringtrain-bench-{job.number}"
-    assert {path.name for path in folder.iterdir()} == {
-        "allreduce.csv",
-        "allreduce.json",
-        "allreduce.txt",
-        "doctor.txt",
-        "job.txt",
-    }
+    names = "allreduce.csv allreduce.json allreduce.txt doctor.txt job.txt"
+    assert sorted(path.name for path in folder.iterdir()) == names.split()
     assert json.loads((folder / "allreduce.json").read_text())
 
 
@@ -177,14 +155,7 @@ def test_a_script_that_is_written_is_one_that_runs(slurm):
     options = ["--nodes", "2", "--ranks-per-node", "1", "--time", "5", "--name", "own", "--output", "own.sbatch"]
     written = slurm.call("ringtrain", "slurm", *options, "--", *flags(20))
     assert written == "own.sbatch is written: submit it with sbatch own.sbatch\n"
-    number = subprocess.run(
-        ["sbatch", "--parsable", "own.sbatch"],
-        cwd=slurm.work,
-        env=slurm.environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    ).stdout.strip()
+    number = slurm.call("sbatch", "--parsable", "own.sbatch").strip()
     job = slurm.submit("bench.sbatch", options=["--hold", "-N1"])  # to look at the other by
     job.until(lambda: (slurm.work / f"runs/own-{number}/outcome.json").exists())
     job.until(lambda: '"done"' in (slurm.work / f"runs/own-{number}/outcome.json").read_text())
