@@ -275,11 +275,7 @@ def test_a_timeline_has_the_last_iterations_of_the_first_ranks():
     axes = timeline.timeline_figure(dict.fromkeys(range(40), long)).axes[0]
     assert [text.get_text() for text in axes.texts] == ["iteration 6", "iteration 7", "iteration 8"]
     assert len(axes.get_yticks()) == timeline.MOST_RANKS
-
-
-def test_slices_too_short_to_be_seen_are_joined():
-    spans = [(0, 1), (2, 3), (10, 20), (15, 17)]
-    assert timeline._joined(spans, 1) == [(0, 3), (10, 20)]
+    assert timeline._joined([(0, 1), (2, 3), (10, 20), (15, 17)], 1) == [(0, 3), (10, 20)]  # too short to be seen
 
 
 def test_buckets_are_those_that_take_longest():
