@@ -54,8 +54,7 @@ ARROWS = {
 # Within a room, sub-rooms and files from the lowest to the highest: each imports only what stands before it.
 ORDER = {
     "allreduce": "dtypes machine wire_formats tuning_table auto tuning_file catalogue",
-    "api": "usable memory libraries request plan streaming work progress repeated collective_runs "
-    "collectives messages communicator",
+    "api": "usable memory libraries request plan streaming work progress repeated collective_runs methods communicator",
     "bench": "header layers measure model sweep tune",
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
@@ -70,14 +69,12 @@ ORDER = {
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "geometry bfloat16 keys elementary pairs precision update normalised base cuda host cpu reference catalogue",
     "optim": "lr optimizers",
-    "report": "end_events events rates trace records sinks tensorboard screen figure comparison "
-    "plots scaling page",
+    "report": "end_events events rates trace records sinks tensorboard screen figure comparison plots scaling page",
     "runs": "summary conditions table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file tables plots",
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
-    "torch": "tensors call_order work store shared_buckets monitored_barrier backend mixed buckets world "
-    "replacements stopping __main__",
+    "torch": "tensors call_order work store shared_buckets backend mixed buckets world replacements stopping __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "

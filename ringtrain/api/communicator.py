@@ -20,13 +20,11 @@ import numpy as np
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, check_algorithm
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.tuning_file import find_tuning
-from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api.collective_runs import CollectiveRuns
-from ringtrain.api.collectives import CollectiveMethods
 from ringtrain.api.libraries import lend
 from ringtrain.api.memory import STAGING_BYTES, Memory
-from ringtrain.api.messages import MessageMethods
+from ringtrain.api.methods import CommunicatorMethods
 from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, StreamPlan, make_allreduce_plan
 from ringtrain.api.progress import ProgressThread
 from ringtrain.api.repeated import PersistentAllReduce
@@ -54,7 +52,7 @@ FORKED = (
 )
 
 
-class Communicator(CollectiveMethods, MessageMethods):
+class Communicator(CommunicatorMethods):
     """The ranks of an mpi4py communicator, by default of the world. Collective to make. A context manager.
 
     comm:              an mpi4py intracommunicator, which is duplicated; or a transport, which is used directly
@@ -88,7 +86,10 @@ class Communicator(CollectiveMethods, MessageMethods):
         self._asked_tuning, self._checks = tuning, check_collectives
         self.rank, self.size = self._transport.rank, self._transport.size
         self._memory = Memory(self._transport)
-        self._tuning = self._find_tuning(tuning)
+        known = find_tuning(self._transport, tuning)
+        if known.remark and self.rank == 0:  # of a file in the usual place that does not fit
+            warnings.warn(known.remark, stacklevel=2)
+        self._tuning = known.table
         self._guard = Guard(self._transport, deadline_s) if check_collectives and self.size > 1 else None
         self._agreement = Agreement(self._transport, self._guard, deadline_s)
         self._builder = PlanBuilder(self._transport, self._tuning, self._guard, self._agreement)
@@ -357,13 +358,6 @@ class Communicator(CollectiveMethods, MessageMethods):
         with self._usable:
             self._agreement.on(call)
             return sweep(self._transport, asked).rows
-
-    def _find_tuning(self, path) -> Table | None:
-        """Return the tuning. Warns, on rank 0, of a file in the usual place that does not fit."""
-        tuning = find_tuning(self._transport, path)
-        if tuning.remark and self.rank == 0:
-            warnings.warn(tuning.remark, stacklevel=3)
-        return tuning.table
 
     def _request(self, target: np.ndarray, dtype: str, op: str, algorithm: str, wire: str) -> Request:
         """Return the request of a result in ``target``, which is in place where it is added in its own type."""

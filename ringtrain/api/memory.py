@@ -19,8 +19,8 @@ class Memory:
 
     def __init__(self, transport: Transport):
         self._transport = transport
-        self._blocks: dict[int, tuple[int, int]] = {}  # number → address, bytes
-        self._arrays: dict[int, np.ndarray] = {}  # kept, so that no other array gets their addresses
+        # number → address, bytes, and the array, so that no other one gets its address
+        self._blocks: dict[int, tuple[int, int, np.ndarray]] = {}
         self._numbers = count()
         self._registered: set[int] = set()
         self._staging: np.ndarray | None = None
@@ -43,13 +43,12 @@ class Memory:
 
     def registered(self, array: np.ndarray) -> int | None:
         """Return the number of a registered array; None for others."""
-        block = (array_address(array), array.nbytes)
-        return next((number for number in self._registered if self._blocks[number] == block), None)
+        block = array_address(array), array.nbytes
+        return next((number for number in self._registered if self._blocks[number][:2] == block), None)
 
     def unregister(self, number: int) -> None:
-        self._transport.unshare_mapped(self._arrays.pop(number))
+        self._transport.unshare_mapped(self._blocks.pop(number)[2])
         self._registered.remove(number)
-        del self._blocks[number]
 
     def close(self) -> None:
         """Give back what is registered."""
@@ -58,8 +57,7 @@ class Memory:
 
     def _add(self, block: np.ndarray) -> int:
         number = next(self._numbers)
-        self._blocks[number] = (array_address(block), block.nbytes)
-        self._arrays[number] = block
+        self._blocks[number] = array_address(block), block.nbytes, block
         return number
 
     def staging(self, length: int, storage: np.dtype) -> np.ndarray:
@@ -75,7 +73,7 @@ class Memory:
         if not (self._blocks and array.size and array.flags.c_contiguous and array.dtype.isnative):
             return None
         start = array_address(array)
-        for number, (block, nbytes) in self._blocks.items():
+        for number, (block, nbytes, _) in self._blocks.items():
             if block <= start and start + array.nbytes <= block + nbytes:
                 return number, start - block
         return None

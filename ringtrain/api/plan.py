@@ -5,6 +5,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -18,7 +19,7 @@ from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE, host_wire
 from ringtrain.api.request import Agreement, Request
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.reduction import Reduction, WireFormat
+from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAM, STREAMS, cannot_stream, is_stream, make_streamed
 from ringtrain.errors import UsageError, everywhere
@@ -71,7 +72,7 @@ class PlanBuilder:
 
     def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None, agreement: Agreement):
         self._transport, self._tuning, self._guard, self._agreement = transport, tuning, guard, agreement
-        self._wires: dict[str, WireFormat | None] = {}
+        self._wire = cache(host_wire)
         self._tags: set[int] = set()
         self._agreed_to_stream = False  # ranks meet before the first stream: its window of shared memory is made then
 
@@ -141,11 +142,6 @@ class PlanBuilder:
         if self._guard is not None:
             watched = self._guard.watch(streamed, request.op, request.dtype, count, content=request.of)
         return StreamPlan(streamed, watched, numbers.storage)
-
-    def _wire(self, name: str) -> WireFormat | None:
-        if name not in self._wires:
-            self._wires[name] = host_wire(name)
-        return self._wires[name]
 
     def release(self, prepared: PreparedReduction) -> None:
         prepared.reduction.free()

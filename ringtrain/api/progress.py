@@ -166,12 +166,12 @@ class ProgressThread:
     def _test_messages(self) -> None:
         for work in list(self._messages):
             if not work.waiting and work.test():
-                self._note(work)
+                self._note(work, work.error())
         with self._changed:
             self._messages = [work for work in self._messages if not work.ended]
 
-    def _note(self, work: Work) -> None:
-        if work.error() is not None and self._failed is None:
+    def _note(self, work: Work, error: BaseException | None) -> None:
+        if error is not None and self._failed is None:
             self._failed = work
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────
@@ -196,33 +196,23 @@ class ProgressThread:
         return bool(self.ending or self._jobs or not self._has_messages())
 
     def _perform(self, work: Work) -> None:
+        """Run an operation and end it; with its error also those behind it, unless all ranks have refused it alike."""
         assert work.action is not None
+        result = error = None
         try:
             result = work.action()
-        except BaseException as error:
-            self._fail(work, error)
-        else:
-            self._next()
-            work.end(result)
-
-    def _next(self) -> None:
+        except BaseException as raised:
+            error = raised
+            self.usable.end_by(error)
+            self._note(work, error)
+        behind: list[Work] = []
         with self._changed:
             self._jobs.popleft()
-            self._changed.notify_all()
-
-    def _fail(self, work: Work, error: BaseException) -> None:
-        """End an operation with its error, and those behind it too, unless all ranks have refused it alike."""
-        self.usable.end_by(error)
-        if self._failed is None:
-            self._failed = work
-        self._next()
-        work.end(error=error)
-        if not isinstance(error, UsageError):
-            with self._changed:
+            if error is not None and not isinstance(error, UsageError):
                 behind, self._jobs = list(self._jobs), deque()
-                self._changed.notify_all()
-            for other in behind:
-                other.end(error=error)
+            self._changed.notify_all()
+        for each in (work, *behind):
+            each.end(result, error)
 
 
 def _check_outside_callback() -> None:

@@ -207,5 +207,5 @@ class Agreement:
 
     def wait(self, call: Hashable, start: Callable[[], Handle]) -> None:
         """Wait for the operation that ``start()`` begins, which the guard numbers as ``call``, a text or in words."""
-        handle = start() if self._guard is None else self._guard.started(self._guard.call(_words(call)), start)
+        handle = start() if self._guard is None else self._guard.started(_words(call), start)
         handle.wait(self.deadline_s)

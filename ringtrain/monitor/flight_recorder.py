@@ -35,18 +35,10 @@ SHIFT = 32
 LOW = (1 << SHIFT) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCall:
-    """A call of a collective. ``text`` is for messages, "all-reduce of 1,000 float32 by ring (sum)"; equal calls of
-    ranks have equal texts."""
-
-    text: str
-    fingerprint: int
-
-
-def make_call(text: str) -> CollectiveCall:
-    digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
-    return CollectiveCall(text, int.from_bytes(digest, "little"))
+def fingerprint(text: str) -> int:
+    """Return 32 bits that tell calls apart. ``text``: of a call, as in messages, "all-reduce of 1,000 float32 by ring
+    (sum)"; equal calls of ranks have equal texts."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +99,21 @@ class FlightRecorder:
         self._next = memoryview(memory.rows[following]).cast("q")[BEGUN:DONE]
         self.last = 0
         self._described: dict[int, str] = {}
+        self._fingerprints: dict[str, int] = {}
         self._doing = ""
         self._hosts = transport.gather_json(transport.activity.host)
 
     # ── this rank writes ──────────────────────────────────────────────────────────────────────────────────
-    def describe(self, call: CollectiveCall) -> None:
-        """Write the text of a call for others to read. Call this before the first such collective begins."""
-        if call.fingerprint in self._described:
-            return
-        place = DESCRIBED + len(self._described) % CALLS * CALL_WORDS
-        self._described[call.fingerprint] = call.text
-        self._write(place + 1, call.text)
-        self._row_words[place] = call.fingerprint
+    def describe(self, text: str) -> int:
+        """Return the fingerprint of a call, and write its text for others to read before the first such collective."""
+        mark = self._fingerprints.get(text)
+        if mark is None:
+            mark = self._fingerprints[text] = fingerprint(text)
+            place = DESCRIBED + len(self._described) % CALLS * CALL_WORDS
+            self._described[mark] = text
+            self._write(place + 1, text)
+            self._row_words[place] = mark
+        return mark
 
     def _write(self, place: int, text: str) -> None:
         padded = text.encode(errors="replace")[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")

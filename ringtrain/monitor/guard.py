@@ -16,7 +16,7 @@ from contextlib import suppress
 from ringtrain.collectives.execution.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.monitor import diagnosis, stack_dump
-from ringtrain.monitor.flight_recorder import EVERYTHING, SHIFT, CollectiveCall, FlightRecorder, RankRecord, make_call
+from ringtrain.monitor.flight_recorder import EVERYTHING, LOW, SHIFT, FlightRecorder, RankRecord
 from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, GuardedReduction
 from ringtrain.monitor.watchdog import Watchdog
 from ringtrain.template import Lines, joined
@@ -54,13 +54,12 @@ class Guard:
         self.recorder, self._activity = FlightRecorder(transport), transport.activity
         self.deadline_s = deadline_s
         self.waiting = False  # the main thread waits here, and reports what it sees
-        self._end, self._clock = end or _end_all(transport), clock
+        self._end, self._clock, self._transport = end or self._end_all, clock, transport
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._turn_s, self.reports = turn_s, False
         self._watched: list[weakref.ref[GuardedReduction]] = []  # for their progress
         self._shown = False  # whether this rank has shown its stacks
         self._awaited = ""  # the peers that the main thread waits for, in the transport's words
-        self._calls: dict[str, CollectiveCall] = {}
         self._suspected = 0, 0  # a collective whose calls differ, and the number of looks that saw it
         self.watchdog = Watchdog(self.recorder, deadline_s, self._look, clock)
         self.watchdog.start()
@@ -80,24 +79,16 @@ class Guard:
         """Return the reduction under the guard. ``count``: its elements; ``what``: its name in messages; ``content``:
         its data, such as the names of spans."""
         text = f"{what} of {count:,} {dtype} by {reduction.algorithm} ({op})"
-        fingerprint = self.call(f"{text}, {content}" if content else text).fingerprint
+        fingerprint = self.recorder.describe(f"{text}, {content}" if content else text)
         watched = GuardedReduction(self, reduction, fingerprint, enters=reduction.transport == NATIVE)
         self._watched.append(weakref.ref(watched))
         watched.algorithm, watched.transport, watched.why = reduction.algorithm, reduction.transport, reduction.why
         watched.bytes_sent, watched.blocks = reduction.bytes_sent, reduction.blocks
         return watched
 
-    def call(self, text: str) -> CollectiveCall:
-        """Return the argument of :meth:`run` for a collective. Equal calls of ranks have equal texts."""
-        call = self._calls.get(text)
-        if call is None:
-            call = self._calls[text] = make_call(text)
-            self.recorder.describe(call)
-        return call
-
-    def run(self, call: CollectiveCall, action: Callable):
-        """Run ``action()``, a collective that blocks, and return its value."""
-        word = self._enter(call)
+    def run(self, text: str, action: Callable):
+        """Run ``action()``, a collective that blocks, and return its value. ``text``: of the call, as on all ranks"""
+        word = self._enter(text)
         try:
             value = action()
         except TransportError as error:
@@ -106,11 +97,11 @@ class Guard:
         self.check_all()
         return value
 
-    def started(self, call: CollectiveCall, start: Callable[[], Handle]) -> Handle:
+    def started(self, text: str, start: Callable[[], Handle]) -> Handle:
         """Run ``start()``, which starts a collective, and return its handle under the guard."""
-        word = self._enter(call)
+        word = self._enter(text)
         try:
-            return GuardedReduction(self, start(), call.fingerprint, word)
+            return GuardedReduction(self, start(), word & LOW, word)
         except TransportError as error:
             raise self.mismatch_or(word, error) from error
 
@@ -126,10 +117,10 @@ class Guard:
         self._activity.collective, self._activity.everyone = self._before
 
     # ── one collective ────────────────────────────────────────────────────────────────────────────────────
-    def _enter(self, call: CollectiveCall) -> int:
+    def _enter(self, text: str) -> int:
         """Begin a collective of the MPI and return its word. Raises MismatchError if another rank has begun another
         call: some of these calls damage memory if sizes differ."""
-        word = self.recorder.begin(call.fingerprint)
+        word = self.recorder.begin(self.recorder.describe(text))
         if self.recorder.next_rank_differs(word):
             self.check(word)
         return word
@@ -154,11 +145,11 @@ class Guard:
         if isinstance(error, RankLostError):
             return error
         # count looks, not seconds: the loop ends even if the clock of a test stands still
-        for _ in range(int(self._reach_s / LOOK_S)):
+        for _ in range(1 + int(self._reach_s / LOOK_S)):
             if self.recorder.differs(word):
-                break
+                return self._mismatch(word >> SHIFT)
             time.sleep(LOOK_S)
-        return self._mismatch(word >> SHIFT) if self.recorder.differs(word) else error
+        return error
 
     def wait(self, handle: Handle, word: int, deadline_s: float) -> None:
         """Wait and look at the recorder meanwhile, less and less often. Raises MismatchError, and StalledError with the
@@ -262,6 +253,11 @@ class Guard:
             self._end(error)
         return error is not None
 
+    def _end_all(self, error: RingtrainError) -> None:
+        sys.stderr.write(f"ringtrain: rank {self.recorder.world_rank}: {error}\n")
+        with suppress(SystemExit):  # ends a world of threads; nothing catches it in this one
+            self._transport.abort(error.exit_code)
+
     def write_stage(self) -> None:
         activity, stage = self._activity, self._activity.stage
         self.recorder.do(activity.words(), time.monotonic() - stage.since, stage.limited, activity.touches)
@@ -308,14 +304,3 @@ def _whole(text: str) -> StalledError:
     error = StalledError(Lines(text))
     error.whole = True
     return error
-
-
-def _end_all(transport: Transport) -> Callable[[RingtrainError], None]:
-    """Return the default ``end``."""
-
-    def end(error: RingtrainError) -> None:
-        sys.stderr.write(f"ringtrain: rank {transport.world_ranks[transport.rank]}: {error}" + "\n")
-        with suppress(SystemExit):  # ends a world of threads; nothing catches it in this one
-            transport.abort(error.exit_code)
-
-    return end

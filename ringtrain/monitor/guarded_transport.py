@@ -1,6 +1,5 @@
 """A transport whose collectives are under a guard. Training uses it for all but the all-reduce of gradients."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -19,36 +18,28 @@ class GuardedTransport(ForwardingTransport):
         super().__init__(inner)
         self._guard = guard
 
-    @property
-    def inner(self) -> Transport:
-        """The transport without the guard."""
-        return self._inner
-
     def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
-        self._run(_all_reduce(span.size, span.dtype, op), lambda: self._inner.native_allreduce(span, op, source))
+        self._guard.run(_all_reduce(span.size, span.dtype, op), lambda: self._inner.native_allreduce(span, op, source))
 
     def native_allreduce_start(self, span: Array) -> Handle:
-        call = self._guard.call(_all_reduce(span.size, span.dtype, "sum"))
-        return self._guard.started(call, lambda: self._inner.native_allreduce_start(span))
+        text = _all_reduce(span.size, span.dtype, "sum")
+        return self._guard.started(text, lambda: self._inner.native_allreduce_start(span))
 
     def native_start(self, call: NativeCall) -> Handle:
         text = f"{call.kind} by the MPI, root {call.root}"
-        return self._guard.started(self._guard.call(text), lambda: self._inner.native_start(call))
+        return self._guard.started(text, lambda: self._inner.native_start(call))
 
     def broadcast(self, span: Array, root: int = 0) -> None:
-        self._run(_broadcast(span.size * span.dtype.itemsize, root), lambda: self._inner.broadcast(span, root))
+        self._guard.run(_broadcast(span.size * span.dtype.itemsize, root), lambda: self._inner.broadcast(span, root))
 
     def gather_json(self, value: Any) -> list:
-        return self._run("gather of values", lambda: self._inner.gather_json(value))
+        return self._guard.run("gather of values", lambda: self._inner.gather_json(value))
 
     def barrier(self) -> None:
-        self._run("barrier", self._inner.barrier)
+        self._guard.run("barrier", self._inner.barrier)
 
     def node_barrier(self) -> None:
-        self._run("barrier of a node", self._inner.node_barrier)
-
-    def _run(self, text: str, action: Callable):
-        return self._guard.run(self._guard.call(text), action)
+        self._guard.run("barrier of a node", self._inner.node_barrier)
 
 
 # A text is formatted at its first call alone: a call of the MPI takes a few microseconds, and so does a text.
@@ -74,4 +65,4 @@ def guarded(transport: Transport, activity: Activity) -> Transport:
 
 def bare(transport: Transport) -> Transport:
     """The transport without its guard, for callers that have a guard of their own or measure time."""
-    return transport.inner if isinstance(transport, GuardedTransport) else transport
+    return transport._inner if isinstance(transport, GuardedTransport) else transport

@@ -1,5 +1,6 @@
 """PyTorch's process group over a communicator of ringtrain."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -12,9 +13,8 @@ from torch._C._distributed_c10d import Backend
 from torch.autograd.profiler import record_function
 from torch.distributed.constants import default_pg_timeout
 
-from ringtrain.errors import UsageError
+from ringtrain.errors import StalledError, UsageError
 from ringtrain.torch.call_order import CallOrder
-from ringtrain.torch.monitored_barrier import MonitoredBarrier
 from ringtrain.torch.shared_buckets import SharedBuckets
 from ringtrain.torch.tensors import FOLDS, HostTensor, Operand, fold, operation, put
 from ringtrain.torch.work import CollectiveWork, raising_torchs
@@ -53,11 +53,10 @@ class RingtrainGroup(dist.ProcessGroup):
     def communicator(self):
         return self.order.communicator
 
-    def getBackendName(self) -> str:
-        return NAME
-
     def name(self) -> str:
         return NAME
+
+    getBackendName = name
 
     # C++ would keep these in backends that it has, and there are none.
     def setGroupName(self, name: str) -> None:
@@ -106,7 +105,7 @@ class RingtrainGroup(dist.ProcessGroup):
         self._orders.close()
 
     # ── how all run ───────────────────────────────────────────────────────────────────────────────────────
-    def _run(self, name: str, opts, calls: Sequence[Callable], finish: Sequence[Callable[[], None]], value):
+    def _run(self, name: str, opts, calls: Sequence[Callable], finish: Sequence[Callable], value):
         """Return the work of these calls of the communicator, each a function of ``async_op``, then of ``finish``."""
         runs_on, order = _runs_on(opts), self.order
         with raising_torchs(), order.lock, _profiled(name):
@@ -369,12 +368,9 @@ class RingtrainGroup(dist.ProcessGroup):
         timeout = default_pg_timeout if timeout is None else timeout
         timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         self._barriers += 1
-        barrier = MonitoredBarrier(self._options.store, self._barriers, timeout_s)
+        name, store = f"monitored barrier {self._barriers}", self._options.store
         with raising_torchs():
-            if self.rank():
-                barrier.come(self.rank())
-            else:
-                barrier.release(range(1, self.size()), wait_all_ranks)
+            _monitored_barrier(store, name, self.rank(), self.size(), timeout_s, wait_all_ranks)
 
     def _check_parts(self, parts: Sequence, name: str) -> None:
         if len(parts) != self.size():
@@ -399,3 +395,40 @@ def _as_tensor(row: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     if not row.size:
         return like.new_empty(0)  # NumPy's stride of no bytes is 0, and PyTorch views only a stride of 1
     return torch.from_numpy(row).view(like.dtype)
+
+
+def _monitored_barrier(store, name: str, rank: int, size: int, timeout_s: float, wait_all_ranks: bool) -> None:
+    """Wait for all ranks by the store alone: where a rank does not come, a collective would hang. Rank 0 names the
+    first that does not come in time, with ``wait_all_ranks`` all that do not.
+
+    Raises: StalledError.
+    """
+    until = time.monotonic() + timeout_s
+
+    def comes(who: int | str) -> bool:
+        left_s = max(0.001, until - time.monotonic())  # with 0 PyTorch's FileStore waits for ever
+        try:
+            store.wait([f"{name}: {who}"], timedelta(seconds=left_s))
+        except RuntimeError:  # of FileStore; others raise a DistStoreError, which is one
+            return False
+        return True
+
+    if rank:
+        store.set(f"{name}: {rank}", "")
+        if not comes("all") or store.get(f"{name}: all"):
+            raise StalledError(
+                f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                "from rank 0. Please check rank 0 logs for faulty rank"
+            )
+        return
+    late: list[int] = []
+    for other in range(1, size):
+        if (wait_all_ranks or not late) and not comes(other):
+            late.append(other)
+    store.set(f"{name}: all", "late" if late else "")
+    if late:
+        named = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, late))}"
+        raise StalledError(
+            f"{named} failed to pass monitoredBarrier in {timeout_s:g} s: Rank 0 timed out in monitoredBarrier. See "
+            "where they are"
+        )

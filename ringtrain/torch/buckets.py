@@ -1,5 +1,6 @@
 """DDP's reducer with a process group of its own, which knows what belongs to the reducer."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -134,8 +135,8 @@ def register_builtin_comm_hook(reducer: dist.Reducer, kind: dist.BuiltinCommHook
         _register_torchs_own(reducer, kind)
 
 
-def _bytes_by_type(parameters) -> dict[torch.dtype, int]:
-    total: dict[torch.dtype, int] = {}
+def _bytes_by_type(parameters) -> Counter[torch.dtype]:
+    total: Counter[torch.dtype] = Counter()
     for parameter in parameters:
-        total[parameter.dtype] = total.get(parameter.dtype, 0) + parameter.nbytes
+        total[parameter.dtype] += parameter.nbytes
     return total

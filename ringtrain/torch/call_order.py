@@ -39,14 +39,11 @@ class CallOrder:
         """Return the order to which the calls of this thread belong."""
         order = self
         for _ in range(getattr(_thread_local, "depth", 0)):
-            order = order._next()
+            with order._making:
+                if order._callback_order is None:
+                    order._callback_order = CallOrder(order._make, order._depth + 1)
+            order = order._callback_order
         return order
-
-    def _next(self) -> "CallOrder":
-        with self._making:
-            if self._callback_order is None:
-                self._callback_order = CallOrder(self._make, self._depth + 1)
-            return self._callback_order
 
     def call_back(self, function: Callable[[], None]) -> None:
         """Run the function in the thread of callbacks, after those before it."""

@@ -64,13 +64,9 @@ class SharedBuckets:
                 self._addresses.add(storage.data_ptr())
                 return True
         if self._communicator.rank == 0:
-            warnings.warn(
-                (
-                    f"note: DDP's bucket of {storage.nbytes() / MIB:.3g} MiB stays in this process's own memory, and "
-                    f"is copied at each all-reduce: {why}"
-                ),
-                stacklevel=2,
-            )
+            size = f"{storage.nbytes() / MIB:.3g} MiB"
+            note = f"note: DDP's bucket of {size} stays in this process's own memory, and is copied at each all-reduce"
+            warnings.warn(f"{note}: {why}", stacklevel=2)
         return False
 
     def buckets_of(self, owner: object) -> list[np.ndarray]:

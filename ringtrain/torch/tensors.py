@@ -69,13 +69,9 @@ def _check_dense(tensor: torch.Tensor) -> None:
 
 def _note_device(device: torch.device) -> None:
     if device.type != "cpu":
-        warnings.warn(
-            (
-                f"note: collectives of {device.type} tensors by ringtrain go through host memory; "
-                "init_process_group('nccl') keeps them on the GPUs"
-            ),
-            stacklevel=6,
-        )  # Python shows it once for each caller
+        note = f"note: collectives of {device.type} tensors by ringtrain go through host memory"
+        # Python shows it once for each caller
+        warnings.warn(f"{note}; init_process_group('nccl') keeps them on the GPUs", stacklevel=6)
 
 
 class Operand:
@@ -97,9 +93,7 @@ class Operand:
         elif tensor.dtype in SMALL and op != "AVG":
             self.numbers, self._copied = tensor.to(torch.int32), True
         else:
-            raise UsageError(
-                f"{op} of {_name(tensor.dtype)} is not reduced: convert the tensor to one of {', '.join(TYPES)}"
-            )
+            raise UsageError(f"{op} of {_name(tensor)} is not reduced: convert the tensor to one of {', '.join(TYPES)}")
 
     def settle(self) -> None:
         """Copy the result into the tensor, if ``numbers`` are a copy."""
@@ -119,9 +113,9 @@ def put(result: torch.Tensor, output: torch.Tensor) -> None:
 def fold(every: Sequence[torch.Tensor], op: str) -> torch.Tensor:
     """Return the reduction of one tensor of each rank, in rank order. Raises UsageError."""
     if op != "PRODUCT" and (every[0].is_floating_point() or every[0].is_complex()):
-        raise UsageError(f"{op} combines the bits of integers, and this tensor is {_name(every[0].dtype)}")
+        raise UsageError(f"{op} combines the bits of integers, and this tensor is {_name(every[0])}")
     return reduce(FOLDS[op], every)
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

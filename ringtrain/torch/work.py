@@ -40,7 +40,7 @@ class CollectiveWork(dist.Work):
         self,
         order: CallOrder,
         flights: Sequence = (),
-        finish: Sequence[Callable[[], None]] = (),
+        finish: Sequence[Callable] = (),
         value: Any = None,
         source: Callable[[], int] | None = None,
     ):

@@ -10,7 +10,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.api.communicator import Communicator
-from ringtrain.api.messages import LAST_TAG
+from ringtrain.api.methods import LAST_TAG
 from ringtrain.errors import UsageError
 from ringtrain.launch.python_script import asked_deadline
 from ringtrain.torch.backend import RingtrainGroup

@@ -1,6 +1,8 @@
 """Communicators on all ranks of a loopback world."""
 
 from ringtrain import Communicator
+from ringtrain.allreduce.machine import inspect_machine
+from ringtrain.allreduce.tuning_table import Table, Tuning
 from tests.loopback.world import LoopbackWorld
 
 
@@ -12,3 +14,11 @@ def together(size, function, nodes=1, shares=True, **options):
             return function(communicator)
 
     return LoopbackWorld(size, nodes, shares=shares).run(body)
+
+
+def tuning_file(path, *rows):
+    """Write a file of these measurements on two ranks of this machine."""
+    machine, layout = LoopbackWorld(2).run(inspect_machine)[0]
+    table = Table(layout.ranks, layout.nodes, "then", rows, name=layout.name)
+    path.write_text(Tuning(machine).with_table(table).text())
+    return path

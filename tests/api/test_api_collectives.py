@@ -1,35 +1,24 @@
 """The collectives of the communicator on a loopback world: results, arrays and refusals."""
 
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
 
 from ringtrain import Communicator
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.api import collective_runs, communicator
+from ringtrain.api import collective_runs
 from ringtrain.api.collective_runs import choose_algorithm
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.errors import MismatchError, StalledError, UsageError
-from ringtrain.monitor.guard import Guard
 from tests.api.communicators import together
 from tests.fakes.arrays import halves
-from tests.fakes.clock import Clock
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 COUNTS = (0, 1, 7, 301)
 BY_RANK = ("auto", "mpi", "ring", "circulant", "sliced")
 TYPES_MOVED = ("bool", "uint8", "complex128", ">i2", "datetime64[s]", "V3", "float16")
-
-
-@pytest.fixture
-def small_pieces(monkeypatch):
-    """Of 800 bytes of all rows."""
-    for place in ("collective_runs", "memory"):
-        monkeypatch.setattr(f"ringtrain.api.{place}.STAGING_BYTES", 800)
-    monkeypatch.setattr("ringtrain.api.collective_runs.MESSAGE_BYTES", 800)
 
 
 def rows_of(size, count, dtype="f8"):
@@ -52,8 +41,8 @@ class TestEveryCollective:
                 for root in {0, size - 1}:
                     rows = rows_of(size, count, "f4")
                     array = rows[communicator.rank].copy()
-                    given = communicator.broadcast(array, root, algorithm=algorithm, async_op=async_op)
-                    assert finished(given, async_op) is array and (array == rows[root]).all()
+                    result = communicator.broadcast(array, root, algorithm=algorithm, async_op=async_op)
+                    assert finished(result, async_op) is array and (array == rows[root]).all()
 
         together(size, body)
 
@@ -74,10 +63,10 @@ class TestEveryCollective:
             for count in COUNTS:
                 for dtype, op in (("f4", "sum"), ("f8", "mean"), ("i4", "max"), ("i8", "min")):
                     rows = rows_of(size, count, dtype)
-                    given = communicator.reduce_scatter(rows + rank, op, algorithm=algorithm, async_op=async_op)
+                    result = communicator.reduce_scatter(rows + rank, op, algorithm=algorithm, async_op=async_op)
                     every = np.array([rows[rank] + other for other in range(size)])
                     wanted = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}[op](every, 0)
-                    got = finished(given, async_op)
+                    got = finished(result, async_op)
                     assert got.tolist() == wanted.tolist() and got.dtype == dtype
 
         together(size, body)
@@ -91,10 +80,10 @@ class TestEveryCollective:
                     every = finished(communicator.gather(rows[rank], last, async_op=async_op), async_op)
                     assert every is None if rank < last else every.tolist() == rows.tolist()
                     out = np.empty(count, dtype)
-                    own = communicator.scatter(rows if rank == 0 else None, out=out, async_op=async_op)
-                    assert finished(own, async_op) is out and out.tolist() == rows[rank].tolist()
-                    own = finished(communicator.all_to_all(rows, async_op=async_op), async_op)
-                    assert own.dtype == dtype and own.tolist() == [rows[rank].tolist()] * size
+                    row = communicator.scatter(rows if rank == 0 else None, out=out, async_op=async_op)
+                    assert finished(row, async_op) is out and out.tolist() == rows[rank].tolist()
+                    every = finished(communicator.all_to_all(rows, async_op=async_op), async_op)
+                    assert every.dtype == dtype and every.tolist() == [rows[rank].tolist()] * size
 
         together(size, body)
 
@@ -129,9 +118,9 @@ def test_strides_overlaps_and_out():
         assert square[0, 0] == 100 * rank
         every = np.zeros((4, 3)).T  # with strides
         assert communicator.all_gather(square[0, :].copy(), out=every) is every and every[1, 1] == square[0, 1]
-        own = np.arange(9.0).reshape(3, 3) * (rank + 1)
-        communicator.all_gather(own[rank], out=own)  # the row lies in the result
-        assert own.tolist() == (np.arange(9.0).reshape(3, 3) * [[1], [2], [3]]).tolist()
+        square = np.arange(9.0).reshape(3, 3) * (rank + 1)
+        communicator.all_gather(square[rank], out=square)  # the row lies in the result
+        assert square.tolist() == (np.arange(9.0).reshape(3, 3) * [[1], [2], [3]]).tolist()
         table = np.arange(6.0).reshape(3, 2)
         assert communicator.reduce_scatter(table, out=table[0]).tolist() == [6 * rank, 6 * rank + 3]
 
@@ -168,10 +157,10 @@ def test_shards_add_up_to_the_same_bits_on_any_ranks(small_pieces, dtype):
     def total(size, nodes, op):
         def body(transport):
             with Communicator(transport, deadline_s=20.0) as communicator:
-                own = shards[transport.rank * 12 // size : (transport.rank + 1) * 12 // size]
+                rows = shards[transport.rank * 12 // size : (transport.rank + 1) * 12 // size]
                 out = np.empty((5, 41), dtype)
-                assert communicator.allreduce(own, op, out=out, reproducible=True) is out
-                again = communicator.allreduce(own, op, reproducible=True, async_op=True).wait()
+                assert communicator.allreduce(rows, op, out=out, reproducible=True) is out
+                again = communicator.allreduce(rows, op, reproducible=True, async_op=True).wait()
                 assert again.tobytes() == out.tobytes()
                 return out.tobytes()
 
@@ -185,15 +174,16 @@ def test_shards_add_up_to_the_same_bits_on_any_ranks(small_pieces, dtype):
 
 
 def test_reproducible_sums_that_cannot_be(alone):
-    def refused(text, *given, **options):
+    ones = np.ones((2, 3))
+    for text, array, options in (
+        (says([]), np.float64(1), {}),
+        (says([0, 3]), np.ones((0, 3)), {}),
+        (says("'ring'", "'none'"), ones, {"algorithm": "ring"}),
+        (says("'auto'", "'float16'"), np.ones((2, 3), "f4"), {"wire": "float16"}),
+        (says([3]), ones, {"out": ones}),
+    ):
         with pytest.raises(UsageError, match=text):
-            alone.allreduce(*given, reproducible=True, **options)
-
-    refused(says([]), np.float64(1))
-    refused(says([0, 3]), np.ones((0, 3)))
-    refused(says("'ring'", "'none'"), np.ones((2, 3)), algorithm="ring")
-    refused(says("'auto'", "'float16'"), np.ones((2, 3), "f4"), wire="float16")
-    refused(says([3]), np.ones((2, 3)), out=np.ones((2, 3)))
+            alone.allreduce(array, reproducible=True, **options)
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +210,7 @@ def test_what_no_rank_could_ask_for(alone):
             call()
 
 
-def test_a_read_only_array_is_broadcast_by_its_root_alone():
+def test_a_read_only_array_is_broadcast_by_its_root_alone_and_rows_are_equal_parts():
     def body(communicator):
         array = np.full(3, communicator.rank + 1.0)
         array.flags.writeable = communicator.rank == 1
@@ -229,9 +219,6 @@ def test_a_read_only_array_is_broadcast_by_its_root_alone():
     assert together(2, body) == [[1, 1, 1]] * 2
     with pytest.raises(UsageError, match=says("the array")):
         together(2, lambda communicator: communicator.broadcast(np.broadcast_to(1.0, 3), 0))
-
-
-def test_rows_that_are_no_equal_parts():
     with pytest.raises(UsageError, match=says(3, 2, "equal", "multiple")):
         together(2, lambda communicator: communicator.all_to_all(np.ones(3)))
 
@@ -287,12 +274,8 @@ def test_known_calls_of_the_mpi_that_differ_are_refused_on_all_ranks(kind, nodes
     """On one node in shared memory; between nodes by the MPI, and then all go on."""
 
     def body(transport):
-        connected = communicator.Communicator(
-            transport, algorithm="mpi" if kind == "allreduce" else "auto", deadline_s=20.0
-        )
-        calls = [lambda n=n: connected.allreduce(np.ones(n)) for n in (3, 4)]
-        if kind == "broadcast":
-            calls = [lambda n=n: connected.broadcast(np.ones(n), algorithm="mpi") for n in (3, 4)]
+        connected = Communicator(transport, deadline_s=20.0)
+        calls = [lambda n=n: getattr(connected, kind)(np.ones(n), algorithm="mpi") for n in (3, 4)]
         for call in calls:
             call()
         with pytest.raises(MismatchError if nodes == 1 else UsageError) as error:
@@ -306,35 +289,36 @@ def test_known_calls_of_the_mpi_that_differ_are_refused_on_all_ranks(kind, nodes
 
 
 def test_a_rank_that_does_not_come_is_awaited_by_name():
-    """At a barrier, and at a call that is new, and in a schedule."""
-    for call, kind in (
-        (lambda communicator: communicator.barrier(), "barrier"),
-        (lambda communicator: communicator.broadcast(np.ones(3)), "broadcast"),
+    """At a barrier, at a call that is new, and in a schedule."""
+
+    def barrier(communicator):
+        communicator.barrier()
+
+    def broadcast(communicator):
+        communicator.broadcast(np.ones(3), 1, algorithm="tree")
+
+    for call, known, text in (
+        (barrier, False, "rank 1 to join the barrier"),
+        (broadcast, False, "rank 1 to join the broadcast"),
+        (broadcast, True, "rank 1 to send"),
     ):
 
-        def body(communicator, call=call):
+        def body(communicator, call=call, known=known):
+            if known:
+                call(communicator)
             communicator.set_deadline(0.2)
             if communicator.rank != 1:
                 call(communicator)
 
-        with pytest.raises(StalledError, match=rf"0\.2 s\b.*rank 1 to join the {kind}"):
+        with pytest.raises(StalledError, match=rf"0\.2 s\b.*{text}"):
             together(3, body)
 
-    def body(communicator):
-        communicator.broadcast(np.ones(3), 1, algorithm="tree")
-        communicator.set_deadline(0.2)
-        if communicator.rank != 1:
-            communicator.broadcast(np.ones(3), 1, algorithm="tree")
 
-    with pytest.raises(StalledError, match="rank 1 to send"):
-        together(3, body)
-
-
-def test_under_a_guard_those_that_differ_are_named_by_the_ranks_of_the_world(monkeypatch):
-    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
+@pytest.mark.usefixtures("timeless")
+def test_under_a_guard_those_that_differ_are_named_by_the_ranks_of_the_world():
 
     def body(transport):
-        whole = communicator.Communicator(transport, check_collectives=True, deadline_s=10.0)
+        whole = Communicator(transport, check_collectives=True, deadline_s=10.0)
         group = whole.group([3, 1, 2])
         output = ""
         if group is not None:
@@ -353,18 +337,16 @@ def test_under_a_guard_those_that_differ_are_named_by_the_ranks_of_the_world(mon
         assert "as on ranks 1, 2: gather of float64 [3], root 0 by mpi; got, on rank 3 (" in each
 
 
-def test_under_a_guard_a_rank_that_does_not_come_is_named(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=clock))
+def test_under_a_guard_a_rank_that_does_not_come_is_named(timeless):
     waiting, output = threading.Event(), []
 
     def body(transport):
-        whole = communicator.Communicator(transport, check_collectives=True, deadline_s=0.4)
+        whole = Communicator(transport, check_collectives=True, deadline_s=0.4)
         group = whole.group([2, 1])
         if transport.rank == 1:
             group.barrier()
             waiting.wait(20)
-            clock.pass_until(lambda: output)
+            timeless.pass_until(lambda: output)
         elif transport.rank == 2:
             group.barrier()
             waiting.set()

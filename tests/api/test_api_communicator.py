@@ -8,33 +8,17 @@ import pytest
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.allreduce.machine import inspect_machine
-from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
+from ringtrain.allreduce.tuning_table import TuningRow
 from ringtrain.api import plan
 from ringtrain.errors import UsageError
-from ringtrain.transport.loopback import Loopback
-from tests.api.communicators import together
+from tests.api.communicators import together, tuning_file
 from tests.loopback.world import LoopbackWorld, ThreadHandle, ThreadTransport
 from tests.says import says
 
 
-def counting(monkeypatch):
-    """The list of all reductions that are prepared, by the elements of each, rank by rank."""
-    prepared, prepare = [], plan.PlanBuilder.prepare
-
-    def noted(self, request, span):
-        prepared.append(span.size)
-        return prepare(self, request, span)
-
-    monkeypatch.setattr(plan.PlanBuilder, "prepare", noted)
-    return prepared
-
-
-@pytest.fixture
-def small_pieces(monkeypatch):
-    """Of 100 float64."""
-    monkeypatch.setattr("ringtrain.api.communicator.STAGING_BYTES", 800)
-    monkeypatch.setattr("ringtrain.api.memory.STAGING_BYTES", 800)
+def sizes(prepared):
+    """The elements of all reductions that are prepared."""
+    return sorted(span.size for _, span in prepared)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -67,9 +51,9 @@ def test_a_mean_is_divided_once():
         array = np.array([1, 2, communicator.rank], np.float32)
         for _ in range(2):
             assert communicator.allreduce(array, "mean").tolist() == [1, 2, 1]
-        own = communicator.empty(3)
-        own[:] = array
-        assert communicator.allreduce(own, "mean", out=own) is own and own.tolist() == [1, 2, 1]
+        ours = communicator.empty(3)
+        ours[:] = array
+        assert communicator.allreduce(ours, "mean", out=ours) is ours and ours.tolist() == [1, 2, 1]
 
     together(3, body)
 
@@ -89,13 +73,7 @@ def test_a_wire_that_rounds():
 
 def test_a_tuning_file_is_gone_by(tmp_path):
     """Of this machine, where the star was measured and nothing else."""
-    world = LoopbackWorld(2)
-    machine, layout = world.run(inspect_machine)[0]
-    row = TuningRow("star", "float64", "sum", 40, 1e-6, True)
-    path = tmp_path / "tuning.json"
-    path.write_text(
-        Tuning(machine).with_table(Table(layout.ranks, layout.nodes, "then", (row,), name=layout.name)).text()
-    )
+    path = tuning_file(tmp_path / "tuning.json", TuningRow("star", "float64", "sum", 40, 1e-6, True))
 
     def body(communicator):
         reduction = communicator.prepare(np.ones(5))
@@ -108,12 +86,16 @@ def test_a_tuning_file_is_gone_by(tmp_path):
     assert together(2, body, tuning=path) == [("auto:star", why, "auto:star")] * 2
 
 
-def test_the_array_stays_as_it_is_and_out_takes_the_result():
+def test_the_array_stays_as_it_is_and_out_takes_the_result_and_scalars_and_empty_arrays_keep_their_shape():
     def body(communicator):
         arguments, out = np.ones((2, 3)), np.zeros((2, 3))
         assert communicator.allreduce(arguments, out=out) is out
         assert (arguments == 1).all() and (out == 2).all()
         assert communicator.allreduce(arguments, out=arguments) is arguments and (arguments == 2).all()
+        number, point = communicator.allreduce(np.float64(2.5)), communicator.allreduce(np.array(3))
+        assert number == 5 and isinstance(number, np.float64) and point.shape == () and point == 6
+        nothing = communicator.allreduce(np.zeros((3, 0, 2), np.int32))
+        assert nothing.shape == (3, 0, 2) and nothing.dtype == np.int32
 
     together(2, body)
 
@@ -135,33 +117,17 @@ def test_out_may_overlap_the_array(small_pieces, count):
     together(3, body)
 
 
-def test_scalars_and_empty_arrays():
-    def body(communicator):
-        number = communicator.allreduce(np.float64(2.5))
-        assert number == 5 and isinstance(number, np.float64)
-        point = communicator.allreduce(np.array(3))
-        assert point.shape == () and point == 6
-        nothing = communicator.allreduce(np.zeros((3, 0, 2), np.int32))
-        assert nothing.shape == (3, 0, 2) and nothing.dtype == np.int32
-
-    together(2, body)
-
-
-def test_large_arrays_pass_in_pieces(small_pieces, monkeypatch):
-    prepared = counting(monkeypatch)
-
+def test_large_arrays_pass_in_pieces(small_pieces, prepared):
     def body(communicator):
         for count in (99, 100, 101, 200, 250):
             array = np.arange(count) + communicator.rank
             assert (communicator.allreduce(array) == np.arange(count) * 2 + 1).all()
 
     together(2, body, algorithm="sliced")
-    assert sorted(prepared) == sorted([99, 100, 100, 1, 100, 100, 50] * 2)
+    assert sizes(prepared) == sorted([99, 100, 100, 1, 100, 100, 50] * 2)
 
 
-def test_a_reduction_is_prepared_once(monkeypatch):
-    prepared = counting(monkeypatch)
-
+def test_a_reduction_is_prepared_once(prepared):
     def body(communicator):
         for dtype in ("f4", "f8", "f4", "f4"):
             communicator.allreduce(np.ones(7, dtype))
@@ -172,10 +138,16 @@ def test_a_reduction_is_prepared_once(monkeypatch):
     assert len(prepared) == 2 * 2  # the star's: the others are streamed
 
 
-def test_those_not_used_for_longest_make_room(monkeypatch):
+@pytest.fixture
+def freed(monkeypatch):
+    """The handles that are given back."""
+    handles = []
+    monkeypatch.setattr(ThreadHandle, "free", lambda handle: handles.append(handle))
+    return handles
+
+
+def test_those_not_used_for_longest_make_room(monkeypatch, prepared, freed):
     monkeypatch.setattr(plan, "KEPT", 3)
-    prepared, freed = counting(monkeypatch), []
-    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
 
     def body(communicator):
         for count in (1, 2, 3, 1, 4, 1, 2, 4):  # 4 takes the place of 2, and 2 that of 3
@@ -183,14 +155,11 @@ def test_those_not_used_for_longest_make_room(monkeypatch):
         return sorted(communicator._builder._tags)
 
     assert together(2, body, algorithm="ring") == [[0, 1, 2]] * 2
-    assert sorted(prepared) == sorted([1, 2, 3, 4, 2] * 2)
+    assert sizes(prepared) == sorted([1, 2, 3, 4, 2] * 2)
     assert len(freed) == len(set(freed)) >= 2 * 5 * 2  # each has a send and a receive at least; all are given back
 
 
-def test_a_guard_changes_nothing(monkeypatch):
-    freed = []
-    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
-
+def test_a_guard_changes_nothing(freed):
     def body(communicator):
         for algorithm in ("ring", "auto", "mapped"):
             assert communicator.allreduce(np.ones(5), algorithm=algorithm).tolist() == [3] * 5
@@ -204,9 +173,8 @@ def test_a_guard_changes_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("algorithm", ["routed", "hierarchical", "mapped"])
-def test_all_that_was_prepared_is_given_back(monkeypatch, algorithm):
-    prepared, freed, sends = [], [], ThreadTransport.sends
-    monkeypatch.setattr(ThreadHandle, "free", lambda handle: freed.append(handle))
+def test_all_that_was_prepared_is_given_back(monkeypatch, freed, algorithm):
+    prepared, sends = [], ThreadTransport.sends
 
     def noted(self, moves, tag):
         prepared.append(sends(self, moves, tag))
@@ -223,16 +191,7 @@ def test_all_that_was_prepared_is_given_back(monkeypatch, algorithm):
     assert bool(prepared) == (algorithm != "mapped")
 
 
-def test_own_memory_is_reduced_where_it_lies(monkeypatch):
-    prepared, spans, prepare = [], [], plan.PlanBuilder.prepare
-
-    def noted(self, request, span):
-        spans.append(span)
-        prepared.append(request.position)
-        return prepare(self, request, span)
-
-    monkeypatch.setattr(plan.PlanBuilder, "prepare", noted)
-
+def test_own_memory_is_reduced_where_it_lies(prepared):
     def body(communicator):
         first, second = communicator.empty(10), communicator.empty((4, 5), "int64")
         assert first.dtype == np.float32 and not first.any() and not second.any()
@@ -245,21 +204,18 @@ def test_own_memory_is_reduced_where_it_lies(monkeypatch):
         first[:5] = 7
         communicator.allreduce(first[:5], out=first[5:])  # copied there, and reduced there
         assert first.tolist() == [7] * 5 + [14] * 5
-        assert any(np.shares_memory(span, part) for span in spans)
+        assert any(np.shares_memory(span, part) for _, span in prepared)
+        swapped = communicator.empty(3).view(">f4")  # which is anybody's
+        swapped[:] = [1, 2, 3]
+        assert communicator.allreduce(swapped, out=swapped).tolist() == [2, 4, 6]
+        assert communicator.empty(4, "bfloat16").dtype == np.uint16 and communicator.empty((), np.float16).shape == ()
 
     together(2, body)
-    assert sorted(prepared) == sorted([(1, 40), (0, 20)] * 2)  # the strided one is streamed
+    positions = [request.position for request, _ in prepared]
+    assert sorted(positions) == sorted([(1, 40), (0, 20)] * 2)  # the strided one is streamed
 
 
-def test_memory_that_exists_is_reduced_where_it_lies(monkeypatch):
-    prepared = counting(monkeypatch)
-    spans, prepare = [], plan.PlanBuilder.prepare
-    monkeypatch.setattr(plan.PlanBuilder, "prepare", lambda self, request, span: prepare(self, request, note(span)))
-
-    def note(span):
-        spans.append(span)
-        return span
-
+def test_memory_that_exists_is_reduced_where_it_lies(prepared):
     def body(communicator):
         array = np.zeros(4000)
         assert communicator.register(array, "any")
@@ -268,7 +224,7 @@ def test_memory_that_exists_is_reduced_where_it_lies(monkeypatch):
             part[:] = communicator.rank + turn
             assert communicator.allreduce(part, out=part, algorithm="mapped") is part
             assert (part == 3 + 3 * turn).all() and not array[1000:].any()
-        assert any(np.shares_memory(span, part) for span in spans)
+        assert any(np.shares_memory(span, part) for _, span in prepared)
         reduction = communicator.prepare(array)
         reduction.start()
         with pytest.raises(UsageError, match=says("unregister")):
@@ -303,22 +259,6 @@ def test_memory_that_one_rank_cannot_share_is_not_registered(shares):
     assert LoopbackWorld(4, nodes=2, shares=shares).run(body) == [shares] * 4
 
 
-def test_own_memory_in_another_byte_order_is_anybodys():
-    def body(communicator):
-        swapped = communicator.empty(3).view(">f4")
-        swapped[:] = [1, 2, 3]
-        assert communicator.allreduce(swapped, out=swapped).tolist() == [2, 4, 6]
-
-    together(2, body)
-
-
-def test_own_memory_of_bfloat16_is_bits():
-    def body(communicator):
-        return communicator.empty(4, "bfloat16").dtype, communicator.empty((), np.float16).shape
-
-    assert together(1, body) == [(np.uint16, ())]
-
-
 def test_a_prepared_reduction_runs_again_and_again():
     def body(communicator):
         theirs, ours = np.zeros((2, 3), np.float32), communicator.empty((2, 3))
@@ -338,23 +278,13 @@ def test_a_prepared_reduction_runs_again_and_again():
     together(3, body)
 
 
-def test_a_prepared_reduction_and_others_meanwhile():
-    def body(communicator):
-        array = np.ones(5)
-        reduction = communicator.prepare(array)
-        reduction.start()
-        assert communicator.allreduce(np.ones(5)).tolist() == [3] * 5
-        assert reduction.wait().tolist() == [3] * 5
-
-    together(3, body)
-
-
-def test_a_prepared_reduction_of_strided_and_of_empty_arrays():
+def test_a_prepared_reduction_of_strided_and_of_empty_arrays_and_others_meanwhile():
     def body(communicator):
         grid = np.ones((3, 4))
         for array in (grid[:, 1], grid[:0], np.array(1.0)):
             reduction = communicator.prepare(array)
             reduction.start()
+            assert communicator.allreduce(np.ones(5)).tolist() == [2] * 5
             assert reduction.wait() is array and (array == 2).all()
         assert grid.sum() == 12 + 3
 
@@ -388,10 +318,9 @@ def test_after_an_error_closing_waits_for_nobody():
         LoopbackWorld(2, meet_s=5.0).run(body)
 
 
-def test_a_world_of_one_needs_nothing():
-    communicator = Communicator(Loopback())
-    assert communicator.allreduce(np.arange(3), "max").tolist() == [0, 1, 2]
-    communicator.close()
-    communicator.close()
+def test_a_world_of_one_needs_nothing(alone):
+    assert alone.allreduce(np.arange(3), "max").tolist() == [0, 1, 2]
+    alone.close()
+    alone.close()
     with pytest.raises(UsageError, match=says("communicator", "closed")):
-        communicator.allreduce(np.arange(3))
+        alone.allreduce(np.arange(3))

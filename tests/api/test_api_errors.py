@@ -10,12 +10,9 @@ import pytest
 
 from ringtrain import Communicator
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.api import communicator
 from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
-from ringtrain.monitor.guard import Guard
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.arrays import halves
-from tests.fakes.clock import Clock
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
@@ -88,64 +85,44 @@ def test_under_way(alone):
 
 
 # ── ranks that differ ─────────────────────────────────────────────────────────────────────────────────────
+def shapes_types_and_operations(communicator):
+    last = communicator.rank == 2
+    communicator.allreduce(np.ones((2, 3 + last), "f4" if last else "f8"), "max" if last else "sum")
 
 
-def differing(call, size=3):
-    """What every rank is told when ``call(communicator)`` differs among ranks."""
+def calls(communicator):
+    if communicator.rank:
+        communicator.empty((2, 2))
+    else:
+        communicator.prepare(np.ones((2, 2), "f4"))
 
+
+def places_in_our_memory(communicator):
+    ours = communicator.empty(8)
+    half = ours[4:] if communicator.rank else ours[:4]
+    communicator.allreduce(half, out=half)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("call", "size", "words"),
+    [
+        (shapes_types_and_operations, 3, ("ranks 0, 1", "sum", "float64", [2, 3], "rank 2", "max", "float32", [2, 4])),
+        (lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2, ("float64", [6], "ring", "star")),
+        (calls, 2, ("rank 0", "sum", "float32", [2, 2], "auto", "rank 1")),
+        (lambda c: c.bench(np.ones(3 + c.rank), algorithms=["ring"]), 2, ("rank 0", "float64", [3], "rank 1", [4])),
+        (places_in_our_memory, 2, ("rank 0", "sum", "float32", [4], "auto", "block", "byte", 0)),
+    ],
+)
+def test_calls_that_differ_are_named_to_every_rank(call, size, words):
     def body(transport):
-        communicator = Communicator(transport, deadline_s=60.0)
         with pytest.raises(UsageError) as caught:
-            call(communicator)
+            call(Communicator(transport, deadline_s=60.0))
         assert caught.value.everywhere
         return str(caught.value)
 
     (message,) = set(LoopbackWorld(size).run(body))
-    assert re.match(says("rank"), message)
-    return message
-
-
-@pytest.mark.timing
-def test_shapes_types_operations_algorithms_that_differ():
-    def call(communicator):
-        last = communicator.rank == 2
-        communicator.allreduce(np.ones((2, 3 + last), "f4" if last else "f8"), "max" if last else "sum")
-
-    least, most = says("sum", "float64", [2, 3], "auto"), says("max", "float32", [2, 4], "auto")
-    assert differing(call) == says("ranks 0, 1", least, "rank 2", most)
-    ring, star = (says("sum", "float64", [6], name) for name in ("ring", "star"))
-    output = differing(lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2)
-    assert output == says("rank 0", ring, "rank 1", star)
-
-
-@pytest.mark.timing
-def test_calls_that_differ():
-    def call(communicator):
-        if communicator.rank:
-            communicator.empty((2, 2))
-        else:
-            communicator.prepare(np.ones((2, 2), "f4"))
-
-    prepare = says("sum", "float32", [2, 2], "auto")
-    assert differing(call, 2) == says("rank 0", prepare, "rank 1", says("float32", [2, 2]))
-
-
-@pytest.mark.timing
-def test_bench_that_differs():
-    message = differing(lambda c: c.bench(np.ones(3 + c.rank), algorithms=["ring"]), 2)
-    three, four = (says("sum", "float64", [count], "ring") for count in (3, 4))
-    assert message == says("rank 0", three, "rank 1", four)
-
-
-@pytest.mark.timing
-def test_places_in_our_memory_that_differ():
-    def call(communicator):
-        ours = communicator.empty(8)
-        half = ours[4:] if communicator.rank else ours[:4]
-        communicator.allreduce(half, out=half)
-
-    first = says("sum", "float32", [4], "auto", says(0, "block", "byte"))
-    assert says("rank 0", first).matches(differing(call, 2))
+    assert re.match(says("rank"), message) and says(*words).matches(message)
 
 
 def test_after_a_difference_all_go_on():
@@ -159,9 +136,9 @@ def test_after_a_difference_all_go_on():
 
 
 @pytest.mark.timing
-def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
-    """All of them tell it: here nobody's error ends the others."""
-    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
+@pytest.mark.usefixtures("timeless")
+def test_under_a_guard_the_ranks_that_differ_are_named():
+    """All of them tell it."""
 
     def body(transport):
         communicator = Communicator(transport, algorithm="ring", check_collectives=True, deadline_s=10.0)
@@ -179,15 +156,15 @@ def test_under_a_guard_the_ranks_that_differ_are_named(monkeypatch):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("prepared", [False, True])
-def test_under_a_guard_shapes_of_as_many_elements_differ(monkeypatch, prepared):
-    monkeypatch.setattr(communicator, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
+@pytest.mark.usefixtures("timeless")
+@pytest.mark.parametrize("again", [False, True])
+def test_under_a_guard_shapes_of_as_many_elements_differ(again):
 
     def body(transport):
         connected = Communicator(transport, algorithm="ring", check_collectives=True, deadline_s=10.0)
         arrays = [np.ones((2, 3)), np.ones((3, 2))]
         calls = [partial(connected.allreduce, array) for array in arrays]
-        if prepared:
+        if again:
             reductions = [connected.prepare(array) for array in arrays]
             calls = [lambda each=each: each.start() or each.wait() for each in reductions]
         for call in calls:
@@ -204,18 +181,19 @@ def test_under_a_guard_shapes_of_as_many_elements_differ(monkeypatch, prepared):
 @pytest.mark.timing
 def test_prepared_ones_that_differ_never_mix():
     """Both are known to all ranks, so that nothing is compared: they wait in vain, and are told for whom."""
-    held = np.ones(6)
+    array = np.ones(6)
 
     def body(transport):
         communicator = Communicator(transport, algorithm="ring", deadline_s=60.0)
-        for array in (np.ones(6), np.ones(7), np.ones(6, "f4")):
-            communicator.allreduce(array)
+        for known in (np.ones(6), np.ones(7), np.ones(6, "f4")):
+            communicator.allreduce(known)
         communicator.set_deadline(0.3)  # from here on nobody is met
-        communicator.allreduce([held, np.ones(6, "f4")][transport.rank], out=[held, np.ones(6, "f4")][transport.rank])
+        mine = [array, np.ones(6, "f4")][transport.rank]
+        communicator.allreduce(mine, out=mine)
 
     with pytest.raises((StalledError, TransportError), match=says("0.3", "rank")):
         LoopbackWorld(2).run(body)
-    assert (held == 1).all()
+    assert (array == 1).all()
 
 
 def test_a_prepared_reduction_whose_start_has_failed_is_not_in_flight():

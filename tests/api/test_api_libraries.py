@@ -5,10 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from ringtrain import Communicator
 from ringtrain.api.libraries import lend
 from ringtrain.errors import UsageError
-from ringtrain.transport.loopback import Loopback
 from tests.api.communicators import together
 from tests.fakes.arrays import Lender, cupy_like, halves
 from tests.says import says
@@ -21,13 +19,12 @@ def cupy(monkeypatch):
     return module
 
 
-def test_cupy_goes_through_the_host_and_back_to_its_device(cupy):
+def test_cupy_goes_through_the_host_and_back_to_its_device(cupy, alone):
     with cupy.Device(1):
         arguments, out = (cupy.asarray(np.full((2, 3), value, np.float32)) for value in (4, 0))
-    communicator = Communicator(Loopback())
-    result = communicator.allreduce(arguments)
+    result = alone.allreduce(arguments)
     assert type(result) is cupy.ndarray and result.device.id == 1 and (result.get() == 4).all()
-    assert communicator.allreduce(arguments, out=out) is out and (out.get() == 4).all()
+    assert alone.allreduce(arguments, out=out) is out and (out.get() == 4).all()
 
 
 def test_cupy_on_several_ranks(cupy):
@@ -58,13 +55,12 @@ def test_any_array_that_speaks_dlpack_is_read_where_it_lies():
     together(2, body)
 
 
-def test_a_read_only_lender_is_read_and_not_written_to():
+def test_a_read_only_lender_is_read_and_not_written_to(alone):
     memory = np.ones(3)
     memory.flags.writeable = False
-    communicator = Communicator(Loopback())
-    assert communicator.allreduce(Lender(memory)).tolist() == [1, 1, 1]
+    assert alone.allreduce(Lender(memory)).tolist() == [1, 1, 1]
     with pytest.raises(UsageError, match=says("out")):
-        communicator.allreduce(np.ones(3), out=Lender(memory))
+        alone.allreduce(np.ones(3), out=Lender(memory))
 
 
 def test_unknown_devices_and_shy_lenders_are_refused():
@@ -87,8 +83,6 @@ def test_bfloat16_of_ml_dtypes():
 
 
 # ── PyTorch ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
 def test_torch_types(dtype):
     torch = pytest.importorskip("torch")
@@ -134,18 +128,16 @@ def test_torch_tensors_in_our_memory():
     assert together(2, body) == [[(0, 0)]] * 2
 
 
-def test_torch_tensors_that_are_no_plain_memory():
+def test_torch_tensors_that_are_no_plain_memory(alone):
     torch = pytest.importorskip("torch")
     for tensor in (torch.eye(3).to_sparse(), torch.ones(3, device="meta"), torch.ones(3, dtype=torch.complex64).conj()):
         with pytest.raises(UsageError, match=says("a torch.Tensor", "dense", "GPU")):
             lend(tensor)
     with pytest.raises(UsageError, match=says("uint8")):
-        Communicator(Loopback()).allreduce(torch.ones(3, dtype=torch.uint8))
+        alone.allreduce(torch.ones(3, dtype=torch.uint8))
 
 
 # ── JAX ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32"])
 def test_jax_types(dtype):
     jax = pytest.importorskip("jax")
@@ -159,23 +151,20 @@ def test_jax_types(dtype):
     together(3, body)
 
 
-def test_jax_arrays_are_not_written_to_and_tracers_not_read():
+def test_jax_arrays_are_not_written_to_and_tracers_not_read(alone):
     jax = pytest.importorskip("jax")
-    communicator = Communicator(Loopback())
     array = jax.numpy.ones(3)
     with pytest.raises(UsageError, match=says("out")):
-        communicator.allreduce(array, out=array)
+        alone.allreduce(array, out=array)
     with pytest.raises(UsageError, match=says("the array")):
-        communicator.prepare(array)
+        alone.prepare(array)
     with pytest.raises(UsageError, match=says("jit", "vmap")):
-        jax.jit(communicator.allreduce)(array)
+        jax.jit(alone.allreduce)(array)
     outside = jax.ShapeDtypeStruct(array.shape, array.dtype)
-    assert jax.jit(lambda x: jax.pure_callback(communicator.allreduce, outside, x))(array).tolist() == [1, 1, 1]
+    assert jax.jit(lambda x: jax.pure_callback(alone.allreduce, outside, x))(array).tolist() == [1, 1, 1]
 
 
 # ── without any ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("op, want", [("sum", [6, -7.5]), ("mean", [2, -2.5]), ("max", [3, -2.5]), ("min", [1, -2.5])])
 def test_bfloat16_is_added_as_numbers_and_not_as_bits(monkeypatch, op, want):
     Halves = halves(monkeypatch)
@@ -191,15 +180,12 @@ def test_bfloat16_is_added_as_numbers_and_not_as_bits(monkeypatch, op, want):
     together(3, body)
 
 
-def test_bits_alone_are_whole_numbers_that_are_not_reduced():
-    with pytest.raises(UsageError, match=says("uint16")):
-        together(1, lambda communicator: communicator.allreduce(communicator.empty(3, "bfloat16")))
-
-
-@pytest.mark.parametrize("thing", [3.0, [1, 2], "text", None])
-def test_what_is_no_array_is_refused(thing):
-    with pytest.raises(UsageError, match=says(type(thing).__name__, "PyTorch", "JAX")):
-        lend(thing)
+def test_what_is_no_array_of_numbers_is_refused(alone):
+    with pytest.raises(UsageError, match=says("uint16")):  # bits alone
+        alone.allreduce(alone.empty(3, "bfloat16"))
+    for thing in (3.0, [1, 2], "text", None):
+        with pytest.raises(UsageError, match=says(type(thing).__name__, "PyTorch", "JAX")):
+            lend(thing)
 
 
 # ── subclasses of NumPy's array ───────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Means of 16-bit numbers: finite where they can be, in every way; those of wider numbers keep their bits."""
+"""Means of 16-bit numbers: finite where they can be, in every way; means of wider numbers keep their bits."""
 
 import numpy as np
 import pytest
@@ -14,51 +14,47 @@ RANKS = 4
 
 
 @pytest.fixture(params=LARGE)
-def make(request, monkeypatch):
-    """make(numbers) → an array of 16 bits, and decode(array) → float32"""
-    numbers = TYPES[request.param]
-    if request.param == "float16":
-        return request.param, np.float16, lambda array: array.astype(np.float32)
-    made = halves(monkeypatch)
-    return request.param, made, lambda array: numbers.decode(np.asarray(array.bits))
+def means(request, monkeypatch):
+    """(array of large numbers of 16 bits, of a shape; whether an array has them still, up to rounding)"""
+    numbers, large = TYPES[request.param], np.float32(LARGE[request.param])
+    make, bits = np.float16, np.asarray
+    if request.param == "bfloat16":
+        make, bits = halves(monkeypatch), lambda array: np.asarray(array.bits)
 
+    def right(array):
+        return np.allclose(numbers.decode(bits(array)), large, rtol=2 * numbers.roundoff, atol=0)
 
-def near(got, wanted, numbers):
-    return np.allclose(got, wanted, rtol=2 * numbers.roundoff, atol=0)
+    return lambda *shape: make(np.full(shape, large)), right
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_all_reduces(make, nodes):
-    name, array, decode = make
-    numbers, large = TYPES[name], np.full(5, LARGE[name], np.float32)
+def test_all_reduces(means, nodes):
+    make, right = means
 
     def body(communicator):
         ways = [way for way in ALGORITHMS if nodes == 1 or not way.startswith(("stream", "mapped"))]
         for way in ["auto", *ways]:
-            given = array(large)
-            assert near(decode(communicator.allreduce(given, "mean", algorithm=way)), large, numbers), way
-            assert near(decode(given), large, numbers)
-            reduction = communicator.prepare(given, "mean", algorithm=way)
+            array = make(5)
+            assert right(communicator.allreduce(array, "mean", algorithm=way)) and right(array), way
+            reduction = communicator.prepare(array, "mean", algorithm=way)
             reduction.start()
-            assert near(decode(reduction.wait()), large, numbers), way
-        given = array(large)
+            assert right(reduction.wait()), way
+        array = make(5)
         for _ in range(4):
-            communicator.allreduce(given, "mean", out=given)
-        assert near(decode(given), large, numbers)
-        assert near(decode(communicator.allreduce(given, "mean", async_op=True).wait()), large, numbers)
+            communicator.allreduce(array, "mean", out=array)
+        assert right(array) and right(communicator.allreduce(array, "mean", async_op=True).wait())
 
     together(RANKS, body, nodes=nodes)
 
 
-def test_other_reductions(make):
-    name, array, decode = make
-    numbers, large = TYPES[name], LARGE[name]
+def test_other_reductions(means):
+    make, right = means
 
     def body(communicator):
-        rows = array(np.full((RANKS, 6), large, np.float32))
+        rows = make(RANKS, 6)
         for way in ["auto", "mpi", *(half for half in HALVES if half not in ("tree", "double-tree", "star"))]:
-            assert near(decode(communicator.reduce_scatter(rows, "mean", algorithm=way)), large, numbers), way
-        assert near(decode(communicator.allreduce(rows, "mean", reproducible=True)), large, numbers)
+            assert right(communicator.reduce_scatter(rows, "mean", algorithm=way)), way
+        assert right(communicator.allreduce(rows, "mean", reproducible=True))
 
     together(RANKS, body)
 

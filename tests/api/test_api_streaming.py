@@ -4,21 +4,16 @@ import gc
 import re
 import warnings
 import weakref
-from functools import partial
 
 import numpy as np
 import pytest
 
 from ringtrain import Communicator
-from ringtrain.allreduce.machine import inspect_machine
-from ringtrain.allreduce.tuning_table import Table, Tuning, TuningRow
-from ringtrain.api import communicator as communicator_module
+from ringtrain.allreduce.tuning_table import TuningRow
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, UsageError
-from ringtrain.monitor.guard import Guard
-from tests.api.communicators import together
-from tests.fakes.clock import Clock
+from tests.api.communicators import together, tuning_file
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
@@ -63,8 +58,8 @@ def test_where_nothing_is_streamed():
 
     why = says(2, "works", "within")
     assert together(2, body, nodes=2) == [says("stream", why)] * 2
-    for told in together(2, body, shares=False):
-        assert re.match(says("stream"), told)
+    for message in together(2, body, shares=False):
+        assert re.match(says("stream"), message)
 
 
 def test_the_same_array_again_takes_the_short_way():
@@ -180,19 +175,14 @@ def test_what_is_registered_is_no_longer_streamed(monkeypatch):
 
 
 def test_the_tuning_file_decides_the_way(tmp_path):
-    machine, layout = LoopbackWorld(2).run(inspect_machine)[0]
-    rows = [TuningRow(name, "float32", "sum", 4000, 2e-6, True) for name in STREAMS if name != "stream:plain"]
-    rows.append(TuningRow("stream:plain", "float32", "sum", 4000, 1e-6, True))
-    path = tmp_path / "tuning.json"
-    path.write_text(
-        Tuning(machine).with_table(Table(layout.ranks, layout.nodes, "then", tuple(rows), name=layout.name)).text()
-    )
+    seconds = {name: 1e-6 if name == "stream:plain" else 2e-6 for name in STREAMS}
+    rows = [TuningRow(name, "float32", "sum", 4000, each, True) for name, each in seconds.items()]
 
     def body(communicator):
         communicator.allreduce(np.ones(1000, np.float32))
         return streams(communicator)
 
-    assert together(2, body, tuning=path) == [{"stream:plain"}] * 2
+    assert together(2, body, tuning=tuning_file(tmp_path / "tuning.json", *rows)) == [{"stream:plain"}] * 2
 
 
 @pytest.mark.parametrize("checks", [False, True])
@@ -203,21 +193,16 @@ def test_different_arrays_are_named(checks):
             communicator.allreduce(np.ones(4 + communicator.rank))
         return str(error.value)
 
-    def call(rank):
-        asked = {"op": "sum", "dtype": "float64", "chunk": 256 << 10}
-        return says("chunks", "bytes", 4 + rank, *asked.values())
-
-    for rank, told in enumerate(together(2, body, check_collectives=checks)):
-        ends = {"rank": rank, "other": 1 - rank}
-        plain = says("different", "calls", call(rank), call(1 - rank), *ends.values())
-        assert (told == plain) != checks
+    calls = [says("chunks", "bytes", 4 + rank, "sum", "float64", 256 << 10) for rank in (0, 1)]
+    for message in together(2, body, check_collectives=checks):
+        assert (message == says("different", "calls", 0, 1, *calls)) != checks
 
 
 @pytest.mark.parametrize("checks", [False, True])
 @pytest.mark.parametrize("known", ["array", "plan", "nothing"])
-def test_shapes_that_differ_are_named(known, checks, monkeypatch):
+@pytest.mark.usefixtures("timeless")
+def test_shapes_that_differ_are_named(known, checks):
     """As many elements, in the short way, in a known kind of call and in a new one."""
-    monkeypatch.setattr(communicator_module, "Guard", partial(Guard, turn_s=0.0, clock=Clock()))
 
     def body(communicator):
         communicator.allreduce(np.ones(3))
@@ -230,9 +215,8 @@ def test_shapes_that_differ_are_named(known, checks, monkeypatch):
             communicator.allreduce(array, out=array)
         return str(error.value)
 
-    for told in together(2, body, check_collectives=checks):
-        for shape in ([2, 3], [3, 2]):
-            assert says(shape).matches(told)
+    for message in together(2, body, check_collectives=checks):
+        assert says([2, 3]).matches(message) and says([3, 2]).matches(message)
 
 
 def test_an_array_in_another_shape_is_another_one():
@@ -259,8 +243,7 @@ def test_a_tensor_whose_memory_is_exchanged_is_another_one():
             for _ in range(2):
                 tensor.fill_(1)
                 assert communicator.allreduce(tensor, out=tensor) is tensor
-            found = kept(communicator, tensor)
-            assert isinstance(found, Streamed) and (tensor == 2).all()
+            assert isinstance(kept(communicator, tensor), Streamed) and (tensor == 2).all()
             tensor.data = torch.full((300,), 3.0, dtype=dtype)
             assert kept(communicator, tensor) is None
             assert (communicator.allreduce(tensor, out=tensor) == 6).all() and tensor.numel() == 300

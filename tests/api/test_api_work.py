@@ -71,7 +71,7 @@ def test_the_array_of_a_work_is_written_when_it_is_done():
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_send_never_waits_for_a_collective_nor_for_another_message():
-    """Rank 1 joins the barrier when it has all messages, of which the first that was sent is received last."""
+    """Rank 1 joins the barrier when it has all messages; the first that was sent is received last."""
 
     def body(communicator):
         if communicator.rank == 0:
@@ -172,18 +172,21 @@ def test_a_message_that_does_not_come_names_its_peer():
     LoopbackWorld(2).run(alone)
 
 
-def test_peers_and_tags_that_cannot_be():
+def test_peers_tags_and_groups_that_cannot_be():
     def body(communicator):
-        own = communicator.rank
+        rank, other = communicator.rank, 1 - communicator.rank
         for peer, tag, text in (
-            (own, 0, says(own, 1)),
+            (rank, 0, says(rank, 1)),
             (2, 0, says(2, "peer", "without")),
-            (1 - own, -1, says(-1, 32767, "tag", "since")),
-            (1 - own, 32768, says(32768, "tag", "since")),
+            (other, -1, says(-1, 32767, "tag", "since")),
+            (other, 32768, says(32768, "tag", "since")),
         ):
             for call in (communicator.send, communicator.recv):
                 with pytest.raises(UsageError, match=text):
                     call(np.ones(1), peer, tag)
+        for ranks in ([], [0, 0], [0, 2], [-1]):
+            with pytest.raises(UsageError, match=says(1, ranks)):
+                communicator.group(ranks)
 
     together(2, body)
 
@@ -232,7 +235,7 @@ def test_after_a_stall_the_operations_behind_fail_too():
 
 def test_callbacks_run_once_and_at_once_if_it_is_done(monkeypatch):
     calls, printed = [], []
-    monkeypatch.setattr(threading, "excepthook", lambda told: printed.append(told.exc_type))
+    monkeypatch.setattr(threading, "excepthook", lambda hooked: printed.append(hooked.exc_type))
     work = Work("a call")
     work.add_done_callback(lambda work: 1 / 0)
     work.add_done_callback(calls.append)
@@ -272,15 +275,15 @@ def test_a_callback_cannot_call_the_communicator():
 
 def test_a_callback_in_the_wait_of_a_collective_cannot_call_the_communicator():
     """Whichever thread sees the message arrive: rank 1 sends it, and joins the barrier when the callback has run."""
-    refused, output = [], threading.Event()
+    refused, ended, in_polls = [], threading.Event(), (ALONE, PATIENCE_S, lambda: None)
 
     def body(communicator):
         def again(work):
             try:
                 communicator.barrier()
             except UsageError as error:
-                refused.append(error)
-            output.set()
+                refused.append(str(error))
+            ended.set()
 
         if communicator.rank == 0:
             work = MessageWork("a receive", communicator._messages.receive(np.empty(3), 1, 0), lambda: None, *in_polls)
@@ -288,12 +291,11 @@ def test_a_callback_in_the_wait_of_a_collective_cannot_call_the_communicator():
             communicator._progress._messages.append(work)  # the thread sleeps: the wait of the barrier tests it
         else:
             communicator.send(np.ones(3), 0)
-            assert output.wait(PATIENCE_S)
+            assert ended.wait(PATIENCE_S)
         communicator.barrier()
 
-    in_polls = ALONE, PATIENCE_S, lambda: None
     together(2, body)
-    assert [str(error) for error in refused] == [says("function", "outside")]
+    assert refused == [says("function", "outside")]
 
 
 def test_a_wait_ends_after_its_time_and_by_a_signal():
@@ -312,16 +314,15 @@ def test_a_wait_ends_after_its_time_and_by_a_signal():
 
 
 # ── the thread ────────────────────────────────────────────────────────────────────────────────────────────
-def test_the_thread_starts_with_the_first_operation_and_ends_with_the_communicator():
-    communicator = Communicator(Loopback())
-    communicator.allreduce(np.ones(3))
+def test_the_thread_starts_with_the_first_operation_and_ends_with_the_communicator(alone):
+    alone.allreduce(np.ones(3))
     before = progress_threads()
-    communicator.barrier(async_op=True).wait()
+    alone.barrier(async_op=True).wait()
     (thread,) = set(progress_threads()) - set(before)
-    communicator.close()
+    alone.close()
     assert not thread.is_alive()
     with pytest.raises(UsageError, match=says("communicator", "closed")):
-        communicator.barrier(async_op=True)
+        alone.barrier(async_op=True)
 
 
 def test_close_waits_for_all_that_is_in_flight():
@@ -378,25 +379,14 @@ def test_groups_overlap_and_are_in_any_order():
             with group:
                 assert (group.rank, group.size) == (ranks.index(rank), len(ranks))
                 assert group.all_gather(np.array(rank), async_op=True).wait().tolist() == ranks
-                array = np.array([rank])
-                assert group.broadcast(array, len(ranks) - 1).tolist() == [ranks[-1]]
-                inner = group.group(range(len(ranks))[::-1])
-                assert inner.all_gather(np.array(rank)).tolist() == ranks[::-1]
-                inner.close()
+                assert group.broadcast(np.array([rank]), len(ranks) - 1).tolist() == [ranks[-1]]
+                with group.group(range(len(ranks))[::-1]) as inner:
+                    assert inner.all_gather(np.array(rank)).tolist() == ranks[::-1]
                 seen.append(ranks)
         assert communicator.allreduce(np.ones(1)).tolist() == [4]
         return len(seen)
 
     assert together(4, body) == [4, 3, 5, 2]
-
-
-def test_groups_that_cannot_be():
-    def body(communicator):
-        for ranks in ([], [0, 0], [0, 2], [-1]):
-            with pytest.raises(UsageError, match=says(1, ranks)):
-                communicator.group(ranks)
-
-    together(2, body)
 
 
 def test_a_group_names_the_ranks_of_the_world():

@@ -53,17 +53,6 @@ def world(size, body, deadline_s=20.0, nodes=1, end=None, **more):
     return LoopbackWorld(size, nodes=nodes).run(guarded)
 
 
-class Ending:
-    """What a guard's thread ends a run with."""
-
-    def __init__(self):
-        self.errors, self.event = [], threading.Event()
-
-    def __call__(self, error):
-        self.errors.append(error)
-        self.event.set()
-
-
 @pytest.fixture
 def clock(monkeypatch):
     """By which guards count. Their threads look often: they wait for the clock, and not for the machine's."""
@@ -180,7 +169,7 @@ def test_a_call_into_the_mpi_that_differs_is_not_made():
 
     def body(t, guard):
         if t.rank == 0:
-            return guard.run(guard.call("a dance"), dance)
+            return guard.run("a dance", dance)
         assert begun.wait(20)
         try:
             guard.watch(NativeAllReduce(Recorder(), np.ones(4), "sum"), "sum", "float64", 4).start()
@@ -222,8 +211,8 @@ def test_an_error_of_the_transport_that_is_no_mismatch_stays_what_it_is():
         start = Failing(False, 0).start
         for call in (
             watched.test,
-            lambda: guard.run(guard.call("barrier"), start),
-            lambda: guard.started(guard.call("all-reduce"), start),
+            lambda: guard.run("barrier", start),
+            lambda: guard.started("all-reduce", start),
         ):
             with pytest.raises(TransportError, match=r"^the cable is out$"):
                 call()
@@ -304,19 +293,23 @@ def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock, capsy
 
 
 def test_the_thread_tells_a_mismatch_that_the_main_thread_is_stuck_in(clock):
-    end = Ending()
+    errors, ended = [], threading.Event()
+
+    def end(error):
+        errors.append(error)
+        ended.set()
 
     def body(t, guard):
         reduction, _ = prepared(t, guard, "mpi")
         if t.rank == 1:  # another call, in which nobody is met
-            guard.run(guard.call("a dance"), lambda: end.event.wait(60))
+            guard.run("a dance", lambda: ended.wait(60))
             raise TransportError("the end of the others")
         until(lambda: 1 in guard.recorder.read()[1].entries)  # else rank 1 sees the difference, and does not dance
         run(reduction)
 
     with pytest.raises(TransportError):
         world(2, body, 2.0, end=end, clock=clock)
-    assert str(end.errors[0]) == says("rank 0", got("a dance"))
+    assert str(errors[0]) == says("rank 0", got("a dance"))
 
 
 def test_the_thread_leaves_an_error_to_a_main_thread_that_reports_during_its_look(clock, monkeypatch):
@@ -324,7 +317,7 @@ def test_the_thread_leaves_an_error_to_a_main_thread_that_reports_during_its_loo
 
     def body(t, guard):
         guard.watchdog.end()  # the test looks
-        guard.recorder.begin(guard.call("a dance").fingerprint)
+        guard.recorder.begin(guard.recorder.describe("a dance"))
         guard.waiting = True
 
         def report():

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,19 +18,6 @@ from tests.fakes.clock import Clock
 from tests.says import says
 
 pytestmark = pytest.mark.timing
-
-
-class Recorded:
-    """A backstop that notes its calls."""
-
-    def __init__(self):
-        self.calls = []
-
-    def arm(self, text, seconds):
-        self.calls.append((text, seconds))
-
-    def disarm(self):
-        self.calls.append("disarmed")
 
 
 @pytest.fixture
@@ -80,18 +68,15 @@ def test_who_has_died_while_others_start_is_told_before_the_deadline(activity, c
     assert isinstance(error, RankLostError) and str(error) == "rank 2 (node7) died" and error.exit_code == 1
 
 
-def test_a_process_that_was_stopped_itself_has_its_time_again(activity, clock):
-    detector = HangDetector(activity, 0, None, clock)
+def test_a_process_that_was_stopped_itself_has_its_time_again_and_where_every_look_is_late_time_counts(activity, clock):
     with activity.during("writing", limited=True):
+        detector = HangDetector(activity, 0, None, clock)
         assert looks(detector, clock, 8) is None
         clock.now += PAUSED_S + 100.0
         assert detector.look() is None and looks(detector, clock, 10) is None
         assert looks(detector, clock, 1) is not None
-
-
-def test_where_every_look_is_late_time_counts(activity, clock):
-    detector, errors = HangDetector(activity, 0, None, clock), []
     with activity.during("writing", limited=True):
+        detector, errors = HangDetector(activity, 0, None, clock), []
         for _ in range(5):
             clock.now += EVERY_S + PAUSED_S + 1.0
             errors.append(detector.look())
@@ -109,7 +94,9 @@ def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
 
 
 def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock):
-    activity.hard_timeout = Recorded()
+    calls = []
+    arm, disarm = (lambda *armed: calls.append(armed)), (lambda: calls.append("disarmed"))
+    activity.hard_timeout = SimpleNamespace(arm=arm, disarm=disarm)
     detector = HangDetector(activity, 0, None, clock)
     with activity.holds_gil("opening data"):
         with activity.during("waiting for the others"):
@@ -117,7 +104,7 @@ def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock)
         assert looks(detector, clock, 9) is None
         assert activity.stage.text == "opening data"
     armed = ("opening data", 10.0)
-    assert activity.hard_timeout.calls == [armed, "disarmed", armed, "disarmed"]
+    assert calls == [armed, "disarmed", armed, "disarmed"]
 
 
 # ── stacks ────────────────────────────────────────────────────────────────────────────────────────────────────
