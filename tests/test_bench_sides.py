@@ -3,16 +3,17 @@
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
 RANK = f"""
-import json, os, sys
+import os, sys
 sys.path.insert(0, {str(FOLDER)!r})
 import side
-rank = int(os.environ["RANK"])
-side.serve(json.loads(sys.argv[-1]), rank, {{
+_, rank = side.options_and_rank()
+side.serve({{
     "block": lambda iterations: 1.0 + rank,
     "threads": lambda: os.environ["OMP_NUM_THREADS"],
     "memory": side.proportional_set_size,
@@ -48,21 +49,17 @@ def test_a_rank_that_ends_ends_the_program(side, program):
 def test_sides_take_turns_in_blocks_of_a_least_length(side):
     asked = []
 
-    class Told:
-        def __init__(self, name, seconds):
-            self.name, self._seconds = name, seconds
+    def contestant(name, seconds):
+        return SimpleNamespace(name=name, block=lambda iterations: asked.append((name, iterations)) or seconds)
 
-        def block(self, iterations):
-            asked.append((self.name, iterations))
-            return self._seconds
-
-    samples = side.interleaved([Told("a", 0.125), Told("b", 2.0)], 1e-9)
+    samples = side.interleaved([contestant("a", 0.125), contestant("b", 2.0)], 1e-9)
     assert asked == [*[("a", 1)] * 2, *[("b", 1)] * 2, *[("a", 2), ("b", 1)] * side.FEWEST]
     assert samples == {"a": [0.125] * side.FEWEST, "b": [2.0] * side.FEWEST}
 
 
 def test_a_ratio_is_the_median_of_pairs(side):
-    assert side.ratio({"own": [1.0, 2.0, 1.0], "peer": [3.0, 2.0, 2.0]}, "peer", "own") == 2.0
+    ratios = side.ratios({"ringtrain": [1.0, 2.0, 1.0], "peer": [3.0, 2.0, 2.0]}, "peer")
+    assert ratios == [3.0, 1.0, 2.0] and side.ratio_text(ratios) == "**2.00** (1.00, 3.00)"
 
 
 def test_the_first_iteration_is_told_by_its_line(side, tmp_path):
@@ -79,7 +76,7 @@ def test_files_that_are_to_be_forgotten_stay(side, tmp_path):
 
 
 def test_a_page_keeps_what_stands_before_its_figures(side, tmp_path):
-    program, page = importlib.import_module("pytorch"), tmp_path / "page.md"
+    program, page = importlib.import_module("page"), tmp_path / "page.md"
     page.write_text("# Title\n\n## Figures\n\nold\n")
     program.write_page(str(page), "new\n")
     assert page.read_text() == "# Title\n\n## Figures\n\nnew\n"

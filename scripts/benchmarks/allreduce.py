@@ -3,14 +3,12 @@
 \b
 communicator  Communicator.allreduce(array, out=array) of an ordinary NumPy array
 prepared      Communicator.prepare(array) of an array of Communicator.empty, started again and again
-gloo          torch's, on tensors of its own or in the shared window, where it is faster; installs torch
 
 Every launch measures all of them interleaved, and numbers of ranks take turns. --beside, --quota and --cores take
 cores away from the ranks, as other jobs and containers do. Prints a Markdown table of the least,
 the median and the greatest of the launches' ratios to the MPI's own, and writes allreduce-K-ranks.md, .json and .png.
 """
 
-import importlib.util
 import os
 import shlex
 import shutil
@@ -28,16 +26,11 @@ from types import SimpleNamespace
 import click
 from contestants import (
     COMMUNICATOR,
-    CONTESTANTS,
-    GLOO,
     MEMORIES,
     PREPARED,
-    TENSOR,
     by_communicator,
-    by_gloo,
     by_preparing,
     memory_of,
-    tensor_memory,
 )
 from control_groups import cpu_group
 from launches import markdown, merged
@@ -59,41 +52,25 @@ from ringtrain.monitor.guarded_transport import bare
 from ringtrain.show.figures import check_picture, write_picture
 from ringtrain.storage.files import check_writable
 
-TORCH = "torch==2.13.0"
 DEFAULT = ",".join((NATIVE, AUTO, PREPARED, COMMUNICATOR))
 
 
 # ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────
-def measure_here(transport, asked: Sweep, path: Path) -> None:
+def measure_rank(transport, asked: Sweep, path: Path) -> None:
     """Run one launch's sweep, on every rank. Rank 0 writes it to ``path``."""
     transport = bare(transport)
     with ExitStack() as stack:
-        baselines, memories, versions = {}, {}, {}
+        baselines, memories = {}, {}
         if {COMMUNICATOR, PREPARED} & set(asked.algorithms):
             communicator = stack.enter_context(Communicator())
-            baselines |= {COMMUNICATOR: by_communicator(communicator), PREPARED: by_preparing(communicator)}
-            memories |= {PREPARED: memory_of(communicator)}
-        if GLOO in asked.algorithms:
-            versions["torch"] = join_gloo(transport, path.with_suffix(".meet"), stack)
-            baselines |= {GLOO: by_gloo}
-            memories |= {TENSOR: tensor_memory}
+            baselines = {COMMUNICATOR: by_communicator(communicator), PREPARED: by_preparing(communicator)}
+            memories = {PREPARED: memory_of(communicator)}
         table = find_tuning(transport, None).table  # the Communicator's, too
         asked = replace(asked, baselines=baselines, memories={**asked.memories, **MEMORIES}, tuning=table)
         with transport.activity.during("a sweep"):
             result = sweep(transport, asked, watcher(transport.rank), Buffers(transport, memories))
         if transport.rank == 0:
-            files.write_json(path, result.header | versions, result.rows)
-
-
-def join_gloo(transport, meet: Path, stack: ExitStack) -> str:
-    """Return torch's version."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)  # as every other contestant
-    dist.init_process_group(GLOO, init_method=f"file://{meet}", rank=transport.rank, world_size=transport.size)
-    stack.callback(dist.destroy_process_group)
-    return torch.__version__
+            files.write_json(path, result.header, result.rows)
 
 
 def watcher(rank: int) -> Watcher:
@@ -126,26 +103,8 @@ def confinement(quota: float | None, cores: int | None) -> Iterator[Callable[[],
         yield lambda: [step() for step in steps]
 
 
-def measure(
-    launches: int, worlds: dict[int, list[str]], confine: Callable[[], None]
-) -> tuple[dict[int, list[dict]], bool]:
-    """Return sweeps by number of ranks, and whether every launch ended well: one that fails is the last.
-    ``worlds``: the words that start so many ranks; ``confine``: what each launch begins with.
-    """
-    sweeps: dict[int, list[dict]] = {ranks: [] for ranks in worlds}
-    for number, (ranks, words) in product(range(1, launches + 1), worlds.items()):
-        what = f"launch {number} of {launches}, {ranks} ranks"
-        click.echo(f"\n{what}")
-        found = launch(words, confine)
-        if found is None:
-            click.echo(f"allreduce: {what}, failed: no more are started", err=True)
-            return sweeps, False
-        sweeps[ranks].append(found)
-    return sweeps, True
-
-
 def launch(words: list[str], confine: Callable[[], None]) -> dict | None:
-    """Return one launch's sweep; None if it failed."""
+    """Return one launch's sweep; None if it failed. ``confine``: what it begins with."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sweep.json"
         done = subprocess.run([*words, sys.executable, __file__, *sys.argv[1:], "--json", path], preexec_fn=confine)
@@ -163,14 +122,12 @@ def launcher(text: str, ranks: int) -> list[str]:
     return words
 
 
-def write(base: Path, picture: Path, sweeps: list[dict], command: str) -> None:
-    found = merged(sweeps)
-    header = found["header"]
-    torch = f", torch {header['torch']}" if "torch" in header else ""
-    text = f"`{command}`, commit {commit()}{torch}.\n{markdown(**found)}\n"
+def write(base: Path, picture: Path, sweeps: list[dict]) -> None:
+    header, rows = merged(sweeps).values()
+    text = f"`{command_line(sys.argv[1:], 'allreduce')}`, commit {commit()}.\n{markdown(header, rows)}\n"
     base.with_suffix(".md").write_text(text)
-    files.write_json(base.with_suffix(".json"), header, found["rows"])
-    write_picture(partial(sweep_figure, header, found["rows"]), picture)
+    files.write_json(base.with_suffix(".json"), header, rows)
+    write_picture(partial(sweep_figure, header, rows), picture)
     click.echo(f"\n{text}\n{base}.md, {base}.json, {picture}")
 
 
@@ -190,7 +147,6 @@ class Numbers(click.ParamType):
 @click.option("-n", "--iterations", type=click.IntRange(1), default=20, show_default=True)
 @click.option("-w", "--warm-up", type=click.IntRange(0), default=5, show_default=True)
 @click.option("--algorithm", default=DEFAULT, show_default=True, help="Names, those above among them, or all.")
-@click.option("--warm", is_flag=True, help="Leave buffers as the last iteration left them.")
 @click.option("--beside", type=click.IntRange(0), default=0, show_default=True, help="Busy processes on each node.")
 @click.option(
     "--quota", type=click.FloatRange(0, min_open=True), help="Time of a launch: as much as so many cores have."
@@ -205,13 +161,12 @@ def allreduce(**flags):
     try:
         asked = asked_of(options)
         if options.path:
-            sys.exit(in_world(lambda transport: measure_here(transport, asked, options.path)))
+            sys.exit(in_world(lambda transport: measure_rank(transport, asked, options.path)))
         worlds = {ranks: launcher(options.text, ranks) for ranks in options.ranks}
         pictures = pictures_of(options)
     except UsageError as error:
         raise click.UsageError(str(error)) from None
-    if GLOO in asked.algorithms and importlib.util.find_spec("torch") is None:
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", TORCH], check=True)
+    sweeps, failed = {ranks: [] for ranks in worlds}, False
     with ExitStack() as stack:
         try:
             confine = stack.enter_context(confinement(options.quota, options.cores))
@@ -219,21 +174,26 @@ def allreduce(**flags):
             needs = "a control group of cpu.max or cpu.cfs_quota_us"
             click.echo(f"allreduce: skipped, since --quota {options.quota:g} needs {needs}: {error}")
             return
-        sweeps, all_well = measure(options.launches, worlds, confine)
+        for number, (ranks, words) in product(range(1, options.launches + 1), worlds.items()):
+            what = f"launch {number} of {options.launches}, {ranks} ranks"
+            click.echo(f"\n{what}")
+            if (sweep_file := launch(words, confine)) is None:
+                click.echo(f"allreduce: {what}, failed: no more are started", err=True)
+                failed = True
+                break
+            sweeps[ranks].append(sweep_file)
     for ranks, launches in sweeps.items():
         if launches:
-            base = options.out / f"allreduce-{ranks}-ranks"
-            write(base, pictures[ranks], launches, command_line(sys.argv[1:], "allreduce"))
-    wrong = any(row["wrong"] for launches in sweeps.values() for sweep in launches for row in sweep["rows"])
-    sys.exit(bool(wrong or not all_well))
+            write(options.out / f"allreduce-{ranks}-ranks", pictures[ranks], launches)
+    wrong = any(row["wrong"] for launches in sweeps.values() for each in launches for row in each["rows"])
+    sys.exit(bool(wrong or failed))
 
 
 def asked_of(options) -> Sweep:
-    names = parse_names(options.algorithm, (*ALGORITHMS, AUTO, *CONTESTANTS), "algorithm")
+    names = parse_names(options.algorithm, (*ALGORITHMS, AUTO, *MEMORIES), "algorithm")
     if NATIVE not in names:
         raise UsageError(f"give {NATIVE} among --algorithm: all are compared with it")
-    beside = {"fresh": not options.warm, "beside": options.beside}
-    protocol = Protocol(repeats=options.iterations, warm_up=options.warm_up, **beside)
+    protocol = Protocol(repeats=options.iterations, warm_up=options.warm_up, beside=options.beside)
     return Sweep(sizes=swept(options.begin, options.end, options.factor), algorithms=names, protocol=protocol)
 
 

@@ -18,9 +18,9 @@ class ControlGroup:
     """
 
     def __init__(self, controller: str, *limits: tuple[str, str]):
-        mount = GROUPS / controller
-        name, value = limits[0 if mount.is_dir() else 1]
-        self._folder = (mount if mount.is_dir() else GROUPS) / f"ringtrain-{controller}-{os.getpid()}"
+        version_1 = (GROUPS / controller).is_dir()
+        name, value = limits[0 if version_1 else 1]
+        self._folder = GROUPS / (controller if version_1 else "") / f"ringtrain-{controller}-{os.getpid()}"
         self._folder.mkdir()
         try:
             (self._folder / name).write_text(value)

@@ -1,8 +1,15 @@
 """Nets of `scripts/bench ddp`, in plain PyTorch, each with a batch of a rank and its loss."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+
+def conv(channels_in: int, channels: int, kernel: int, stride: int) -> list[nn.Module]:
+    """Return a convolution without bias, and its normalisation."""
+    return [nn.Conv2d(channels_in, channels, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(channels)]
 
 
 class Block(nn.Module):
@@ -10,18 +17,10 @@ class Block(nn.Module):
 
     def __init__(self, channels_in: int, channels: int, stride: int):
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(channels),
-        )
-        self.shortcut = nn.Identity()
-        if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
+        second = conv(channels, channels, 3, 1)
+        self.body = nn.Sequential(*conv(channels_in, channels, 3, stride), nn.ReLU(inplace=True), *second)
+        is_projected = stride != 1 or channels_in != channels
+        self.shortcut = nn.Sequential(*(conv(channels_in, channels, 1, stride) if is_projected else ()))
 
     def forward(self, x):
         return F.relu(self.body(x) + self.shortcut(x))
@@ -29,7 +28,7 @@ class Block(nn.Module):
 
 def resnet18() -> nn.Module:
     """ResNet-18 with the stem for CIFAR: one 3 x 3 convolution, no pooling. 11.2 million weights"""
-    layers, channels_in = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)], 64
+    layers, channels_in = [*conv(3, 64, 3, 1), nn.ReLU(inplace=True)], 64
     for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         layers += [Block(channels_in, channels, stride), Block(channels, channels, 1)]
         channels_in = channels
@@ -38,17 +37,8 @@ def resnet18() -> nn.Module:
 
 def mlp() -> nn.Module:
     """50.4 million weights, in five layers."""
-    return nn.Sequential(
-        nn.Linear(1024, 4096),
-        nn.ReLU(),
-        nn.Linear(4096, 4096),
-        nn.ReLU(),
-        nn.Linear(4096, 4096),
-        nn.ReLU(),
-        nn.Linear(4096, 3072),
-        nn.ReLU(),
-        nn.Linear(3072, 10),
-    )
+    pairs = pairwise((1024, 4096, 4096, 4096, 3072, 10))
+    return nn.Sequential(*[layer for widths in pairs for layer in (nn.Linear(*widths), nn.ReLU())][:-1])
 
 
 class GPT(nn.Module):

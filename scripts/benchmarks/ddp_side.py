@@ -1,20 +1,16 @@
-"""A rank of one side of `scripts/bench ddp`: a script of PyTorch, which knows nothing of ringtrain. Its argument is
-options in JSON; it serves :mod:`side`. ``python -m ringtrain.torch`` starts it, or, for gloo, Python itself."""
+"""A rank of one side of `scripts/bench ddp`: a script of PyTorch, which knows nothing of ringtrain and serves
+:mod:`side`. ``python -m ringtrain.torch`` starts it, or, for gloo, Python itself."""
 
-import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from ddp_nets import NETS, batch_of
-from side import serve, timed
+from side import options_and_rank, serve, timed
 from torch.nn.functional import cross_entropy, pad
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -85,39 +81,38 @@ class Reduction:
 
 def handlers(options) -> dict[str, Callable]:
     """Return what :func:`side.serve` does here. ``options``: folder, side"""
-    here: dict = {}
+    measured: dict = {}  # nets by name, reductions by size
 
     def make(name: str) -> None:
-        here.clear()  # one net is in memory at a time
-        here[name] = Net(name, options.workers)
+        measured.clear()  # one net is in memory at a time
+        measured[name] = Net(name, options.workers)
 
     def work(name: str) -> None:
-        here[name].iterate()
+        measured[name].iterate()
         if dist.get_rank() == 0:
-            np.save(Path(options.folder) / f"{options.side}.npy", here[name].gradients())
+            np.save(Path(options.folder) / f"{options.side}.npy", measured[name].gradients())
 
     def block(name: str, iterations: int) -> float:
-        return timed(here[name].iterate, lambda: None, iterations)
+        return timed(measured[name].iterate, lambda: None, iterations)
 
     def reduce(nbytes: int, iterations: int) -> float:
-        reduction = here.setdefault(nbytes, Reduction(nbytes))
+        reduction = measured.setdefault(nbytes, Reduction(nbytes))
         return sum(reduction() for _ in range(iterations)) / iterations
 
     return {"make": make, "work": work, "block": block, "reduce": reduce}
 
 
-def main() -> None:
-    told = json.loads(sys.argv[-1])
-    options = SimpleNamespace(**told)
+def join(options, rank: int) -> None:
     torch.set_num_threads(options.threads)
     if options.side == "gloo":
         method = f"file://{options.folder}/meet"
-        dist.init_process_group("gloo", init_method=method, rank=int(os.environ["RANK"]), world_size=options.ranks)
+        dist.init_process_group("gloo", init_method=method, rank=rank, world_size=options.ranks)
     else:
         dist.init_process_group()
-    serve(told, dist.get_rank(), handlers(options))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    options, rank = options_and_rank()
+    join(options, rank)
+    serve(handlers(options))
+    dist.destroy_process_group()

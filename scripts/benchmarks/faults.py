@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,16 +41,16 @@ class Killed:
     wrong: list[str] = field(default_factory=list)
 
 
-def start(given, out: Path, *more) -> World:
-    flags = ["--out", out, "--epochs", given.epochs, "--dtype", "float64", "--checkpoint-every", 20, *more]
-    mode, launcher = (["--elastic", given.elastic], ["--with-ft", "ulfm"]) if given.elastic else ([], [])
-    return World(given.ranks, ["-m", "ringtrain", "train", *flags, *mode], out.with_suffix(".txt"), launcher)
+def start(options, out: Path, *more) -> World:
+    flags = ["--out", out, "--epochs", options.epochs, "--dtype", "float64", "--checkpoint-every", 20, *more]
+    mode, launcher = (["--elastic", options.elastic], ["--with-ft", "ulfm"]) if options.elastic else ([], [])
+    return World(options.ranks, [*flags, *mode], out.with_suffix(".txt"), launcher)
 
 
-def unbroken(given, out: Path) -> tuple[float, dict[int, float]]:
+def unbroken(options, out: Path) -> tuple[float, dict[int, float]]:
     """Return (seconds until the first iteration, losses)."""
-    start(given, out.with_name("warm-up")).wait()  # reads files into the page cache
-    world = start(given, out)
+    start(options, out.with_name("warm-up")).wait()  # reads files into the page cache
+    world = start(options, out)
     world.until(lambda: bool(losses(out)))
     begins_s = time.monotonic() - world.began
     if world.wait():
@@ -58,8 +58,8 @@ def unbroken(given, out: Path) -> tuple[float, dict[int, float]]:
     return begins_s, losses(out)
 
 
-def kill(given, out: Path, draw: random.Random, begins_s: float, wanted: dict[int, float]) -> Killed:
-    world, after, rank = start(given, out), draw.randrange(len(wanted)), draw.randrange(given.ranks)
+def kill(options, out: Path, draw: random.Random, begins_s: float, wanted: dict[int, float]) -> Killed:
+    world, after, rank = start(options, out), draw.randrange(len(wanted)), draw.randrange(options.ranks)
     if draw.random() < EARLY:
         time.sleep(draw.uniform(0.0, begins_s))
     else:
@@ -68,12 +68,12 @@ def kill(given, out: Path, draw: random.Random, begins_s: float, wanted: dict[in
     world.until(lambda: rank in world.pids())
     run, seen, died = Killed(phase_of(out)), newest(out), time.monotonic()
     end(pid for number, pid in world.pids().items() if number == rank)
-    went_on = given.elastic and world.until(lambda: newest(out) > seen)
+    went_on = options.elastic and world.until(lambda: newest(out) > seen)
     went_on_s, run.status = time.monotonic() - died, world.wait()
     while not went_on and tagged() and time.monotonic() - died < LIMIT_S:
         time.sleep(POLL_S)
     run.seconds = went_on_s if went_on else time.monotonic() - died
-    judge(given, out, run, wanted)
+    judge(options, out, run, wanted)
     return run
 
 
@@ -85,32 +85,32 @@ def phase_of(out: Path) -> str:
     return TRAINING if losses(out) else PREPARING
 
 
-def judge(given, out: Path, run: Killed, wanted: dict[int, float]) -> None:
+def judge(options, out: Path, run: Killed, wanted: dict[int, float]) -> None:
     if run.status is None:
         run.became = "hung"
         run.wrong.append(f"it hung for {LIMIT_S:g} s")
         return
     done = (out / outcome.NAME).exists() and outcome.read_outcome(out).outcome == outcome.DONE
     run.became = "went on" if done else "ended"
-    if done and run.phase != OVER and not given.elastic:
+    if done and run.phase != OVER and not options.elastic:
         run.wrong.append("it went on without a rank")
     if not done:
-        if given.elastic and run.phase != OPENING:
+        if options.elastic and run.phase != OPENING:
             run.wrong.append("the others did not go on")
         if run.status == 0:
             run.wrong.append("its status is 0")
         if run.seconds > ENDS_S:
             run.wrong.append(f"it ended {run.seconds:.1f} s after the death")
-        if start(given, out, "--resume", "auto").wait() != 0:
+        if start(options, out, "--resume", "auto").wait() != 0:
             run.wrong.append("it does not go on with --resume auto")
     run.wrong += differences(out, wanted, once=done)
 
 
 def differences(out: Path, wanted: dict[int, float], once: bool) -> list[str]:
-    found, count = losses(out), sum(record["event"] == "iteration" for record in records(out))
-    if found.keys() != wanted.keys() or (once and count != len(wanted)):
+    logged, count = losses(out), sum(record["event"] == "iteration" for record in records(out))
+    if logged.keys() != wanted.keys() or (once and count != len(wanted)):
         return ["its log does not have every iteration" + " once" * once]
-    apart = max(abs(found[number] / loss - 1) for number, loss in wanted.items())
+    apart = max(abs(logged[number] / loss - 1) for number, loss in wanted.items())
     return [f"its losses are {apart:.1e} from those of the unbroken run"] if not apart <= SAME else []
 
 
@@ -121,19 +121,19 @@ def differences(out: Path, wanted: dict[int, float], once: bool) -> list[str]:
 @click.option("--elastic", type=click.Choice(["shrink", "replace"]))
 @click.option("--seed", default=0, show_default=True, help="Of ranks and moments.")
 def faults(**flags):
-    given, killed = SimpleNamespace(**flags), []
-    with scratch("faults") as place:
-        draw, left = random.Random(given.seed), Leftovers()
-        begins_s, wanted = unbroken(given, Path(place) / "unbroken")
-        for number in range(given.runs):
-            run = kill(given, Path(place) / f"{number:03}", draw, begins_s, wanted)
+    options, killed, seconds_of_kind = SimpleNamespace(**flags), [], defaultdict(list)
+    with scratch("faults") as folder:
+        draw, left = random.Random(options.seed), Leftovers()
+        begins_s, wanted = unbroken(options, Path(folder) / "unbroken")
+        for number in range(options.runs):
+            run = kill(options, Path(folder) / f"{number:03}", draw, begins_s, wanted)
             run.wrong += [f"left {what}" for what in left()]
             killed.append(run)
-            told = f"{number:4}  {run.phase}: {run.became}, status {run.status}, {run.seconds:.2f} s"
-            print("\n      WRONG: ".join([told, *run.wrong]), flush=True)
-    for (phase, became), count in sorted(Counter((run.phase, run.became) for run in killed).items()):
-        seconds = [run.seconds for run in killed if (run.phase, run.became) == (phase, became)]
-        print(f"{phase}: {became} {count}, s: median {statistics.median(seconds):.2f}, most {max(seconds):.2f}")
+            seconds_of_kind[f"{run.phase}: {run.became}"].append(run.seconds)
+            line = f"{number:4}  {run.phase}: {run.became}, status {run.status}, {run.seconds:.2f} s"
+            print("\n      WRONG: ".join([line, *run.wrong]), flush=True)
+    for kind, seconds in sorted(seconds_of_kind.items()):
+        print(f"{kind} {len(seconds)}, s: median {statistics.median(seconds):.2f}, most {max(seconds):.2f}")
     sys.exit(any(run.wrong for run in killed))
 
 

@@ -6,13 +6,15 @@ median of blocks of iterations, after the recordings are made.
 """
 
 import argparse
-import json
+import os
 import statistics
 import sys
+import tempfile
 import time
-from pathlib import Path
+from collections import Counter
+from itertools import chain
 
-from null_cupy import NullCupy
+from null_cupy import COPY, NullCupy
 
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.errors import RingtrainError
@@ -25,25 +27,27 @@ from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision
 from ringtrain.transport.world import connect, on_device
 
 MODELS = ("mlp", "lenet", "resnet20", "resnet50", "alexnet")
+BATCH, PRECISION = 128, "bfloat16"
 TURNS = 4  # batches in turn: more than are on the device at a time
-WARM_UP, BLOCKS = 2 * TURNS, 9
+WARM_UP, BLOCKS, BLOCK = 2 * TURNS, 9, 100  # iterations, blocks of them
 
 
-def assembled(name: str, options, cupy: NullCupy):
+def assembled(name: str, cupy: NullCupy):
     model = spec.load_model(name)
-    flags = {"model": name, "synthetic": True, "batch": options.batch, "iterations": 1_000_000, "accumulate": 1}
-    flags |= {"device": "cuda", "precision": options.precision, "check_collectives": False, "augment": False}
+    flags = {"model": name, "synthetic": True, "batch": BATCH, "iterations": 1_000_000, "accumulate": 1}
+    flags |= {"device": "cuda", "precision": PRECISION, "check_collectives": False, "augment": False}
     flags |= {"mpi_cuda": "staged"}
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", flags))
-    ops = CudaOps(CupyRuntime(cupy, 0), "float32", options.precision, fixed=True)
+    ops = CudaOps(CupyRuntime(cupy, 0), "float32", PRECISION, fixed=True)
     transport = on_device(connect(), ops.runtime, CudaDecision(STAGED, "", ()))
     data = open_data(config, model, transport)
     return assemble(config, model, data, transport, ops, lambda: False)
 
 
-def measured(name: str, options) -> dict:
+def measured(name: str) -> tuple[dict, list[tuple[str, float, float]]]:
+    """Return the row of a net, and (kernel, launches, GB) of an iteration, of single launches and of graphs."""
     cupy = NullCupy()
-    run = assembled(name, options, cupy)
+    run = assembled(name, cupy)
     with run.batches(run.transport, 0, TURNS) as batches:
         turns = [next(batches) for _ in range(TURNS)]
         run.worker.rehearse(turns[0])
@@ -53,52 +57,42 @@ def measured(name: str, options) -> dict:
                 run.worker.iterate(turns[i % TURNS], lambda i=i: turns[(i + 1) % TURNS])
 
         iterate(WARM_UP)
-        cupy.take()
+        cupy.log.clear()
         iterate(TURNS)
-        work = cupy.take()
-        seconds = []
+        log, seconds = cupy.log.copy(), []
         for _ in range(BLOCKS):
             began = time.perf_counter()
-            iterate(options.iterations)
-            seconds.append((time.perf_counter() - began) / options.iterations)
-    return {
-        "model": name,
-        "batch": options.batch,
-        "graphs": work.graphs / TURNS,
-        "nodes": work.nodes / TURNS,
-        "launches": work.launches / TURNS,
-        "copies": work.copies / TURNS,
-        "GB": sum(work.nbytes.values()) / TURNS / 1e9,
-        "Python, µs": 1e6 * min(seconds),
-        "median, µs": 1e6 * statistics.median(seconds),
-        "kernels": {k: [v / TURNS, work.nbytes[k] / TURNS / 1e9] for k, v in work.kernels.most_common()},
-    }
+            iterate(BLOCK)
+            seconds.append((time.perf_counter() - began) / BLOCK)
+    graphs, single = [each for each in log if isinstance(each, list)], [each for each in log if isinstance(each, tuple)]
+    kernels, nbytes = Counter(), Counter()
+    for kernel, count in chain(single, *graphs):
+        kernels[kernel] += 1
+        nbytes[kernel] += count
+    copies = sum(kernel == COPY for kernel, _ in single)
+    counts = {"graphs": len(graphs), "nodes": sum(map(len, graphs)), "launches": len(single) - copies, "copies": copies}
+    row = {"model": name, "batch": BATCH} | {what: count / TURNS for what, count in counts.items()}
+    row |= {"GB": nbytes.total() / TURNS / 1e9}
+    row |= {"Python, µs": 1e6 * min(seconds), "median, µs": 1e6 * statistics.median(seconds)}
+    return row, [(kernel, each / TURNS, nbytes[kernel] / TURNS / 1e9) for kernel, each in kernels.most_common()]
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=MODELS)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--precision", default="bfloat16")
-    parser.add_argument("--iterations", type=int, default=100, help="of a block")
     parser.add_argument("--kernels", action="store_true", help="also list the kernels of each net")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = []
-    for name in options.models:
-        row = measured(name, options)
-        rows.append(row)
-        print({k: v for k, v in row.items() if k != "kernels"}, flush=True)
-        if options.kernels:
-            for kernel, (count, gb) in row["kernels"].items():
-                print(f"   {count:8.1f} {gb:9.3f} GB  {kernel}")
-    if options.json:
-        options.json.write_text(json.dumps(rows))
-    return 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CUPY_CACHE_DIR"] = folder  # what a compiler that does nothing has compiled is of no use later
+        for name in options.models:
+            row, kernels = measured(name)
+            print(row, flush=True)
+            for kernel, count, gigabytes in kernels if options.kernels else ():
+                print(f"   {count:8.1f} {gigabytes:9.3f} GB  {kernel}")
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        main()
     except RingtrainError as error:
         sys.exit(f"iteration: {error}")

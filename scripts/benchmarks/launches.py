@@ -31,15 +31,15 @@ def merged(sweeps: Sequence[dict]) -> dict:
     by_key: dict[tuple, list[dict]] = {}
     for row in chain.from_iterable(sweep["rows"] for sweep in sweeps):
         by_key.setdefault(tuple({**row, "algorithm": asked_name(row)}[name] for name in KEY), []).append(row)
-    return {"header": header, "rows": [_merged(own) for own in by_key.values()]}
+    return {"header": header, "rows": [_merged(several) for several in by_key.values()]}
 
 
-def _merged(own: list[dict]) -> dict:
+def _merged(several: list[dict]) -> dict:
     """Return one row of several. A wrong row is never hidden by another; a refused one is hidden by a measured one."""
-    wrong = next((row for row in own if row["status"] == WRONG), None)
-    good = [row for row in own if row["status"] != REFUSED]
+    wrong = next((row for row in several if row["status"] == WRONG), None)
+    good = [row for row in several if row["status"] != REFUSED]
     if wrong is not None or not good:
-        return {**(wrong or own[0]), "launches": None}
+        return {**(wrong or several[0]), "launches": None}
     names = {row["algorithm"] for row in good}
     samples = [sample for row in good for sample in row["samples_s"]]
     row = {**good[0], **summarise(samples), "repeats": len(samples), "samples_s": samples}
@@ -58,17 +58,17 @@ def _merged(own: list[dict]) -> dict:
 
 def _memories(good: Sequence[dict]) -> str:
     """Return "ordinary", or "ordinary x 3, shared x 2" if launches differ."""
-    found = Counter(row["memory"] for row in good).most_common()
-    return found[0][0] if len(found) == 1 else ", ".join(f"{memory} x {count}" for memory, count in found)
+    counts = Counter(row["memory"] for row in good).most_common()
+    return counts[0][0] if len(counts) == 1 else ", ".join(f"{memory} x {count}" for memory, count in counts)
 
 
 def _doubts(good: Sequence[dict]) -> list[str]:
     """Return the reasons of doubt: noise if most launches were noisy; any other if one launch has it."""
     noisy = sum(row["cv"] > NOISY_CV for row in good)
-    told = list(dict.fromkeys(why for row in good for why in row["unreliable"] if not why.startswith("cv ")))
+    doubts = list(dict.fromkeys(why for row in good for why in row["unreliable"] if not why.startswith("cv ")))
     if 2 * noisy > len(good):
-        told.append(f"cv above {NOISY_CV:.0%} in {noisy} of {plural(len(good), 'launch', 'launches')}")
-    return told
+        doubts.append(f"cv above {NOISY_CV:.0%} in {noisy} of {plural(len(good), 'launch', 'launches')}")
+    return doubts
 
 
 def markdown(header: dict, rows: Sequence[dict]) -> str:

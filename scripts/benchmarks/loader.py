@@ -14,17 +14,17 @@ version of ringtrain, whose kernels are compiled. CPU seconds are of the whole p
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
 import h5py
 import numpy as np
 from loader_set import FORMS, LARGE_SIDE, SIDE, make
-from page import circumstances, numbers, table
-from side import Processes
+from page import changed, circumstances, numbers, table
+from side import Processes, ratios
 
 GOAL = 4000  # images/s of a GPU
 OWN, PEER, BEFORE = "ringtrain", "PyTorch", "before"
@@ -40,15 +40,15 @@ HERE = Path(__file__).parent
 
 # ── the sides ─────────────────────────────────────────────────────────────────────────────────────────────────
 def open_sides(options, stack: ExitStack) -> dict[str, Processes]:
-    told = {"folder": str(options.folder), "batch": options.batch, "threads": 1}
-    own = [sys.executable, str(HERE / "loader_side.py")]
-    sides = {OWN: Processes([own], told, 1)}
+    about = {"folder": str(options.folder), "batch": options.batch, "threads": 1}
+    command = [sys.executable, str(HERE / "loader_side.py")]
+    sides = {OWN: Processes([command], about, 1)}
     if options.beside:
-        sides[BEFORE] = Processes([["env", f"PYTHONPATH={options.beside}", *own]], told, 1)
+        sides[BEFORE] = Processes([["env", f"PYTHONPATH={options.beside}", *command]], about, 1)
     if options.torch:
-        forms = {name: {"rows": _rows(options.folder, *rows)} if rows else {} for name, rows in PEER_FORMS.items()}
+        forms = {name: _rows(options.folder, *rows) if rows else None for name, rows in PEER_FORMS.items()}
         words = ["env", "PILLOW_BLOCKS_MAX=16", options.torch, "-W", "ignore", str(HERE / "loader_peer.py")]
-        sides[PEER] = Processes([words], told | {"forms": forms}, 1)
+        sides[PEER] = Processes([words], about | {"forms": forms}, 1)
     for side in sides.values():
         stack.enter_context(side)
     return sides
@@ -56,8 +56,7 @@ def open_sides(options, stack: ExitStack) -> dict[str, Processes]:
 
 def _rows(folder: Path, file: str, side: int, crop: bool) -> dict:
     """Where the rows of an array lie in its file."""
-    path = folder / file
-    count = np.load(folder / "labels.npy").size
+    path, count = folder / file, np.load(folder / "labels.npy").size
     if path.suffix == ".h5":
         with h5py.File(path) as opened:
             offset = opened["images"].id.get_offset()
@@ -68,19 +67,20 @@ def _rows(folder: Path, file: str, side: int, crop: bool) -> dict:
 
 def prove(sides: dict[str, Processes]) -> dict[str, dict]:
     """Return how far images of both sides are apart. Ends the program if they are not the same work."""
-    found = {}
+    apart_by_form = {}
     for name in PEER_FORMS if PEER in sides else ():
         with tempfile.TemporaryDirectory() as folder:
-            own, peer = f"{folder}/own.npz", f"{folder}/peer.npz"
-            sides[OWN].ask("work", name=name, out=own, count=COMPARED)
-            sides[PEER].ask("work", name=name, given=own, out=peer)
-            with np.load(own) as one, np.load(peer) as other:
+            ours, theirs = f"{folder}/own.npz", f"{folder}/peer.npz"
+            sides[OWN].ask("work", name=name, out=ours, count=COMPARED)
+            sides[PEER].ask("work", name=name, chosen=ours, out=theirs)
+            with np.load(ours) as one, np.load(theirs) as other:
                 apart = np.abs(one["images"].astype(int) - other["images"])
-        found[name] = {"most": int(apart.max()), "mean": float(apart.mean())}
+        apart_by_form[name] = {"most": int(apart.max()), "mean": float(apart.mean())}
         if apart.max() > MOST or apart.mean() > MEAN:
-            raise SystemExit(f"loader: {name}: ringtrain and PyTorch do not make the same images: {found[name]}")
+            why = f"ringtrain and PyTorch do not make the same images: {apart_by_form[name]}"
+            raise SystemExit(f"loader: {name}: {why}")
         print(f"{name}: {COMPARED} images of both sides differ by {apart.mean():.3f} in 255, {apart.max()} at most")
-    return found
+    return apart_by_form
 
 
 # ── the figures ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,39 +88,24 @@ def warm(options, sides: dict[str, Processes], name: str) -> list[dict]:
     """Return a row for each number of cores: images/s and CPU seconds an image, by side, one a round."""
     rows = []
     for cores in options.cores:
-        taking = {side: each for side, each in sides.items() if side != PEER or name in PEER_FORMS}
-        blocks: dict[str, list[dict]] = {side: [] for side in taking}
+        blocks = {side: [] for side in sides if side != PEER or name in PEER_FORMS}
         for turn in range(-1, options.rounds):
-            for side, processes in taking.items():
-                block = processes.ask("warm", name=name, cores=cores, seconds=options.seconds if turn >= 0 else 0.2)[0]
-                blocks[side] += [block] if turn >= 0 else []
-        row = {"form": name, "cores": cores}
-        row["images_per_s"] = {side: [each["images"] / each["seconds"] for each in blocks[side]] for side in taking}
-        row["cpu_s"] = {side: [each["cpu_s"] / each["images"] for each in blocks[side]] for side in taking}
-        rows.append(row)
-        print(told(row), flush=True)
+            for side, kept in blocks.items():
+                seconds = options.seconds if turn >= 0 else 0.2
+                block = sides[side].ask("warm", name=name, cores=cores, seconds=seconds)
+                kept += block if turn >= 0 else []
+        seconds = {side: [each["seconds"] / each["images"] for each in kept] for side, kept in blocks.items()}
+        cpu = {side: median(each["cpu_s"] / each["images"] for each in kept) for side, kept in blocks.items()}
+        rows.append({"form": name, "cores": cores, "seconds": seconds, "cpu_s": cpu})
+        rates = ", ".join(f"{side} {_rate(rows[-1], side):,.0f}" for side in blocks)
+        cpus = ", ".join(f"{side} {1e6 * each:,.0f}" for side, each in cpu.items())
+        print(f"{name}, cores {cores}: images/s: {rates}; CPU, us an image: {cpus}", flush=True)
     return rows
 
 
-def told(row: dict) -> str:
-    rates = ", ".join(f"{side} {_median(row, side):,.0f}" for side in row["images_per_s"])
-    cpu = ", ".join(f"{side} {1e6 * _cpu(row, side):,.0f}" for side in row["cpu_s"])
-    return f"{row['form']}, cores {row['cores']}: images/s: {rates}; CPU, us an image: {cpu}"
-
-
-def _median(row: dict, side: str) -> float:
-    return statistics.median(row["images_per_s"][side])
-
-
-def _cpu(row: dict, side: str = OWN) -> float:
-    return statistics.median(row["cpu_s"][side])
-
-
-def ratio(row: dict, side: str) -> float | None:
-    """Return how many times as fast ringtrain is as a side: the median over pairs."""
-    pairs = zip(row["images_per_s"][OWN], row["images_per_s"].get(side, []), strict=False)
-    ratios = [own / other for own, other in pairs]
-    return statistics.median(ratios) if ratios else None
+def _rate(row: dict, side: str) -> float:
+    """Return images/s."""
+    return 1 / median(row["seconds"][side])
 
 
 def traffic(facts: dict, form: str) -> float:
@@ -136,84 +121,85 @@ def needs_table(figures: dict) -> list[str]:
     """For GOAL images/s of a GPU: bytes, and cores by the CPU time on one core."""
     rows = []
     for name, facts in figures["facts"].items():
-        row = next(row for row in figures["warm"] if row["form"] == name)
         gigabytes = [GOAL * each / 1e9 for each in (facts["file"], facts["upload"], traffic(facts, name))]
-        cores = GOAL * _cpu(row)
-        rows.append([name, f"{facts['file'] / 1e3:,.0f}", *(f"{each:.2f}" for each in gigabytes), f"{cores:.2f}"])
-    heads = ["form", "KB an image", "read, GB/s", "upload, GB/s", "host memory, GB/s", "cores"]
-    return table(heads, rows)
+        cores = GOAL * _cpu(figures, name)
+        rows.append([name, f"{facts['file'] / 1e3:,.0f}", *(f"{each:.2f}" for each in (*gigabytes, cores))])
+    return table(["form", "KB an image", "read, GB/s", "upload, GB/s", "host memory, GB/s", "cores"], rows)
+
+
+def _cpu(figures: dict, form: str) -> float:
+    """Return the CPU seconds of an image on the least cores."""
+    return next(row["cpu_s"][OWN] for row in figures["warm"] if row["form"] == form)
 
 
 def rates_table(figures: dict) -> list[str]:
-    others = [side for side in (BEFORE, PEER) if any(side in row["images_per_s"] for row in figures["warm"])]
+    others = [side for side in (BEFORE, PEER) if any(side in row["cpu_s"] for row in figures["warm"])]
     rows = []
     for row in figures["warm"]:
-        megabytes = _median(row, OWN) * figures["facts"][row["form"]]["file"] / 1e6
-        cells = [row["form"], str(row["cores"]), f"{_median(row, OWN):,.0f}", f"{megabytes:,.0f}"]
-        cells.append(f"{1e6 * _cpu(row):,.0f}")
+        cells = [row["form"], str(row["cores"]), *_cells(_rate(row, OWN), row["cpu_s"][OWN], figures, row["form"])]
         for side in others:
             figures_of_side = [""] * 3
-            if side in row["images_per_s"]:
-                cpu, times = f"{1e6 * _cpu(row, side):,.0f}", f"**{ratio(row, side):.2f}**"
-                figures_of_side = [f"{_median(row, side):,.0f}", cpu, times]
+            if side in row["cpu_s"]:
+                cpu, times = f"{1e6 * row['cpu_s'][side]:,.0f}", f"**{median(ratios(row['seconds'], side)):.2f}**"
+                figures_of_side = [f"{_rate(row, side):,.0f}", cpu, times]
             cells += figures_of_side
         rows.append(cells)
-    heads = ["form", "cores", "images/s", "MB/s", "CPU, µs an image"]
-    for side in others:
-        heads += [f"{side}, images/s", f"{side}, CPU µs", "ratio"]
-    return table(heads, rows)
+    heads = [head for side in others for head in (f"{side}, images/s", f"{side}, CPU µs", "ratio")]
+    return table(["form", "cores", *RATE_HEADS, *heads], rows)
+
+
+RATE_HEADS = ("images/s", "MB/s", "CPU, µs an image")
+
+
+def _cells(rate: float, cpu_s: float, figures: dict, form: str) -> list[str]:
+    """Return the cells of RATE_HEADS."""
+    return [f"{each:,.0f}" for each in (rate, rate * figures["facts"][form]["file"] / 1e6, 1e6 * cpu_s)]
 
 
 def stages_table(figures: dict) -> list[str]:
-    names = ["read", "decode", "crop and resize"]
-    rows = []
+    names, rows = ["read", "decode", "crop and resize"], []
     for form, stages in figures["stages"].items():
-        whole = next(_cpu(row) for row in figures["warm"] if row["form"] == form)
-        rest = whole - sum(stages.values())
+        whole = _cpu(figures, form)
         cells = [f"{1e6 * stages[name]:,.0f}" if stages[name] else "" for name in names]
-        rows.append([form, *cells, f"{1e6 * rest:,.0f}", f"{1e6 * whole:,.0f}"])
+        rows.append([form, *cells, f"{1e6 * (whole - sum(stages.values())):,.0f}", f"{1e6 * whole:,.0f}"])
     return table(["form", *names, "rest", "all, µs an image"], rows)
 
 
 def cold_table(figures: dict) -> list[str]:
     rows = []
     for form, blocks in figures["cold"].items():
-        rate = statistics.median(each["images"] / each["seconds"] for each in blocks)
-        cpu = statistics.median(each["cpu_s"] / each["images"] for each in blocks)
-        megabytes = rate * figures["facts"][form]["file"] / 1e6
-        rows.append([form, f"{rate:,.0f}", f"{megabytes:,.0f}", f"{1e6 * cpu:,.0f}"])
-    return table(["form, not in memory before", "images/s", "MB/s", "CPU, µs an image"], rows)
+        rate = median(each["images"] / each["seconds"] for each in blocks)
+        rows.append([form, *_cells(rate, median(each["cpu_s"] / each["images"] for each in blocks), figures, form)])
+    return table(["form, not in memory before", *RATE_HEADS], rows)
 
 
 def page(options, figures: dict) -> str:
-    tiny = 1e6 * _cpu(figures["tiny"])
+    tiny = 1e6 * figures["tiny"]["cpu_s"][OWN]
     command = f"scripts/bench loader measure FOLDER --seconds {options.seconds:g} --rounds {options.rounds}"
     about = f"{circumstances(command, *figures['load'])}; {', '.join(figures['versions'])}."
     limit = f"An image of 8 x 8 takes {tiny:.0f} µs: a process makes at most {1e6 / tiny:,.0f} images/s, however many "
     limit += "threads it has, if the interpreter is held all of that time."
     tables = (make(figures) for make in (needs_table, rates_table, stages_table, cold_table))
-    parts = [*("\n".join(lines) for lines in tables), limit]
-    return "\n\n".join([about, *parts])
+    return "\n\n".join([about, *("\n".join(lines) for lines in tables), limit])
 
 
 # ── the program ───────────────────────────────────────────────────────────────────────────────────────────────
 def measure(options) -> None:
     figures = {"load": [os.getloadavg()[0]], "warm": [], "facts": {}, "stages": {}, "cold": {}}
-    forms = [name for name in FORMS if options.only in name]
     with ExitStack() as stack:
         sides = open_sides(options, stack)
-        own = sides[OWN]
+        ours = sides[OWN]
         figures["versions"] = versions(sides)
         figures["apart"] = prove(sides)
-        for name in forms:
-            figures["facts"][name] = own.ask("facts", name=name)[0]
+        for name, form in FORMS.items():
+            figures["facts"][name] = ours.ask("facts", name=name)[0]
             figures["warm"] += warm(options, sides, name)
-            if FORMS[name].crop:
-                figures["stages"][name] = own.ask("stages", name=name)[0]
-        figures["tiny"] = warm(argparse.Namespace(**{**vars(options), "cores": [1]}), {OWN: own}, TINY)[0]
-        for name in (name for name in forms if FORMS[name].stream == "yes"):
+            if form.crop:
+                figures["stages"][name] = ours.ask("stages", name=name)[0]
+        figures["tiny"] = warm(changed(options, cores=[1]), {OWN: ours}, TINY)[0]
+        for name in (name for name, form in FORMS.items() if form.stream == "yes"):
             asked = {"name": name, "cores": max(options.cores)}
-            figures["cold"][name] = [own.ask("cold", **asked)[0] for _ in range(options.rounds)]
+            figures["cold"][name] = [ours.ask("cold", **asked)[0] for _ in range(options.rounds)]
     figures["load"].append(os.getloadavg()[0])
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
@@ -223,9 +209,9 @@ def measure(options) -> None:
 def versions(sides: dict[str, Processes]) -> list[str]:
     from PIL import __version__, features
 
-    found = [f"Python {sys.version.split()[0]}", f"Pillow {__version__}"]
-    found.append(f"libjpeg-turbo {features.version_feature('libjpeg_turbo')}")
-    return found + ([sides[PEER].ask("about")[0]] if PEER in sides else [])
+    pillow = [f"Pillow {__version__}", f"libjpeg-turbo {features.version_feature('libjpeg_turbo')}"]
+    peer = [sides[PEER].ask("about")[0]] if PEER in sides else []
+    return [f"Python {sys.version.split()[0]}", *pillow, *peer]
 
 
 def main() -> None:
@@ -241,7 +227,6 @@ def main() -> None:
     one.add_argument("--cores", type=numbers, default="1,2", help="of a rank [1,2]")
     one.add_argument("--seconds", type=float, default=3, help="of a block [3]")
     one.add_argument("--rounds", type=int, default=5, help="blocks of each side [5]")
-    one.add_argument("--only", default="", metavar="TEXT", help="forms whose names have this text")
     one.add_argument("--torch", metavar="PYTHON", help="a Python that has torch and Pillow")
     one.add_argument("--beside", metavar="CHECKOUT", help="another version of ringtrain, compiled")
     one.add_argument("--json", type=Path)

@@ -4,20 +4,16 @@ serves :mod:`side`.
 Images stay bytes, as ringtrain's do: the device makes floats of them. A worker has a core, and four batches ahead.
 """
 
-import json
 import math
 import os
 import random
-import sys
 import time
-from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from PIL import Image
-from side import serve
+from side import on_cores, options_and_rank, serve
 from torch.utils.data import DataLoader, Dataset
 
 SIDE, AHEAD = 224, 4
@@ -42,45 +38,43 @@ def cropped(image: Image.Image, box, flip: bool) -> np.ndarray:
     return np.array(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image)
 
 
-class Files(Dataset):
+class Examples(Dataset):
+    """Examples by their number; ``box`` and ``flip`` are drawn where they are not given."""
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, example: int):
+        return torch.from_numpy(self.changed(example)), self._labels[example]
+
+    def changed(self, example: int, box=None, flip: bool | None = None) -> np.ndarray:
+        image, flip = self._image(example), random.random() < 0.5 if flip is None else flip
+        if isinstance(image, np.ndarray):
+            return np.array(image[:, ::-1] if flip else image)
+        return cropped(image, box or box_of(image.height, image.width), flip)
+
+
+class Files(Examples):
     """Image files in folders, as torchvision's ImageFolder reads them."""
 
     def __init__(self, folder: str):
         self._paths = [str(path) for path in sorted((Path(folder) / "photos" / "train").rglob("*.jpg"))]
         self._labels = [int(Path(path).parent.name) for path in self._paths]
 
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def changed(self, example: int, box=None, flip: bool | None = None) -> np.ndarray:
+    def _image(self, example: int):
         with open(self._paths[example], "rb") as file:
-            image = Image.open(file).convert("RGB")
-        flip = random.random() < 0.5 if flip is None else flip
-        return cropped(image, box or box_of(image.height, image.width), flip)
-
-    def __getitem__(self, example: int):
-        return torch.from_numpy(self.changed(example)), self._labels[example]
+            return Image.open(file).convert("RGB")
 
 
-class Rows(Dataset):
+class Rows(Examples):
     """Arrays in a file, which is mapped."""
 
     def __init__(self, path: str, offset: int, side: int, count: int, crop: bool):
-        self._images = np.memmap(path, np.uint8, "r", offset, (count, side, side, 3))
+        self._images, self._labels = np.memmap(path, np.uint8, "r", offset, (count, side, side, 3)), [0] * count
         self._crop = crop
 
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def changed(self, example: int, box=None, flip: bool | None = None) -> np.ndarray:
-        image = self._images[example]
-        flip = random.random() < 0.5 if flip is None else flip
-        if self._crop:
-            return cropped(Image.fromarray(image), box or box_of(*image.shape[:2]), flip)
-        return np.array(image[:, ::-1] if flip else image)
-
-    def __getitem__(self, example: int):
-        return torch.from_numpy(self.changed(example)), 0
+    def _image(self, example: int):
+        return Image.fromarray(self._images[example]) if self._crop else self._images[example]
 
 
 class Endless:
@@ -101,8 +95,7 @@ class Endless:
 class Peer:
     """A DataLoader at its best settings: workers stay, and collate into shared memory."""
 
-    def __init__(self, options, form: dict, cores: int):
-        rows = form.get("rows")
+    def __init__(self, options, rows: dict | None, cores: int):
         self._set = Rows(**rows) if rows else Files(options.folder)
         batches, self._cores = Endless(len(self._set), options.batch), cores
         more = {"num_workers": cores, "persistent_workers": True, "prefetch_factor": AHEAD}
@@ -115,26 +108,23 @@ class Peer:
         began, cpu, images = time.perf_counter(), _cpu_s(batches), 0
         while time.perf_counter() - began < seconds:
             images += len(next(batches)[0])
-        told = {"images": images, "seconds": time.perf_counter() - began, "cpu_s": _cpu_s(batches) - cpu}
+        block = {"images": images, "seconds": time.perf_counter() - began, "cpu_s": _cpu_s(batches) - cpu}
         _settle(batches)
-        return told
+        return block
 
-    def work(self, given: str, out: str) -> dict:
-        with np.load(given) as own:
-            choices = zip(own["examples"].tolist(), own["boxes"].tolist(), own["flips"].tolist(), strict=True)
-            np.savez(
-                out, images=np.stack([self._set.changed(example, box, bool(flip)) for example, box, flip in choices])
-            )
-        return {}
+    def work(self, chosen: str, out: str) -> None:
+        with np.load(chosen) as file:
+            choices = zip(*(file[name].tolist() for name in ("examples", "boxes", "flips")), strict=True)
+            np.savez(out, images=np.stack([self._set.changed(*each) for each in choices]))
 
 
 def _cpu_s(batches) -> float:
     """The CPU seconds of this process and its workers."""
-    found = time.process_time()
+    seconds = time.process_time()
     for worker in batches._workers:
         fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
-        found += (int(fields[11]) + int(fields[12])) / TICKS  # utime and stime of proc_pid_stat(5)
-    return found
+        seconds += (int(fields[11]) + int(fields[12])) / TICKS  # utime and stime of proc_pid_stat(5)
+    return seconds
 
 
 def _settle(batches) -> None:
@@ -145,28 +135,13 @@ def _settle(batches) -> None:
         time.sleep(0.2)
 
 
-def handlers(options) -> dict:
-    every = sorted(os.sched_getaffinity(0))
-
-    @cache
-    def opened(name: str, cores: int) -> Peer:
-        return Peer(options, options.forms[name], cores)
-
-    def on(name: str, cores: int = 1) -> Peer:
-        os.sched_setaffinity(0, every[:cores])
-        return opened(name, cores)
-
-    return {
-        "warm": lambda name, cores, seconds: on(name, cores).warm(seconds),
-        "work": lambda name, given, out: on(name).work(given, out),
-        "about": lambda: f"torch {torch.__version__}",
-    }
-
-
-def main() -> None:
-    told = json.loads(sys.argv[-1])
-    serve(told, 0, handlers(SimpleNamespace(**told)))
-
-
 if __name__ == "__main__":
-    main()
+    options, _ = options_and_rank()
+    on = on_cores(lambda name, cores: Peer(options, options.forms[name], cores))
+    serve(
+        {
+            "warm": lambda name, cores, seconds: on(name, cores).warm(seconds),
+            "work": lambda name, chosen, out: on(name).work(chosen, out),
+            "about": lambda: f"torch {torch.__version__}",
+        }
+    )

@@ -4,8 +4,8 @@ Amplitudes fall with the frequency as they do in photographs, so a JPEG of 500 x
 """
 
 import io
-import itertools
 import tarfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ FORMS = {
 }
 TINY = Form("FOLDER/tiny/train-{000..003}.tar", True, "tiny")  # what is left are the costs of an image of any size
 TINY_SIDE = 8
+TARS = ("shards", "small", "tiny")
 
 
 def photograph(number: int) -> Image.Image:
@@ -79,33 +80,24 @@ def square(image: Image.Image, side: int) -> np.ndarray:
 
 def make(folder: Path, images: int) -> None:
     """Write all forms of the set."""
-    for name in ("shards", "small", "tiny", *(f"photos/train/{label:03}" for label in range(CLASSES))):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    tars = {name: [_tar(folder, name, shard) for shard in range(SHARDS)] for name in ("shards", "small", "tiny")}
-    labels = np.arange(images, dtype=np.int32) % CLASSES
+    photos, labels = folder / "photos" / "train", np.arange(images, dtype=np.int32) % CLASSES
+    for path in (*(folder / name for name in TARS), *(photos / f"{label:03}" for label in range(CLASSES))):
+        path.mkdir(parents=True, exist_ok=True)
     small = np.lib.format.open_memmap(folder / "224.npy", "w+", np.uint8, (images, SIDE, SIDE, 3))
     np.save(folder / "labels.npy", labels)
-    with h5py.File(folder / "256.h5", "w") as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(h5py.File(folder / "256.h5", "w"))
+        paths = {name: [folder / name / f"train-{shard:03}.tar" for shard in range(SHARDS)] for name in TARS}
+        tars = {name: [stack.enter_context(tarfile.open(path, "w")) for path in each] for name, each in paths.items()}
         large = file.create_dataset("images", (images, LARGE_SIDE, LARGE_SIDE, 3), np.uint8)
         file["labels"] = labels
         for number in range(images):
-            photo, member = photograph(number), f"{labels[number]:03}/{number:05}.jpg"
-            data = jpeg(photo)
-            (folder / "photos" / "train" / member).write_bytes(data)
-            _add(tars["shards"][number * SHARDS // images], member, data)
-            _add(tars["small"][number * SHARDS // images], member, jpeg(shorter_side(photo, SMALL)))
-            _add(tars["tiny"][number * SHARDS // images], member, jpeg(photo.resize((TINY_SIDE, TINY_SIDE))))
+            photo, name = photograph(number), f"{labels[number]:03}/{number:05}.jpg"
+            data = [jpeg(photo), jpeg(shorter_side(photo, SMALL)), jpeg(photo.resize((TINY_SIDE, TINY_SIDE)))]
+            (photos / name).write_bytes(data[0])
+            for content, shards in zip(data, tars.values(), strict=True):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                shards[number * SHARDS // images].addfile(member, io.BytesIO(content))
             large[number], small[number] = square(photo, LARGE_SIDE), square(photo, SIDE)
     small.flush()
-    for tar in itertools.chain(*tars.values()):
-        tar.close()
-
-
-def _tar(folder: Path, name: str, shard: int) -> tarfile.TarFile:
-    return tarfile.open(folder / name / f"train-{shard:03}.tar", "w")
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))

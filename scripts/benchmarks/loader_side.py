@@ -1,17 +1,13 @@
 """ringtrain's side of :mod:`loader`: the batches of a run, without the run. A program that serves :mod:`side`."""
 
 import itertools
-import json
-import os
-import sys
 import time
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from loader_set import FORMS, TINY, TINY_SIDE, Form
-from side import forget, serve
+from side import forget, on_cores, options_and_rank, serve
 
 from ringtrain.config.resolve import recipe_layer, resolve
 from ringtrain.data.batches.augment import Augment
@@ -62,48 +58,35 @@ class Loader:
         with self.batches() as batches:
             for _ in range(WARM_UP):
                 next(batches)
-            began, cpu, images = time.perf_counter(), time.process_time(), 0
-            while time.perf_counter() - began < seconds:
-                images += len(next(batches).images)
-            return _told(images, began, cpu)
+            return _counted(batches, lambda images, s: s < seconds)
 
     def cold(self) -> dict:
         """The rate of the first epoch, of files that are not in memory."""
         forget([str(self.files.parent if self.files.is_file() else self.files)])
-        images, began, cpu = 0, time.perf_counter(), time.process_time()
         with self.batches() as batches:
-            while images < self.train.count:
-                images += len(next(batches).images)
-            return _told(images, began, cpu)
+            return _counted(batches, lambda images, s: images < self.train.count)
 
     def stages(self) -> dict[str, float]:
         """The CPU seconds of an image by stage, in one thread."""
         examples = np.random.default_rng(1).permutation(self.train.count)[:STAGED].tolist()
         out = np.empty((224, 224, 3), np.uint8)
         spent = dict.fromkeys(("read", "decode", "crop and resize"), 0.0)
+        read = self.train.content if isinstance(self.train, ImageFilesSplit) else self.train.picture
         for example in examples:
-            box = self._box(example)
-            read = self._timed_read(example)
-            began = time.thread_time()
+            box, began = self._box(example), time.thread_time()
+            read(example)
+            reread = time.thread_time()
             picture = self.train.picture(example)
             if isinstance(picture, FilePicture):
                 picture.decoded()
             cut = time.thread_time()
             picture.cut(box, out)  # of what is decoded
-            spent["read"] += read
-            spent["decode"] += cut - began - read if isinstance(picture, FilePicture) else 0.0
+            spent["read"] += reread - began
+            spent["decode"] += (cut - reread) - (reread - began) if isinstance(picture, FilePicture) else 0.0
             spent["crop and resize"] += time.thread_time() - cut
         return {name: seconds / len(examples) for name, seconds in spent.items()}
 
-    def _timed_read(self, example: int) -> float:
-        began = time.thread_time()
-        if isinstance(self.train, ImageFilesSplit):
-            self.train.content(example)
-        else:
-            self.train.picture(example)
-        return time.thread_time() - began
-
-    def work(self, out: str, count: int) -> dict:
+    def work(self, out: str, count: int) -> None:
         """Write what becomes of the first images, mirrored as on the device, and the boxes: for another side to do the
         same."""
         with self.batches() as batches:
@@ -112,7 +95,6 @@ class Loader:
             images = [image[:, ::-1] if flip else image for image, flip in zip(batch.images, flips, strict=False)]
             boxes = [self._box(example) for example in examples.tolist()]
             np.savez(out, examples=examples, images=np.stack(images), flips=flips, boxes=boxes)
-        return {}
 
     def _box(self, example: int) -> tuple[int, int, int, int]:
         if self.transform is None:
@@ -127,34 +109,23 @@ class Loader:
         return {"file": sum(each.stat().st_size for each in files) / self.train.count, "upload": size * size * 3}
 
 
-def _told(images: int, began: float, cpu: float) -> dict:
+def _counted(batches: Batches, goes_on: Callable[[int, float], bool]) -> dict:
+    """Return the images, seconds and CPU seconds of batches, while ``goes_on(images, seconds)``."""
+    images, began, cpu = 0, time.perf_counter(), time.process_time()
+    while goes_on(images, time.perf_counter() - began):
+        images += len(next(batches).images)
     return {"images": images, "seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 
 
-def handlers(options) -> dict:
-    transport, every = connect(), sorted(os.sched_getaffinity(0))
-
-    @cache
-    def opened(name: str, cores: int) -> Loader:
-        return Loader(options.folder, FORMS.get(name, TINY), options.batch, transport)
-
-    def on(name: str, cores: int = 1) -> Loader:
-        os.sched_setaffinity(0, every[:cores])
-        return opened(name, cores)
-
-    return {
-        "warm": lambda name, cores, seconds: on(name, cores).warm(seconds),
-        "cold": lambda name, cores: on(name, cores).cold(),
-        "stages": lambda name: on(name).stages(),
-        "work": lambda name, out, count: on(name).work(out, count),
-        "facts": lambda name: on(name).facts(),
-    }
-
-
-def main() -> None:
-    told = json.loads(sys.argv[-1])
-    serve(told, 0, handlers(SimpleNamespace(**told)))
-
-
 if __name__ == "__main__":
-    main()
+    options, transport = options_and_rank()[0], connect()
+    on = on_cores(lambda name, cores: Loader(options.folder, FORMS.get(name, TINY), options.batch, transport))
+    serve(
+        {
+            "warm": lambda name, cores, seconds: on(name, cores).warm(seconds),
+            "cold": lambda name, cores: on(name, cores).cold(),
+            "stages": lambda name: on(name).stages(),
+            "work": lambda name, out, count: on(name).work(out, count),
+            "facts": lambda name: on(name).facts(),
+        }
+    )

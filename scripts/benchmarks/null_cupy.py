@@ -4,8 +4,6 @@ What is left of an iteration is Python: that of ringtrain, its runtime over CuPy
 a device nor a driver is needed.
 """
 
-from collections import Counter
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,127 +19,76 @@ PROPERTIES = {
 COPY = "copy"  # of any kind, and the clearing of memory
 
 
-@dataclass(slots=True)
-class Issued:
-    """The work of some iterations. launches, copies: one by one; nodes: of graphs; kernels, nbytes: of both, the bytes
-    those of the arrays that each is given"""
-
-    launches: int = 0
-    copies: int = 0
-    graphs: int = 0
-    nodes: int = 0
-    kernels: Counter = field(default_factory=Counter)
-    nbytes: Counter = field(default_factory=Counter)
-
-    def add(self, name: str, nbytes: int) -> None:
-        self.kernels[name] += 1
-        self.nbytes[name] += nbytes
-
-
 class NullCupy:
-    """The module. ``log``: (name, bytes) of each piece of work, and graphs that were launched."""
+    """The module. ``log``: (name, bytes) of each piece of work, and a list of these for a graph that was launched."""
 
     def __init__(self):
-        cupy = import_cupy()
-        self.ndarray, self._real, self._next = cupy.ndarray, cupy, FIRST_ADDRESS
-        self.log: list = []
-        self.recorded: list | None = None
+        self._real, self._next = import_cupy(), FIRST_ADDRESS
+        self.ndarray, self.log, self._recorded = self._real.ndarray, [], None
         runtime = SimpleNamespace(
             getDeviceProperties=lambda index: PROPERTIES,
             driverGetVersion=lambda: 13000,
             runtimeGetVersion=lambda: 13000,
-            setDevice=lambda index: None,
+            setDevice=nothing,
             memGetInfo=lambda: (FREE_BYTES, FREE_BYTES),
             memcpyDefault=4,
-            memcpyAsync=lambda to, source, nbytes, kind, stream: self.issue(COPY, 2 * nbytes),
-            memsetAsync=lambda address, value, nbytes, stream: self.issue(COPY, nbytes),
+            memcpyAsync=lambda to, source, nbytes, kind, stream: self._issue(COPY, 2 * nbytes),
+            memsetAsync=lambda address, value, nbytes, stream: self._issue(COPY, nbytes),
             eventQuery=lambda event: 0,
+        )
+        nvrtc = SimpleNamespace(
+            getSupportedArchs=lambda: (90,),
+            getVersion=lambda: ("none",),
+            createProgram=nothing,
+            compileProgram=nothing,
+            getCUBIN=lambda program: b"",
+            destroyProgram=nothing,
+            NVRTCError=OSError,
         )
         self.cuda = SimpleNamespace(
             runtime=runtime,
+            nvrtc=nvrtc,
+            get_cuda_path=nothing,
             Memory=self._allocate,
             MemoryPointer=lambda memory, offset: memory,
-            Stream=lambda non_blocking: NullStream(self),
-            Event=lambda disable_timing: NullEvent(),
+            Stream=self._stream,
+            Event=lambda disable_timing: SimpleNamespace(ptr=0, record=nothing, synchronize=nothing),
             alloc_pinned_memory=lambda nbytes: np.zeros(nbytes, np.uint8),
             get_elapsed_time=lambda before, after: 1e-3,
         )
 
-    def issue(self, name: str, nbytes: int) -> None:
-        (self.log if self.recorded is None else self.recorded).append((name, nbytes))
+    def _issue(self, name: str, nbytes: int) -> None:
+        (self.log if self._recorded is None else self._recorded).append((name, nbytes))
 
-    def get_default_memory_pool(self):
-        return SimpleNamespace(malloc=self._allocate, free_bytes=lambda: 0, free_all_blocks=lambda: None)
+    def _stream(self, non_blocking: bool) -> SimpleNamespace:
+        stream = SimpleNamespace(synchronize=nothing, wait_event=nothing)
+        stream.ptr, stream.begin_capture, stream.end_capture = id(stream), self._begin, self._end
+        return stream
+
+    def _begin(self) -> None:
+        self._recorded = []
+
+    def _end(self) -> SimpleNamespace:
+        work, self._recorded = self._recorded, None
+        return SimpleNamespace(launch=lambda stream: self.log.append(work))
+
+    def get_default_memory_pool(self) -> SimpleNamespace:
+        return SimpleNamespace(malloc=self._allocate, free_bytes=lambda: 0, free_all_blocks=nothing)
 
     def _allocate(self, nbytes: int):
         memory = self._real.cuda.UnownedMemory(self._next, max(1, nbytes), self, 0)
         self._next += -(-max(1, nbytes) // ALIGNMENT) * ALIGNMENT
         return self._real.cuda.MemoryPointer(memory, 0)
 
-    def RawModule(self, code, options):
-        def function(name: str):
-            launch = NullFunction(self, name)
+    def RawModule(self, path: str) -> SimpleNamespace:
+        def function(name: str) -> SimpleNamespace:
+            def launch(blocks, threads, values, shared_bytes, stream) -> None:
+                self._issue(name, sum(each.nbytes for each in values if not isinstance(each, np.generic)))
+
             return SimpleNamespace(kernel=launch, max_dynamic_shared_size_bytes=0)
 
         return SimpleNamespace(get_function=function)
 
-    def take(self) -> Issued:
-        """Return the work since the last call."""
-        found, log = Issued(), self.log
-        self.log = []
-        for each in log:
-            if isinstance(each, NullGraph):
-                found.graphs += 1
-                found.nodes += len(each.work)
-                for work in each.work:
-                    found.add(*work)
-            else:
-                found.add(*each)
-                found.copies += each[0] == COPY
-                found.launches += each[0] != COPY
-        return found
 
-
-class NullFunction:
-    def __init__(self, cupy: NullCupy, name: str):
-        self._cupy, self._name = cupy, name
-
-    def __call__(self, blocks, threads, values, shared_bytes, stream):
-        arrays = (each for each in values if not isinstance(each, np.generic))
-        self._cupy.issue(self._name, sum(each.nbytes for each in arrays))
-
-
-class NullStream:
-    def __init__(self, cupy: NullCupy):
-        self._cupy, self.ptr = cupy, id(self)
-
-    def synchronize(self):
-        pass
-
-    def wait_event(self, event):
-        pass
-
-    def begin_capture(self):
-        self._cupy.recorded = []
-
-    def end_capture(self):
-        work, self._cupy.recorded = self._cupy.recorded, None
-        return NullGraph(self._cupy, work)
-
-
-class NullGraph:
-    def __init__(self, cupy: NullCupy, work: list):
-        self._cupy, self.work = cupy, work
-
-    def launch(self, stream):
-        self._cupy.log.append(self)
-
-
-class NullEvent:
-    ptr = 0
-
-    def record(self, stream):
-        pass
-
-    def synchronize(self):
-        pass
+def nothing(*arguments) -> None:
+    """Nothing is under way."""

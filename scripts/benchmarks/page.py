@@ -5,12 +5,14 @@ import os
 import platform
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FIGURES = "## Figures\n"
+TORCH = "torch==2.13.0"
 PLACES = ("--torch", "--json", "--page", "--out", "--figures")  # options that name places of one machine
 
 
@@ -43,10 +45,29 @@ def circumstances(command: str, load_before: float, load_after: float | None = N
     return f"`{command}`, commit {commit()}, {time.strftime('%Y-%m-%d')}, {machine()}, {loads}"
 
 
-def torch_version(python: str) -> str:
-    """Return the versions of torch and Python where torch is; empty without it."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of both programs that compare with PyTorch."""
+    parser.add_argument("--threads", type=int, default=1, help="of a rank, on the CPU [1]")
+    parser.add_argument("--seconds", type=float, default=15, help="of the blocks of a net at a number of ranks [15]")
+    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="a Python that has torch")
+    parser.add_argument("--json", help="write the rows to this file")
+    parser.add_argument("--page", help=f"write the tables to this file, after its heading {FIGURES.strip()}")
+
+
+def changed(options: argparse.Namespace, **values) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(options), **values})
+
+
+def ready_torch(options) -> str:
+    """Install torch into --torch unless it is there. Returns the versions of torch and that Python."""
     code = "import torch, platform; print(f'torch {torch.__version__}, Python {platform.python_version()}')"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
+    asked = subprocess.run([options.torch, "-c", code], capture_output=True, text=True)
+    if asked.returncode == 0:
+        return asked.stdout.strip()
+    if getattr(options, "device", "cpu") == "cuda":
+        raise SystemExit("bench pytorch: torch is not installed: install a build for the CUDA of this driver")
+    subprocess.run([options.torch, "-m", "pip", "install", "--quiet", TORCH], check=True)
+    return ready_torch(options)
 
 
 def write(path: str | None, text: str) -> None:

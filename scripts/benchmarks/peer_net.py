@@ -1,6 +1,7 @@
 """A net that ringtrain has written down, as a PyTorch module: layer for layer, with the same weights, so that timings
 are of one net. Nothing of ringtrain is imported."""
 
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,26 +31,21 @@ class Dropout(nn.Dropout):
         return super().forward(x) if self.mask is None else x * self.mask
 
 
-class Flatten(nn.Module):
-    """Flatten in the order height, width, channel: that of images whose channels are last."""
+class Function(nn.Module):
+    """A layer without parameters."""
 
-    def forward(self, x):
-        return x.movedim(1, -1).flatten(1)
-
-
-class Mean(nn.Module):
-    def forward(self, x):
-        return x.mean(1) if x.dim() == 3 else x.flatten(2).mean(2)
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
 
 
-class Add(nn.Module):
-    def forward(self, first, *others):
-        return sum(others, first)
+def flatten(x):
+    """In the order height, width, channel: that of images whose channels are last."""
+    return x.movedim(1, -1).flatten(1)
 
 
-class Concat(nn.Module):
-    def forward(self, *xs):
-        return torch.cat(xs, 1 if xs[0].dim() > 3 else -1)
+def concat(*xs):
+    return torch.cat(xs, 1 if xs[0].dim() > 3 else -1)
 
 
 class Embedding(nn.Embedding):
@@ -103,31 +99,23 @@ def _transposed(layer, shape):
     return nn.ConvTranspose2d(shape[-1], layer.channels, *shaped, bias=layer.bias is not None)
 
 
-def _upsample(layer, shape):
-    return nn.Upsample(scale_factor=layer.scale, mode=layer.mode)
-
-
 def _response(layer, shape):
     if layer.region == "within":
         return LocalResponseWithin(layer)
     return nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k)
 
 
-def _norm(layer, shape):
-    return NORMS[len(shape)](shape[-1], layer.eps, layer.rate)
-
-
 MAKERS = {
     **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), _conv),
     "ConvTranspose2D": _transposed,
-    "Upsample": _upsample,
+    "Upsample": lambda layer, shape: nn.Upsample(scale_factor=layer.scale, mode=layer.mode),
     "Linear": lambda layer, shape: nn.Linear(shape[-1], layer.units, bias=layer.bias is not None),
     "ReLU": lambda layer, shape: nn.ReLU(inplace=True),
     "MaxPool": lambda layer, shape: nn.MaxPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil),
     "AvgPool": lambda layer, shape: nn.AvgPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil),
-    "GlobalAvgPool": lambda layer, shape: Mean(),
+    "GlobalAvgPool": lambda layer, shape: Function(lambda x: x.mean(1) if x.dim() == 3 else x.flatten(2).mean(2)),
     "LRN": _response,
-    "BatchNorm": _norm,
+    "BatchNorm": lambda layer, shape: NORMS[len(shape)](shape[-1], layer.eps, layer.rate),
     "LayerNorm": lambda layer, shape: nn.LayerNorm(shape[-1], layer.eps),
     "GroupNorm": lambda layer, shape: nn.GroupNorm(layer.groups, shape[-1], layer.eps),
     "Sigmoid": lambda layer, shape: nn.Sigmoid(),
@@ -138,9 +126,9 @@ MAKERS = {
     "PositionEmbedding": lambda layer, shape: PositionEmbedding(shape),
     "Attention": Attention,
     "Dropout": lambda layer, shape: Dropout(layer.rate),
-    "Flatten": lambda layer, shape: Flatten(),
-    "Add": lambda layer, shape: Add(),
-    "Concat": lambda layer, shape: Concat(),
+    "Flatten": lambda layer, shape: Function(flatten),
+    "Add": lambda layer, shape: Function(lambda first, *others: sum(others, first)),
+    "Concat": lambda layer, shape: Function(concat),
 }
 
 
@@ -196,27 +184,18 @@ def gradients(net: PeerNet, names) -> dict[str, np.ndarray]:
     }
 
 
-class Outputs:
-    """A context that keeps each layer's output for the first ``examples``, by the layer's name, images as N H W C."""
+@contextmanager
+def kept_outputs(net: PeerNet, examples: int):
+    """Yield a dict that gets each layer's output for the first ``examples``, by the layer's name, images as N H W C."""
+    outputs: dict[str, np.ndarray] = {}
 
-    def __init__(self, net: PeerNet, examples: int):
-        self.found: dict[str, np.ndarray] = {}
-        self._net, self._examples, self._hooks = net, examples, []
+    def keep(name, y):
+        few = y[:examples].detach().movedim(1, -1)
+        wide = few.dtype if few.dtype is torch.float64 else torch.float32
+        outputs[name] = few.to("cpu", wide, copy=True).numpy()  # a ReLU may change it in place
 
-    def __enter__(self):
-        for name, _, key in self._net.plan:
-            self._hooks.append(self._net.get_submodule(key).register_forward_hook(self._keeper(name)))
-        return self.found
-
-    def __exit__(self, *_):
-        for hook in self._hooks:
-            hook.remove()
-
-    def _keeper(self, name):
-        def keep(module, given, y):
-            few = y[: self._examples].detach()
-            few = few.movedim(1, -1)
-            wide = few.dtype if few.dtype is torch.float64 else torch.float32
-            self.found[name] = few.to("cpu", wide, copy=True).numpy()  # a ReLU may change it in place
-
-        return keep
+    with ExitStack() as stack:
+        for name, _, key in net.plan:
+            hook = net.get_submodule(key).register_forward_hook(lambda module, xs, y, name=name: keep(name, y))
+            stack.callback(hook.remove)
+        yield outputs

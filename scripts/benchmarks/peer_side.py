@@ -1,10 +1,9 @@
 """PyTorch's side of a comparison: a rank that trains the net of :mod:`peer_net`. Nothing of ringtrain is imported.
 
-As a program: with options in JSON, it serves :mod:`side`; with ``first`` before them, it runs one iteration from
-weights and images of its own, and says so."""
+As a program it serves :mod:`side`; with ``first`` as its first argument it runs one iteration from weights and images
+of its own, and says so."""
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,9 +12,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from peer_net import Outputs, PeerNet, gradients, take_weights
+from peer_net import PeerNet, gradients, kept_outputs, take_weights
 from same_work import EXAMPLES, LOSS_SCALE, Work, save
-from side import proportional_set_size, serve, timed
+from side import options_and_rank, proportional_set_size, serve, timed
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 FIRST = 3  # iterations before one is captured, as PyTorch's own documentation has it
@@ -29,7 +28,7 @@ class Peer:
     both sides. Of several ranks by DDP over gloo, at its fastest settings."""
 
     def __init__(self, options, net: dict, x: np.ndarray, labels: np.ndarray, weights=None, masks=None):
-        self._cuda, self._weights = options.device == "cuda", weights
+        self._device, self._weights = options.device, weights
         allow = options.precision == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
         torch.backends.cudnn.benchmark = True
@@ -42,26 +41,22 @@ class Peer:
         self.net.to(options.device, memory_format=self._order)
         self._model = _parallel(self.net) if options.ranks > 1 else self.net
         self._masks = {name: self._placed(torch.from_numpy(mask)) for name, mask in (masks or {}).items()}
-        images = x.astype(np.float64 if self._real is torch.float64 else np.float32)
-        self._x = self._placed(torch.from_numpy(images))
+        self._x = self._placed(torch.from_numpy(x))
         self._labels = torch.from_numpy(labels).long().to(options.device)
         self._smoothing = net["label_smoothing"]
-        way = {"fused": True} if "fused" in options.variant else {"foreach": True}
-        self._optimizer = torch.optim.SGD(self.net.parameters(), 0.0, **net["sgd"], **way)
+        way = "fused" if "fused" in options.variant else "foreach"
+        self._optimizer = torch.optim.SGD(self.net.parameters(), 0.0, **net["sgd"], **{way: True})
         self._half = HALVES.get(options.precision)
         scaled = self._half is torch.float16
         self._scaler = torch.amp.GradScaler(options.device, LOSS_SCALE, growth_interval=2**31 - 1, enabled=scaled)
 
     def _placed(self, tensor):
         """Return N H W C images in torch's order, on the net's device."""
-        device = "cuda" if self._cuda else "cpu"
-        if tensor.dim() == 4:
-            return tensor.permute(0, 3, 1, 2).to(device, self._real).contiguous(memory_format=self._order)
-        return tensor.to(device, self._real)
+        tensor = tensor.to(self._device, self._real)
+        return tensor.permute(0, 3, 1, 2).contiguous(memory_format=self._order) if tensor.dim() == 4 else tensor
 
     def forward(self, model):
-        device = "cuda" if self._cuda else "cpu"
-        with torch.autocast(device, dtype=self._half, enabled=self._half is not None):
+        with torch.autocast(self._device, dtype=self._half, enabled=self._half is not None):
             logits = model(self._x)
             logits = logits if self._real is torch.float64 else logits.float()
             return torch.nn.functional.cross_entropy(logits, self._labels, label_smoothing=self._smoothing)
@@ -71,16 +66,16 @@ class Peer:
         self._mask(self._masks)
         self.net.train()
         self._optimizer.zero_grad(set_to_none=True)
-        with Outputs(self.net, EXAMPLES) as outputs:
+        with kept_outputs(self.net, EXAMPLES) as outputs:
             loss = self.forward(self._model)
         self._scaler.scale(loss).backward()
         factor, loss = self._scaler.get_scale(), loss.detach().clone()
-        found = {name: each / factor for name, each in gradients(self.net, self._weights).items()}
+        grads = {name: each / factor for name, each in gradients(self.net, self._weights).items()}
         if self._model is not self.net:
             torch.distributed.all_reduce(loss)
             loss /= torch.distributed.get_world_size()
         self._mask({})
-        return Work(outputs, float(loss), found)
+        return Work(outputs, float(loss), grads)
 
     def _mask(self, masks) -> None:
         for name, _, key in self.net.plan:
@@ -89,7 +84,7 @@ class Peer:
 
     def iterate(self, model=None) -> None:
         self._optimizer.zero_grad(set_to_none=True)
-        self._scaler.scale(self.forward(model or self._model)).backward()
+        self._scaler.scale(self.forward(self._model if model is None else model)).backward()
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
@@ -103,7 +98,7 @@ class Peer:
     def _graph(self) -> Callable[[], None] | None:
         """The whole iteration as one CUDA graph; None on the CPU, and where the loss is scaled: what becomes of the
         update is asked for then."""
-        if not self._cuda or self._scaler.is_enabled():
+        if self._device == "cpu" or self._scaler.is_enabled():
             return None
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
@@ -132,22 +127,17 @@ def join(options, rank: int) -> None:
         torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=options.ranks)
 
 
-def arrays_of(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as arrays:
-        return dict(arrays)
-
-
-def opened(options, rank: int) -> Peer:
-    """Return the net that ringtrain has written down."""
-    folder = Path(options.folder)
+def opened(options, rank: int, **changed) -> Peer:
+    """Return the net that ringtrain has written down, under options of which some are changed."""
+    folder, options = Path(options.folder), SimpleNamespace(**{**vars(options), **changed})
     net = json.loads((folder / "net.json").read_text())
-    weights, masks = arrays_of(folder / "weights.npz"), arrays_of(folder / f"masks-{rank}.npz")
-    return Peer(options, net, **arrays_of(folder / f"batch-{rank}.npz"), weights=weights, masks=masks)
+    weights, masks, batch = (dict(np.load(folder / f"{n}.npz")) for n in ("weights", f"masks-{rank}", f"batch-{rank}"))
+    return Peer(options, net, **batch, weights=weights, masks=masks)
 
 
 def fastest(options) -> str:
     """Return the variant whose best block is the shortest."""
-    peers = {name: opened(SimpleNamespace(**{**vars(options), "variant": name}), 0) for name in VARIANTS}
+    peers = {name: opened(options, 0, variant=name) for name in VARIANTS}
     first = max(timed(peer.iterate, _no_wait, 1) for peer in peers.values())
     length = max(1, int(SEARCH_S / SEARCHED / first))
     best = dict.fromkeys(peers, float("inf"))
@@ -170,8 +160,7 @@ def handlers(options, rank: int) -> dict:
     finish = torch.cuda.synchronize if options.device == "cuda" else _no_wait
 
     def write_work(precision: str) -> None:
-        exact = SimpleNamespace(**{**vars(options), "precision": precision})
-        worker = peer if precision == options.precision else opened(exact, rank)
+        worker = peer if precision == options.precision else opened(options, rank, precision=precision)
         save(Path(options.folder) / f"peer-{rank}.npz", worker.work())
 
     def prepare(way: str) -> bool:
@@ -195,16 +184,11 @@ def first(options, rank: int) -> None:
     print("iteration 1", flush=True)
 
 
-def main() -> None:
-    rank, told = int(os.environ["RANK"]), json.loads(sys.argv[-1])
-    options = SimpleNamespace(**told)
+if __name__ == "__main__":
+    options, rank = options_and_rank()
     if sys.argv[1] == "first":
         first(options, rank)
     else:
-        serve(told, rank, handlers(options, rank))
+        serve(handlers(options, rank))
     with suppress(Exception):
         torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

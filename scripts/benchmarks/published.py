@@ -72,8 +72,8 @@ class Case:
 
     def efficiencies(self, inputs: Inputs) -> dict[int, tuple[PlanRow, float]]:
         """Return the prediction and its efficiency by GPUs."""
-        found = planned(inputs, sorted({self.over, *self.results}), self.images)
-        return {gpus: (found[gpus], found[gpus].efficiency / found[self.over].efficiency) for gpus in self.results}
+        plans = planned(inputs, sorted({self.over, *self.results}), self.images)
+        return {gpus: (plans[gpus], plans[gpus].efficiency / plans[self.over].efficiency) for gpus in self.results}
 
 
 IMAGENET, EPOCHS = 1_281_167, 90
@@ -136,25 +136,17 @@ def write_layers(inputs: Inputs, images: int, path: Path) -> str:
     """Write one GPU's layers with a batch of ``images``, as `ringtrain time --json` does. The update moves memory; the
     rest of the iteration is divided by arithmetic, a third of a layer's forward."""
     graph = spec.load_model(inputs.model).graph()
-    held = ITEM_BYTES * lay_out(graph.parameters())[-1].stop
+    nbytes = ITEM_BYTES * lay_out(graph.parameters())[-1].stop
     flops = {row.layer: row.flops for row in graph.describe()}
-    iteration_s, update_s = images / inputs.rates[images], UPDATE_MOVES * held / MEMORY_BYTES_PER_S
+    iteration_s, update_s = images / inputs.rates[images], UPDATE_MOVES * nbytes / MEMORY_BYTES_PER_S
     rows = [{"layer": UPDATE, "kind": "", "forward_s": None, "backward_s": update_s}]
     for node in graph.plan:
         part = sum(flops[name] for name in (node.name, *node.folded)) / sum(flops.values())
         forward_s = part * (iteration_s - update_s) / 3
         rows.append({"layer": node.name, "kind": "layer", "forward_s": forward_s, "backward_s": 2 * forward_s})
-    header = {
-        "model": inputs.model,
-        "batch": images,
-        "dtype": "float32",
-        "ranks": 1,
-        "host_by_rank": HOSTS[:1],
-        "host_cores": inputs.per_server,
-        "held_bytes": 3 * held,
-        "peak_bytes": 3 * held,
-        "records": True,  # exchanges go beside backward
-    }
+    header = {"model": inputs.model, "batch": images, "dtype": "float32", "ranks": 1, "host_by_rank": HOSTS[:1]}
+    header |= {"host_cores": inputs.per_server, "held_bytes": 3 * nbytes, "peak_bytes": 3 * nbytes}
+    header |= {"records": True}  # exchanges go beside backward
     path.write_text(json.dumps({"header": header, "rows": rows, "totals": {"iteration_s": iteration_s}}))
     return str(path)
 
@@ -198,10 +190,10 @@ def points(predicted: float, published: float) -> str:
     return f"{round(100 * (predicted - published)):+d}"
 
 
-def overview(cases: Sequence[Case]) -> list[str]:
+def overview() -> list[str]:
     """Return the table of both ends of all results."""
     rows = []
-    for case in cases:
+    for case in (GOYAL, HOROVOD):
         slow, fast = case.efficiencies(case.slowest), case.efficiencies(case.fast)
         for gpus, published in case.results.items():
             ends = [end[gpus][1] for end in (slow, fast)]
@@ -264,7 +256,7 @@ def shares() -> list[str]:
 def tables() -> dict[str, list[str]]:
     """Return every table of the page by the result that it is about."""
     return {
-        "Published and predicted": overview([GOYAL, HOROVOD]),
+        "Published and predicted": overview(),
         "ResNet-50 on 256 GPUs": steps(GOYAL),
         "VGG-16 on 128 and 512 GPUs": steps(HOROVOD),
         "A batch of 1,024": shares(),

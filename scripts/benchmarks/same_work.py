@@ -7,7 +7,7 @@ alone.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,16 +84,13 @@ def apart(a: np.ndarray, b: np.ndarray, least: float = 0.0) -> float:
     return difference / norm if norm else (math.inf if difference else 0.0)
 
 
-def outputs_apart(own: Work, peer: Work) -> dict[str, float]:
-    return {name: apart(found, peer.outputs[name]) for name, found in own.outputs.items()}
+def outputs_apart(ours: Work, peer: Work) -> dict[str, float]:
+    return {name: apart(output, peer.outputs[name]) for name, output in ours.outputs.items()}
 
 
-def gradients_apart(own: Work, peer: Work) -> dict[str, float]:
-    least = _least(peer)
-    return {
-        name: apart(own.gradients[name], wanted, least * math.sqrt(wanted.size))
-        for name, wanted in peer.gradients.items()
-    }
+def gradients_apart(ours: Work, peer: Work) -> dict[str, float]:
+    least, pairs = _least(peer), ((name, ours.gradients[name], wanted) for name, wanted in peer.gradients.items())
+    return {name: apart(gradient, wanted, least * math.sqrt(wanted.size)) for name, gradient, wanted in pairs}
 
 
 def _least(peer: Work) -> float:
@@ -103,102 +100,95 @@ def _least(peer: Work) -> float:
     return LEAST * math.sqrt(squares / count)
 
 
-def shares(own: Work, peer: Work) -> dict[str, float]:
+def shares(ours: Work, peer: Work) -> dict[str, float]:
     """⟨a, b⟩/⟨b, b⟩ of each parameter of :data:`MANY` elements, and of smaller ones by their kind; of none that is
     rounding alone."""
-    found, least = {}, _least(peer)
-    for name, names in _joined(peer).items():
-        a, b = (_one([work.gradients[each] for each in names]) for work in (own, peer))
-        if np.linalg.norm(b) > least * math.sqrt(b.size):
-            found[name] = float(a @ b) / float(b @ b)
-    return found
-
-
-def _one(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([each.ravel() for each in arrays], dtype=np.float64)
-
-
-def _joined(work: Work) -> dict[str, list[str]]:
-    groups = {}
-    for name, gradient in work.gradients.items():
+    groups, least, share_by_name = {}, _least(peer), {}
+    for name, gradient in peer.gradients.items():
         key = repr(name) if gradient.size >= MANY else f"each small {name.rpartition('.')[2]}"
         groups.setdefault(key, []).append(name)
-    return groups
+    for key, names in groups.items():
+        a, b = (_joined(work, names) for work in (ours, peer))
+        if np.linalg.norm(b) > least * math.sqrt(b.size):
+            share_by_name[key] = float(a @ b) / float(b @ b)
+    return share_by_name
 
 
-def whole_apart(own: Work, peer: Work) -> float:
-    return apart(*(np.concatenate([work.gradients[name].ravel() for name in peer.gradients]) for work in (own, peer)))
+def _joined(work: Work, names: Iterable[str]) -> np.ndarray:
+    return np.concatenate([work.gradients[name].ravel() for name in names], dtype=np.float64)
 
 
-def refusal(own: Work, peer: Work, precision: str, exact: Work | None = None) -> str:
-    """Why these are not the same net; nothing where they are. ``exact``: the peer's in float64: then own work is held
-    against that, and may be as far from it as the tolerance says, or :data:`TIMES` as far as the peer's own is."""
-    strangers = sorted((own.outputs.keys() - peer.outputs.keys()) | (own.gradients.keys() ^ peer.gradients.keys()))
+def whole_apart(ours: Work, peer: Work) -> float:
+    return apart(*(_joined(work, peer.gradients) for work in (ours, peer)))
+
+
+def refusal(ours: Work, peer: Work, precision: str, exact: Work | None = None) -> str:
+    """Why these are not the same net; nothing where they are. ``exact``: the peer's in float64: then our work is held
+    against that, and may be as far from it as the tolerance says, or :data:`TIMES` as far as the peer's is."""
+    strangers = sorted((ours.outputs.keys() - peer.outputs.keys()) | (ours.gradients.keys() ^ peer.gradients.keys()))
     if strangers:
         return f"one of them alone has {', '.join(strangers)}"
     most, base = TOLERANCES[precision], exact or peer
-    rounded = outputs_apart(Work({name: peer.outputs[name] for name in own.outputs}, peer.loss, {}), base)
-    for name, found in outputs_apart(own, base).items():
+    rounded = outputs_apart(Work({name: peer.outputs[name] for name in ours.outputs}, peer.loss, {}), base)
+    for name, off in outputs_apart(ours, base).items():
         allowed = _allowed(most.output, rounded[name])
-        if not found <= allowed:
-            return f"the output of layer {name!r} is {found:.2g} apart, the first that is ({precision}: {allowed:.2g})"
-    off, rounding = (abs(each.loss - base.loss) / max(1.0, abs(base.loss)) for each in (own, peer))
+        if not off <= allowed:
+            return f"the output of layer {name!r} is {off:.2g} apart, the first that is ({precision}: {allowed:.2g})"
+    off, rounding = (abs(each.loss - base.loss) / max(1.0, abs(base.loss)) for each in (ours, peer))
     if not off <= _allowed(most.output, rounding):
-        return f"the loss is {own.loss:.9g}, PyTorch's is {base.loss:.9g} ({precision}: at most {most.output:g} apart)"
-    return _gradient_refusal(own, peer, base, precision)
+        return f"the loss is {ours.loss:.9g}, PyTorch's is {base.loss:.9g} ({precision}: at most {most.output:g} apart)"
+    return _gradient_refusal(ours, peer, base, precision) or _share_refusal(ours, peer, base, precision)
 
 
 def _allowed(tolerance: float, rounding: float, cap: float = CAP) -> float:
     return max(tolerance, min(cap, TIMES * rounding))
 
 
-def _gradient_refusal(own: Work, peer: Work, base: Work, precision: str) -> str:
-    most, found, rounded = TOLERANCES[precision], gradients_apart(own, base), gradients_apart(peer, base)
-    for name in reversed(found):
+WRONG_LAYER = "its layer is wrong, or the one that hands it its gradient"
+
+
+def _gradient_refusal(ours: Work, peer: Work, base: Work, precision: str) -> str:
+    most, off, rounded = TOLERANCES[precision], gradients_apart(ours, base), gradients_apart(peer, base)
+    for name in reversed(off):
         allowed = _allowed(most.parameter, rounded[name])
-        if not found[name] <= allowed:
-            return (
-                f"the gradient of {name!r} is {found[name]:.2g} apart, the first on the way back ({precision}: "
-                f"{allowed:.2g}): its layer is wrong, or the one that hands it its gradient"
-            )
-    whole, allowed = whole_apart(own, base), _allowed(most.gradient, whole_apart(peer, base))
-    if not whole <= allowed:
-        worst = max(found, key=found.get)
-        return f"the gradient is {whole:.2g} apart ({precision}: {allowed:.2g}), most that of {worst!r}"
-    return _share_refusal(shares(own, base), shares(peer, base), precision)
+        if not off[name] <= allowed:
+            where = f"the first on the way back ({precision}: {allowed:.2g}): {WRONG_LAYER}"
+            return f"the gradient of {name!r} is {off[name]:.2g} apart, {where}"
+    whole, allowed = whole_apart(ours, base), _allowed(most.gradient, whole_apart(peer, base))
+    if whole <= allowed:
+        return ""
+    return f"the gradient is {whole:.2g} apart ({precision}: {allowed:.2g}), most that of {max(off, key=off.get)!r}"
 
 
-def _share_refusal(found: dict[str, float], rounded: dict[str, float], precision: str) -> str:
-    for name in reversed(found):
+def _share_refusal(ours: Work, peer: Work, base: Work, precision: str) -> str:
+    share_by_name, rounded = shares(ours, base), shares(peer, base)
+    for name, share in reversed(share_by_name.items()):
         allowed = _allowed(TOLERANCES[precision].share, abs(rounded[name] - 1), SHARE_CAP)
-        if not abs(found[name] - 1) <= allowed:
-            return (
-                f"the gradient of {name} is {found[name]:.3g} times PyTorch's, the last that is not 1 ± {allowed:.2g} "
-                f"({precision}): its layer is wrong, or the one that hands it its gradient"
-            )
+        if not abs(share - 1) <= allowed:
+            where = f"the last that is not 1 ± {allowed:.2g} ({precision}): {WRONG_LAYER}"
+            return f"the gradient of {name} is {share:.3g} times PyTorch's, {where}"
     return ""
 
 
-def summary(own: Work, peer: Work) -> dict:
+def summary(ours: Work, peer: Work) -> dict:
     """Return the figures of a row about nets that are the same."""
-    outputs, gradients = outputs_apart(own, peer), gradients_apart(own, peer)
+    outputs, gradients = outputs_apart(ours, peer), gradients_apart(ours, peer)
     worst, layer = max(gradients, key=gradients.get), max(outputs, key=outputs.get)
     return {
-        "loss": own.loss,
+        "loss": ours.loss,
         "loss_of_torch": peer.loss,
         "outputs_apart": outputs[layer],
         "worst_layer": layer,
-        "gradient_apart": whole_apart(own, peer),
+        "gradient_apart": whole_apart(ours, peer),
         "worst_parameter": worst,
         "worst_parameter_apart": gradients[worst],
-        "worst_share_off": max((abs(share - 1) for share in shares(own, peer).values()), default=0.0),
+        "worst_share_off": max((abs(share - 1) for share in shares(ours, peer).values()), default=0.0),
     }
 
 
-def told(found: dict) -> str:
+def summary_text(row: dict) -> str:
     return (
-        f"same: loss {found['loss']:.7g} and {found['loss_of_torch']:.7g}, outputs at most "
-        f"{found['outputs_apart']:.1e} apart ({found['worst_layer']}), gradient {found['gradient_apart']:.1e}, "
-        f"worst parameter {found['worst_parameter']} {found['worst_parameter_apart']:.1e}, "
-        f"shares {found['worst_share_off']:.1e} off"
+        f"same: loss {row['loss']:.7g} and {row['loss_of_torch']:.7g}, outputs at most {row['outputs_apart']:.1e} "
+        f"apart ({row['worst_layer']}), gradient {row['gradient_apart']:.1e}, worst parameter {row['worst_parameter']} "
+        f"{row['worst_parameter_apart']:.1e}, shares {row['worst_share_off']:.1e} off"
     )

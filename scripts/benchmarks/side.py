@@ -10,28 +10,42 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
-ROOT = Path(__file__).parents[2]
-ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 FEWEST, MOST, BLOCK_S = 3, 50, 0.25  # rounds, and the least seconds of a block
 
 
 # ── a process ─────────────────────────────────────────────────────────────────────────────────────────────────
-def serve(options: dict, rank: int, handlers: dict[str, Callable]) -> None:
+def options_and_rank() -> tuple[SimpleNamespace, int]:
+    """Return the options of this process, its last argument, and its rank: under an MPI, or among the commands."""
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["RANK"]
+    return SimpleNamespace(**json.loads(sys.argv[-1])), int(rank)
+
+
+def serve(handlers: dict[str, Callable]) -> None:
     """Do what the program that started this process asks, until it hangs up."""
+    options, rank = options_and_rank()
     with socket.socket(socket.AF_UNIX) as line:
-        line.connect(options["socket"])
+        line.connect(options.socket)
         with line.makefile("rw") as file:
-            told = {"rank": rank}
-            while True:
-                file.write(json.dumps(told) + "\n")
-                file.flush()
-                asked = file.readline()
-                if not asked:
-                    return
-                command = json.loads(asked)
-                told = handlers[command.pop("do")](**command)
+            print(json.dumps(rank), file=file, flush=True)
+            for text in file:
+                command = json.loads(text)
+                print(json.dumps(handlers[command.pop("do")](**command)), file=file, flush=True)
+
+
+def on_cores(make: Callable) -> Callable:
+    """Return ``make(name, count)``, which is called once for each: this process then has so many cores, the first."""
+    cores, make_once = sorted(os.sched_getaffinity(0)), cache(make)
+
+    def confined(name: str, count: int = 1):
+        os.sched_setaffinity(0, cores[:count])
+        return make_once(name, count)
+
+    return confined
 
 
 def timed(iterate: Callable[[], object], finish: Callable[[], None], iterations: int) -> float:
@@ -57,31 +71,32 @@ class Processes:
         self._folder = tempfile.TemporaryDirectory()
         path = f"{self._folder.name}/socket"
         text = json.dumps(options | {"socket": path})
-        threads = {name: str(options["threads"]) for name in ONE_CORE}
+        environment = {**os.environ, **dict.fromkeys(THREADS, str(options["threads"]))}
         self._lines, self._started = [], []
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen(ranks)
             listener.settimeout(0.2)
             for number, words in enumerate(commands):
-                given = {**os.environ, **threads, "RANK": str(number)}
-                self._started.append(subprocess.Popen([*words, text], env=given))
+                self._started.append(subprocess.Popen([*words, text], env={**environment, "RANK": str(number)}))
             while len(self._lines) < ranks:
                 try:
                     line, _ = listener.accept()
                 except TimeoutError:
-                    self._check_alive()
+                    if any(process.poll() for process in self._started):
+                        self._fail()
                     continue
                 line.settimeout(None)
                 self._lines.append(line.makefile("rw"))
-        ranked = [(json.loads(line.readline() or self._fail())["rank"], at) for at, line in enumerate(self._lines)]
-        self._lines = [self._lines[at] for _, at in sorted(ranked)]
+        self._lines = [line for _, line in sorted(zip(self._answers(), self._lines, strict=True), key=lambda e: e[0])]
 
     def ask(self, do: str, **arguments) -> list:
         """Return the answer of each rank; all work at once."""
         for line in self._lines:
-            line.write(json.dumps({"do": do, **arguments}) + "\n")
-            line.flush()
+            print(json.dumps({"do": do, **arguments}), file=line, flush=True)
+        return self._answers()
+
+    def _answers(self) -> list:
         return [json.loads(line.readline() or self._fail()) for line in self._lines]
 
     def __enter__(self):
@@ -98,10 +113,6 @@ class Processes:
                 process.wait()
         self._folder.cleanup()
 
-    def _check_alive(self) -> None:
-        if any(process.poll() not in (None, 0) for process in self._started):
-            self._fail()
-
     def _fail(self):
         """End, since a process has: it has said why."""
         for process in self._started:
@@ -111,15 +122,16 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One contestant of a measurement. ``way``: arguments of its blocks."""
+    """One contestant of a measurement. ``do``: what its blocks are; ``way``: their arguments."""
 
     name: str
     processes: Processes
     way: dict = field(default_factory=dict)
+    do: str = "block"
 
     def block(self, iterations: int) -> float:
         """Return the seconds of an iteration, of the slowest rank."""
-        return max(self.processes.ask("block", iterations=iterations, **self.way))
+        return max(self.processes.ask(self.do, iterations=iterations, **self.way))
 
 
 def interleaved(sides: list[Side], seconds: float) -> dict[str, list[float]]:
@@ -138,19 +150,23 @@ def interleaved(sides: list[Side], seconds: float) -> dict[str, list[float]]:
     return samples
 
 
-def ratio(samples: dict[str, list[float]], side: str, own: str) -> float:
-    """Return how many times as fast ``own`` is as ``side``: the median over the rounds."""
-    return statistics.median(there / here for there, here in zip(samples[side], samples[own], strict=True))
+def ratios(samples: dict[str, list[float]], side: str) -> list[float]:
+    """Return how many times as fast ringtrain is as a side, in each round."""
+    return [theirs / ours for theirs, ours in zip(samples[side], samples["ringtrain"], strict=True)]
+
+
+def ratio_text(ratios: list[float]) -> str:
+    return f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f}, {max(ratios):.2f})"
 
 
 # ── the first iteration ───────────────────────────────────────────────────────────────────────────────────────
 def first_iteration(commands: Sequence[Sequence[str]], folder: str, more: dict[str, str]) -> float:
     """Return the seconds from the commands to the line in which the first of them tells of its first iteration."""
     began, seconds, processes = time.perf_counter(), None, []
+    environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **more}
     for number, words in enumerate(commands):
-        given = {**os.environ, **ONE_CORE, **more, "RANK": str(number)}
-        out = subprocess.DEVNULL if number else subprocess.PIPE
-        processes.append(subprocess.Popen(words, cwd=folder, env=given, stdout=out, text=True))
+        out = {"stdout": subprocess.DEVNULL if number else subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(words, cwd=folder, env={**environment, "RANK": str(number)}, **out))
     for line in processes[0].stdout:
         if seconds is None and line.startswith("iteration 1"):
             seconds = time.perf_counter() - began
@@ -162,8 +178,6 @@ def first_iteration(commands: Sequence[Sequence[str]], folder: str, more: dict[s
 
 def forget(folders: Sequence[str]) -> None:
     """Ask the system to forget the content of files, as after a start of the machine: it keeps what others use."""
-    for folder in folders:
-        for path in Path(folder).rglob("*"):
-            if path.is_file():
-                with open(path, "rb") as file:
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for path in (path for folder in folders for path in Path(folder).rglob("*") if path.is_file()):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -9,7 +9,6 @@ runs equal to the bit, and no process or file of shared memory may be left. Exit
 import math
 import os
 import random
-import re
 import signal
 import sys
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from worlds import Leftovers, World, end, losses, newest, records, scratch
+from worlds import Leftovers, World, end, losses, memory_of, newest, records, scratch
 
 REQUEUE, ITERATIONS, MOST_RANKS, SETTLED = 75, 60, 4, 100
 MIB = 1 << 20
@@ -29,14 +28,19 @@ EXACT = (  # equal runs have equal weights
 )
 LOOSE = ("-a mpi",)
 OF_TWO = ("--sync gossip", "--sync server --asynchronous", "--fc hybrid -a ring", "--fc pipeline", "--sync master")
-UNDISTURBED, ASKED, TOLD, KILLED = EVENTS = ("nothing", "SIGUSR1 of mpirun", "SIGTERM of ranks", "SIGKILL of a rank")
-STATUSES = {UNDISTURBED: (0,), ASKED: (0, REQUEUE), TOLD: (0, REQUEUE), KILLED: range(256)}
+UNDISTURBED, ASKED, TERMINATED, KILLED = EVENTS = (
+    "nothing",
+    "SIGUSR1 of mpirun",
+    "SIGTERM of ranks",
+    "SIGKILL of a rank",
+)
+STATUSES = {UNDISTURBED: (0,), ASKED: (0, REQUEUE), TERMINATED: (0, REQUEUE), KILLED: range(256)}
 
 
 def train(ranks: int, out: Path, flags: str, iterations: int, *more) -> World:
-    given = ["-m", "ringtrain", "train", "--data", "digits", "--out", out, "--iterations", iterations]
-    given += ["--checkpoint-every", 10, "--evaluate-every", 10, *flags.split(), *more]
-    return World(ranks, given, out.with_suffix(".txt"))
+    fixed = ["--data", "digits", "--out", out, "--iterations", iterations]
+    fixed += ["--checkpoint-every", 10, "--evaluate-every", 10]
+    return World(ranks, [*fixed, *flags.split(), *more], out.with_suffix(".txt"))
 
 
 def play(draw: random.Random, out: Path, weights: dict) -> tuple[str, str]:
@@ -67,7 +71,7 @@ def disturb(world: World, event: str, at: int) -> None:
     pids = world.pids()
     if event == ASKED:
         world.signal(signal.SIGUSR1)
-    elif event == TOLD:
+    elif event == TERMINATED:
         end(pids.values(), signal.SIGTERM)
     elif pids:
         end([pids[at % len(pids)]])
@@ -80,7 +84,7 @@ class Watch:
         self._pids, self._samples = world.pids().values(), []
 
     def sample(self) -> None:
-        with suppress(OSError, TypeError):  # a rank has ended
+        with suppress(OSError, KeyError):  # a rank has ended
             self._samples.append([sample_of(pid) for pid in self._pids])
 
     def growth(self) -> list[str]:
@@ -96,11 +100,8 @@ class Watch:
 
 def sample_of(pid: int) -> tuple[int, int, int]:
     """Return (bytes, open files, threads) of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    anonymous, shared, threads = (
-        int(re.search(rf"(?m)^{name}:\s+(\d+)", status)[1]) for name in ("RssAnon", "RssShmem", "Threads")
-    )
-    return (anonymous + shared) << 10, len(os.listdir(f"/proc/{pid}/fd")), threads
+    memory = memory_of(pid)
+    return memory["RssAnon"] + memory["RssShmem"], len(os.listdir(f"/proc/{pid}/fd")), memory["Threads"]
 
 
 @click.command(help=__doc__)
@@ -108,28 +109,25 @@ def sample_of(pid: int) -> tuple[int, int, int]:
 @click.option("--ranks", default=8, show_default=True, help="Of the world that trains all the time.")
 @click.option("--seed", default=0, show_default=True)
 def soak(minutes, ranks, seed):
-    with scratch("soak") as folder:
-        sys.exit(run(minutes, ranks, random.Random(seed), Path(folder)))
-
-
-def run(minutes: float, ranks: int, draw: random.Random, folder: Path) -> int:
-    left, weights, broken, runs = Leftovers(), {}, [], 0
-    steady = train(ranks, folder / "steady", f"--batch {8 * ranks}", 10**8)
-    steady.until(lambda: newest(folder / "steady") >= SETTLED)
-    watch, until, left_by_runs = Watch(steady), time.monotonic() + 60 * minutes, Leftovers()
-    while steady.running and time.monotonic() < until:
-        runs += 1
-        what, why = play(draw, folder / f"run-{runs:05}", weights)
-        broken += [f"{what}: {why}"] if why else []
-        print(f"{runs:5}  {what}{': BROKEN: ' if why else ''}{why}", flush=True)
-        broken += [f"left {each}" for each in left_by_runs(steady)]
-        watch.sample()
-    steady.signal(signal.SIGUSR1)
-    ended = steady.wait()
-    broken += watch.growth() + [f"the steady world ended with {ended}"] * (ended != REQUEUE)
-    broken += [f"left {each}" for each in left()]
+    left, draw, weights, broken, runs = Leftovers(), random.Random(seed), {}, [], 0
+    with scratch("soak") as scratch_folder:
+        folder = Path(scratch_folder)
+        steady = train(ranks, folder / "steady", f"--batch {8 * ranks}", 10**8)
+        steady.until(lambda: newest(folder / "steady") >= SETTLED)
+        watch, until, left_by_runs = Watch(steady), time.monotonic() + 60 * minutes, Leftovers()
+        while steady.running and time.monotonic() < until:
+            runs += 1
+            what, why = play(draw, folder / f"run-{runs:05}", weights)
+            broken += [f"{what}: {why}"] if why else []
+            print(f"{runs:5}  {what}{': BROKEN: ' if why else ''}{why}", flush=True)
+            broken += [f"left {each}" for each in left_by_runs(steady)]
+            watch.sample()
+        steady.signal(signal.SIGUSR1)
+        ended = steady.wait()
+        broken += watch.growth() + [f"the steady world ended with {ended}"] * (ended != REQUEUE)
+        broken += [f"left {each}" for each in left()]
     print("\n".join([f"{runs} runs", *(broken or ["nothing lost"])]))
-    return int(bool(broken))
+    sys.exit(bool(broken))
 
 
 if __name__ == "__main__":

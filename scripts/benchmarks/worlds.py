@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,18 +23,17 @@ NUMBERS = itertools.count()
 
 
 class World:
-    """One mpirun. ``arguments``: of Python, on every rank; ``output``: the file for its output; ``launcher``: more
-    options of mpirun.
-    """
+    """One mpirun of `ringtrain train` with these flags. ``output``: the file for its output; ``launcher``: more options
+    of mpirun; ``confine``: what mpirun begins with."""
 
-    def __init__(self, ranks: int, arguments: Sequence, output: Path, launcher: Sequence[str] = ()):
+    def __init__(self, ranks: int, flags: Sequence, output: Path, launcher: Sequence[str] = (), confine=None):
         self.began, self._output, self._tag = time.monotonic(), output, f"{OURS}{next(NUMBERS)}\0"
         line = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *launcher, sys.executable]
+        line += ["-m", "ringtrain", "train", *map(str, flags)]
         environ = {**os.environ, TAG: self._tag.partition("=")[2][:-1], "TMPDIR": str(output.parent)}
         with open(output, "ab") as file:
-            self._process = subprocess.Popen(
-                [*line, *map(str, arguments)], stdout=file, stderr=file, env=environ, start_new_session=True
-            )
+            streams = {"stdout": file, "stderr": file, "env": environ, "start_new_session": True}
+            self._process = subprocess.Popen(line, **streams, preexec_fn=confine)
 
     @property
     def running(self) -> bool:
@@ -67,12 +67,11 @@ class World:
 
     def pids(self) -> dict[int, int]:
         """Return the process of each rank: the oldest one with its number."""
-        found: dict[int, int] = {}
+        ranks: dict[int, int] = {}
         for pid, environ in sorted(tagged(self._tag).items()):
-            with suppress(StopIteration):
-                rank = next(each for each in environ.split("\0") if each.startswith("OMPI_COMM_WORLD_RANK="))
-                found.setdefault(int(rank.partition("=")[2]), pid)
-        return found
+            if match := re.search(r"(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)", environ):
+                ranks.setdefault(int(match[1]), pid)
+        return ranks
 
     def last_words(self) -> str:
         return self._output.read_text(errors="replace")[-300:]
@@ -86,13 +85,18 @@ def end(pids, number: signal.Signals = signal.SIGKILL) -> None:
 
 def tagged(tag: str = OURS) -> dict[int, str]:
     """Return the environment of each running process of a world, or of all worlds that this program started."""
-    found = {}
+    environs = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended, or belongs to another user
-            text = (folder / "environ").read_text(errors="replace")
-            if tag in text:
-                found[int(folder.name)] = text
-    return found
+            environs[int(folder.name)] = (folder / "environ").read_text(errors="replace")
+    return {pid: text for pid, text in environs.items() if tag in text}
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """Return the bytes of the kernel's kinds of memory of a process, as RssAnon and VmHWM, and its Threads. Raises
+    OSError, once it has ended."""
+    lines = re.findall(r"(?m)^(\w+):\s+(\d+)( kB)?$", Path(f"/proc/{pid}/status").read_text())
+    return {name: int(number) << (10 if unit else 0) for name, number, unit in lines}
 
 
 class Leftovers:
@@ -119,10 +123,8 @@ class Leftovers:
 
 def records(out: Path) -> list[dict]:
     """Return the complete records of a run's log."""
-    with suppress(FileNotFoundError):
-        lines = (out / "log.jsonl").read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-    return []
+    lines = (out / "log.jsonl").read_text().splitlines(True) if (out / "log.jsonl").exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def losses(out: Path) -> dict[int, float]:

@@ -72,20 +72,12 @@ def test_every_rank_ends_with_the_status_of_the_gate(mpirun):
     assert done.stderr.count("star: busbw of at most") == 1
 
 
-def read(path) -> str:
-    """Nothing where nothing is: the path is tried, and left as it was, before it is written."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""
-
-
 @pytest.mark.parametrize("ending", [signal.SIGTERM, *thorough(signal.SIGINT)])
 def test_whoever_ends_a_sweep_early_keeps_what_was_measured(mpirun_process, tmp_path, ending):
     path = tmp_path / "a.json"
     sizes = ("-b", "1K", "-e", "256M", "-f", 1 << 18, "-n", "1000", "-w", "0", "-c", "0")
     process = mpirun_process(2, arguments(*sizes, "--algorithm", "mpi,ring", "--json", path))
-    until(lambda: read(path) or process.poll() is not None)
+    until(lambda: (path.exists() and path.stat().st_size) or process.poll() is not None)
     assert process.poll() is None, process.communicate()[0]
     process.send_signal(ending)
     process.communicate(timeout=PATIENCE_S)
@@ -99,8 +91,7 @@ def test_buffers_of_devices(mpirun):
     """By both ways of messages, and mapped; on devices that are not there."""
     done = mpirun(2, ["benches_devices.py"])
     assert done.returncode == 0, done.stderr
-    told, found = done.stdout.splitlines()
-    assert told == says("#", "directly", "that was tried")
-    ways = [["mpi", "", "staged"], ["mapped", "", "ipc"]]
-    ways += [["ring", way, way] for way in ("direct", "staged")]
-    assert json.loads(found) == 2 * [*([*own, "ok", 0] for own in ways), ["nccl", "", None, "refused", None]]
+    note, rows = done.stdout.splitlines()
+    assert note == says("#", "directly", "that was tried")
+    ways = [["mpi", "", "staged"], ["mapped", "", "ipc"], *(["ring", way, way] for way in ("direct", "staged"))]
+    assert json.loads(rows) == 2 * [*([*way, "ok", 0] for way in ways), ["nccl", "", None, "refused", None]]

@@ -1,4 +1,4 @@
-"""`scripts/bench ddp` on two ranks. Runs where torch is installed."""
+"""`scripts/bench ddp` and `scripts/bench pytorch` on two ranks. Runs where torch is installed."""
 
 import json
 import os
@@ -11,13 +11,28 @@ pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it
 FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
 
 
+@pytest.fixture
+def bench(alone, mpirun_command):
+    """bench(verb, arguments) → its output"""
+
+    def start(verb, *arguments):
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = alone([FOLDER / f"{verb}.py", *arguments], PATH=path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return start
+
+
+def test_two_ranks_compute_what_ddp_computes(bench):
+    output = bench("pytorch", "resnet20", "--ranks", "2", "--batch", "6", "--check")
+    assert output.split()[:2] == ["resnet20", "same:"]
+
+
 @pytest.mark.thorough
-def test_both_sides_are_timed(alone, mpirun_command, tmp_path):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    written = tmp_path / "rows.json"
-    done = alone([FOLDER / "ddp.py", "gpt", "--seconds", "0", "--json", written], PATH=path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(written.read_text())
+def test_both_sides_are_timed(bench, tmp_path):
+    bench("ddp", "gpt", "--seconds", "0", "--json", tmp_path / "rows.json")
+    rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["what"] for row in rows[:3]] == ["gpt", "all_reduce 4 B", "all_reduce 16 B"]
     assert rows[0]["difference"] <= 1e-6 and len(rows) == 14
     assert all(row["ratio"] > 0 and len(row["samples_s"]["gloo"]) == 3 for row in rows)

@@ -21,15 +21,15 @@ def test_launches_become_one_table(mpirun_command, tmp_path):
     command = [sys.executable, str(PROGRAM), *asked, "--launch", launch, "--out", str(out), "--figures", str(figures)]
     done = run(command, 300, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
-    found = json.loads((out / "allreduce-2-ranks.json").read_text())
-    assert [(row["algorithm"].partition(":")[0], row["bytes"]) for row in found["rows"]] == [
+    merged = json.loads((out / "allreduce-2-ranks.json").read_text())
+    assert [(row["algorithm"].partition(":")[0], row["bytes"]) for row in merged["rows"]] == [
         (name, nbytes) for nbytes in (1024, 65536) for name in ("mpi", "auto", "prepared", "communicator")
     ]
-    for row in found["rows"]:
+    for row in merged["rows"]:
         assert (row["status"], row["wrong"], row["repeats"]) == ("ok", 0, 6)
         ratios = row["launches"]["speedup"]
         assert len(ratios) == 2 and (row["algorithm"] == "mpi") == (ratios == [None, None])
-    assert len(found["header"]["launches"]) == 2 and found["header"]["protocol"]["fresh"] is True
+    assert len(merged["header"]["launches"]) == 2 and merged["header"]["protocol"]["fresh"] is True
     text = (out / "allreduce-2-ranks.md").read_text()
     assert text in done.stdout and text.count("\n| ") == 6
     assert (figures / "allreduce-2-ranks.png").read_bytes().startswith(b"\x89PNG")
