@@ -1,8 +1,10 @@
-"""Files that another process may read at any time, and a digest of what runs on a device."""
+"""Files that another process may read at any time, a digest of what runs on a device, and the end of a program."""
 
 import hashlib
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 CUDA = Path(__file__).parents[2] / "ringtrain" / "ops" / "cuda"
@@ -19,7 +21,7 @@ def write_rows(folder: Path, rows, name: str = "rows.json") -> None:
     put(folder / name, json.dumps(rows))
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path):
     """Return the content of a file of :func:`write_rows`; nothing where there is none, or it was spoiled."""
     try:
         return json.loads(path.read_text())
@@ -34,3 +36,13 @@ def sources_digest() -> str:
         if path.suffix in (".py", ".cu", ".cuh"):
             digest.update(path.relative_to(CUDA).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def run_program(main: Callable[[], int | None]) -> None:
+    """Run it, and tell an error of ringtrain in a line."""
+    from ringtrain.errors import RingtrainError
+
+    try:
+        sys.exit(main())
+    except RingtrainError as error:
+        sys.exit(f"{Path(sys.argv[0]).stem}: {error}")

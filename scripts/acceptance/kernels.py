@@ -9,17 +9,15 @@ Nothing is recorded as a graph meanwhile, so the sum is that of the kernels alon
 
 import argparse
 import json
-import statistics
-import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from files import write_rows
+from files import run_program, write_rows
 
 from ringtrain.config.resolve import recipe_layer, resolve
-from ringtrain.errors import DeviceError, RingtrainError
+from ringtrain.errors import DeviceError
 from ringtrain.nn import spec
 from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.boxes import TensorMap
@@ -38,12 +36,14 @@ TOUCHED = {"finish_moments": (0,), "finish_moments_float64": (0,)}
 
 @dataclass(slots=True)
 class Spent:
-    """The launches, time and bytes of one kernel in an iteration."""
+    """The launches, between two events each, and the bytes of one kernel in an iteration."""
 
-    launches: int = 0
-    seconds: float = 0.0
     nbytes: int = 0
     events: list = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return sum(after.seconds_since(before) for before, after in self.events)
 
 
 class Profiled:
@@ -75,15 +75,12 @@ class Profiled:
         before = stream.record(timed=True)
         work()
         spent.events.append((before, stream.record(timed=True)))
-        spent.launches += 1
         spent.nbytes += sum(array.size * array.dtype.itemsize for array in arrays)
 
     def synchronize(self) -> dict[str, Spent]:
-        """Wait for all work. Returns the launches since the last call."""
-        for spent in self.spent.values():
-            spent.seconds = sum(after.seconds_since(before) for before, after in spent.events)
-        found, self.spent = self.spent, defaultdict(Spent)
-        return found
+        """Return the launches since the last call."""
+        spent, self.spent = self.spent, defaultdict(Spent)
+        return spent
 
 
 class ProfiledKernel:
@@ -92,8 +89,8 @@ class ProfiledKernel:
         self._touched = TOUCHED.get(function, ())
 
     def launch(self, blocks, threads, stream, arguments, shared_bytes):
-        given = [each.array if isinstance(each, TensorMap) else each for each in arguments]
-        kept = (each for i, each in enumerate(given) if i not in self._touched)
+        arrays = [each.array if isinstance(each, TensorMap) else each for each in arguments]
+        kept = (each for i, each in enumerate(arrays) if i not in self._touched)
         whole = [each for each in kept if not isinstance(each, np.generic | type(None))]
         launch = self._kernel.launch
         self._profile.timed(self._name, stream, whole, lambda: launch(blocks, threads, stream, arguments, shared_bytes))
@@ -134,35 +131,38 @@ def spent_in(options, ops, profile) -> dict[str, Spent]:
     transport = on_device(connect(), ops.runtime, CudaDecision(STAGED, "", ()))
     data = open_data(config, model, transport)
     run = assemble(config, model, data, transport, ops, lambda: False)
-    found = []
+    iterations = []
     with run.batches(transport, 0, 1) as batches:
         batch = next(batches)
         run.worker.rehearse(batch)
         for _ in range(options.warm_up + options.iterations):
             run.worker.iterate(batch)
             ops.synchronize()
-            found.append(profile.synchronize())
-    found = found[options.warm_up :]
-    totals = [sum(spent.seconds for spent in each.values()) for each in found]
-    return found[totals.index(statistics.median_low(totals))]
+            iterations.append(profile.synchronize())
+    by_time = sorted(iterations[options.warm_up :], key=seconds_of)
+    return by_time[(len(by_time) - 1) // 2]
 
 
-def rows(found: dict[str, Spent], bandwidth: float) -> list[dict]:
-    total = sum(spent.seconds for spent in found.values())
+def seconds_of(kernels: dict[str, Spent]) -> float:
+    return sum(spent.seconds for spent in kernels.values())
+
+
+def rows(kernels: dict[str, Spent], bandwidth: float) -> list[dict]:
+    total = seconds_of(kernels)
     return [
         {
             "kernel": name,
-            "launches": spent.launches,
+            "launches": len(spent.events),
             "ms": 1e3 * spent.seconds,
             "share %": 100 * spent.seconds / total,
             "floor by bytes, ms": 1e3 * spent.nbytes / bandwidth,
             "times its floor": spent.seconds / (spent.nbytes / bandwidth) if spent.nbytes else None,
         }
-        for name, spent in sorted(found.items(), key=lambda each: -each[1].seconds)
+        for name, spent in sorted(kernels.items(), key=lambda each: -each[1].seconds)
     ]
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="resnet50")
@@ -185,11 +185,7 @@ def main() -> int:
     if not options.ceilings:
         profile.synchronize()
         write_rows(options.folder, rows(spent_in(options, ops, profile), 1e12 * ceilings["copy, TB/s"]))
-    return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RingtrainError as error:
-        sys.exit(f"kernels: {error}")
+    run_program(main)

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from files import read_json, write_rows
+from files import read_json, run_program, write_rows
+from kernels import timed
 from processes import ended, ending
 
 from ringtrain.errors import RingtrainError
@@ -26,7 +27,6 @@ from ringtrain.ops.cuda.device import Device
 
 KINDS = OWN, *_, PYTORCH = "own", WGMMA, CUBLAS, CUDNN, "PyTorch"
 LIBRARIES = (CUDNN, CUBLAS)
-REPLAYS = 10
 
 
 def kind_of(way: str) -> str:
@@ -41,20 +41,18 @@ class Every:
         self.ways, self.table, self.notes = {}, {}, {}
 
     def __call__(self, device, work, ways, *rest, **named):
-        self.ways[work[0]] = found = list(ways())
-        return found[0]
+        self.ways[work[0]] = list(ways())
+        return self.ways[work[0]][0]
 
 
 def plans_of(model: str, batch: int) -> list[ConvolutionPlan]:
     """Return the plans of a model file's convolutions, each shape once, in the order of the net."""
-    graph = spec.load_model(model).graph()
-    nodes = [node for node in graph.nodes if type(node.layer).__name__ == "Conv2D"]
-    found = []
-    for node in nodes:
+    graph, plans = spec.load_model(model).graph(), {}
+    for node in (node for node in graph.nodes if type(node.layer).__name__ == "Conv2D"):
         layer, x, y = node.layer, graph.shapes[node.inputs[0]], graph.shapes[node.name]
         weights = layer.kernel, layer.kernel, x[-1] // layer.groups, layer.channels
-        found.append(make_convolution_plan((batch, *x), weights, (batch, *y), layer.geometry))
-    return list(dict.fromkeys(found))
+        plans[make_convolution_plan((batch, *x), weights, (batch, *y), layer.geometry)] = None
+    return list(plans)
 
 
 def words(plan: ConvolutionPlan) -> str:
@@ -79,20 +77,20 @@ class Bench:
         self._ops.conv2d(x, w, None, y, plan.geometry)
         self._ops.conv2d_back(x, w, y, dy, dw, None, dx, plan.geometry)
         self._ops.synchronize()
-        given = {
+        calls = {
             FORWARD: ((x, w, None, y, False, None, 0), y),
             INPUT_BACK: ((w, dy, dx, False), dx),
             WEIGHTS_BACK: ((x, dy, dw, False), dw),
         }
         for what, wanted in self._peer.results(plan, arrays):
-            arguments, result = given[what]
+            arguments, result = calls[what]
             about = {"pass": what, "shape": words(plan), "precision": self._precision}
             if PYTORCH in kinds:
                 yield about | {"way": PYTORCH, "library": True, "us": 1e6 * self._peer.seconds(plan, arrays, what)}
             for way in self._every.ways[what]:
                 if kind_of(way.name) in kinds:
-                    told = {**about, "way": way.name, "library": way.name.endswith(LIBRARIES)}
-                    yield told | self._tried(plan, way, arguments, result, wanted)
+                    named = {"way": way.name, "library": way.name.endswith(LIBRARIES)}
+                    yield about | named | self._tried(plan, way, arguments, result, wanted)
 
     def _arrays(self, plan: ConvolutionPlan) -> dict:
         ops = self._ops
@@ -117,13 +115,7 @@ class Bench:
         stream = self._device.stream
         with self._runtime.record(stream) as graphs:
             run()
-        graphs[0].launch(stream)
-        before = stream.record(timed=True)
-        for _ in range(REPLAYS):
-            graphs[0].launch(stream)
-        after = stream.record(timed=True)
-        after.wait()
-        return after.seconds_since(before) / REPLAYS
+        return timed(stream, lambda: graphs[0].launch(stream))
 
 
 def measure(options) -> None:
@@ -148,12 +140,10 @@ def measure_each(options, kinds: list[str]) -> int:
         folder.mkdir(exist_ok=True)
         words = [sys.executable, __file__, folder, "--kind", kind, "--model", options.model, "--batch", options.batch]
         words += ["--precision", options.precision, "--shapes", options.shapes, "--peer", options.peer]
+        limit = (end_at - time.monotonic()) / (len(kinds) - number)
         with open(folder / "output.txt", "w+") as output:
-            code = ended(
-                list(map(str, words)), (end_at - time.monotonic()) / (len(kinds) - number), stdout=output, stderr=output
-            )
-            output.seek(0)
-            last = output.read().strip().rpartition("\n")[2]
+            code = ended(list(map(str, words)), limit, stdout=output, stderr=output)
+        last = (folder / "output.txt").read_text().strip().rpartition("\n")[2]
         rows += read_json(folder / "rows.json") or []
         failed += [{"kind": kind, "said": f"{ending(code)}: {last}"[:300]}] if code != 0 else []
         write_rows(options.folder, rows)
@@ -179,7 +169,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RingtrainError as error:
-        sys.exit(f"layers: {error}")
+    run_program(main)

@@ -4,7 +4,6 @@ import torch
 
 from ringtrain.ops.cuda.convolution import FORWARD, INPUT_BACK, WEIGHTS_BACK
 
-BITS = {"bfloat16": ("int16", torch.bfloat16), "float16": ("int16", torch.float16), "float32": ("float32", None)}
 MASKS = {INPUT_BACK: [True, False, False], WEIGHTS_BACK: [False, True, False]}
 REPLAYS, FIRST = 10, 3
 
@@ -18,9 +17,9 @@ class Torch:
 
     def tensor(self, array):
         """Return a tensor of the array's memory."""
-        plain, kind = BITS[array.dtype.name]
-        found = torch.as_tensor(self._runtime.view(array, plain), device="cuda")
-        return (found if kind is None else found.view(kind)).view(array.shape)
+        kind = array.dtype.name
+        plain = self._runtime.view(array, "float32" if kind == "float32" else "int16")
+        return torch.as_tensor(plain, device="cuda").view(getattr(torch, kind)).view(array.shape)
 
     def fill(self, plan, arrays) -> None:
         """Fill with standard normal numbers, and weights that keep their size, in as many digits as activations."""

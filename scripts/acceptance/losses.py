@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from files import read_json, write_rows
+from files import read_json, run_program, write_rows
 
 from ringtrain.errors import RingtrainError
 from ringtrain.exchange.catalogue import STRATEGIES as CATALOGUE
@@ -72,7 +72,7 @@ STRATEGIES |= {name: Strategy(("--sync", name), FALLS) for name in CATALOGUE if 
 STRATEGY_MODEL, STRATEGY_RANKS = "lenet", (2, 4)
 
 
-class Failed(Exception):
+class Failed(RingtrainError):
     """A run's command and the end of its output."""
 
 
@@ -197,7 +197,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (RingtrainError, Failed) as error:
-        sys.exit(f"losses: {error}")
+    run_program(main)

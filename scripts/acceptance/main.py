@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
-import bars
 from files import put, read_json, sources_digest
 from preflight import COMPILER, SANITIZER, lacking, lacking_kernels
 from processes import ended, ending
-from report import markdown
-from stages import BEFORE, CALLS, FIRST_CALLS, ROOT, SECONDS, STAGES, Stage, facts
+from report import BARS, judged, markdown, with_bars
+from stages import BEFORE, CALLS, FIRST_CALLS, NAMED, ROOT, SECONDS, STAGES, Stage, facts
 
 PASSED, FAILED, SHORT, LEFT_OUT = "passed", "failed", "fell short", "not done"
 COUNTED = (PASSED, SHORT)  # stages that ended: figures of others are of a part, neither judged nor a bar
@@ -63,13 +62,7 @@ def main() -> int:
     if missing:
         return refuse(missing)
     if options.look:
-        later = [
-            need
-            for name in chain(*CALLS[:FIRST_CALLS])
-            for stage in STAGES
-            if stage.name == name
-            for need in stage.needs
-        ]
+        later = chain(*(NAMED[name].needs for name in chain(*CALLS[:FIRST_CALLS])))
         for line in lacking([*later, SANITIZER], options.wheels):
             print(f"gpu-acceptance: another stage of the first calls lacks {line}", file=sys.stderr)
         return 0
@@ -89,9 +82,8 @@ def parse():
     )
     parser.add_argument("stages", nargs="*", help="[those of --call]")
     parser.add_argument("--call", type=int, default=1, choices=range(1, 1 + len(CALLS)), help=f"{calls} [1]")
-    parser.add_argument(
-        "--out", type=Path, default=Path("acceptance"), help=f"folder of the report: report.md, report.tar, {PROBE} …"
-    )
+    files = f"report.md, report.tar, {PROBE} …"
+    parser.add_argument("--out", type=Path, default=Path("acceptance"), help=f"folder of the report: {files}")
     parser.add_argument("--seconds", type=float, help=f"for all stages together [their limits, at most {SECONDS:g}]")
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install, in an environment of their own")
     parser.add_argument("--kernels", type=Path, help="folder of kernels that scripts/gpu-kernels has compiled")
@@ -99,15 +91,13 @@ def parse():
     parser.add_argument("--look", action="store_true", help="only say what is missing")
     parser.add_argument("--rehearse", action="store_true", help="play the first three calls on a machine without a GPU")
     options = parser.parse_args()
-    unknown = set(options.stages) - {stage.name for stage in STAGES}
-    if unknown:
-        parser.error(f"no stage is called {', '.join(sorted(unknown))}: {', '.join(s.name for s in STAGES)} are there")
+    if unknown := set(options.stages) - set(NAMED):
+        parser.error(f"no stage is called {', '.join(sorted(unknown))}: {', '.join(NAMED)} are there")
     return options
 
 
 def chosen(options) -> list[Stage]:
-    names = options.stages or CALLS[options.call - 1]
-    return sorted((stage for stage in STAGES if stage.name in names), key=lambda stage: names.index(stage.name))
+    return [NAMED[name] for name in dict.fromkeys(options.stages or CALLS[options.call - 1])]
 
 
 def conclude(outcomes: list[Outcome]) -> int:
@@ -122,7 +112,7 @@ def run_all(stages: list[Stage], options) -> list[Outcome]:
     """Run the stages one after another. The report is written every few seconds: one that is cut leaves what it had."""
     began, outcomes, machine = time.monotonic(), [], facts()
     seconds = options.seconds or min(SECONDS, sum(stage.seconds for stage in stages))
-    own_bars = bars.read().get(machine.get("gpu"), {})
+    bars = read_json(BARS).get(machine.get("gpu"), {})
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="gpu-acceptance-") as folder:
         work = Path(folder)
@@ -132,7 +122,7 @@ def run_all(stages: list[Stage], options) -> list[Outcome]:
             try:
                 left = seconds - (time.monotonic() - began)
                 run(stage, outcome, work, left, options, lambda: write(options, work, machine, outcomes))
-                judge(outcome, own_bars.get(stage.name, {}))
+                judge(outcome, bars.get(stage.name, {}))
             finally:
                 write(options, work, machine, outcomes)
             print(f"{outcome.status:10} {stage.title} ({outcome.seconds:.0f} s) {outcome.said}", flush=True)
@@ -149,25 +139,29 @@ def run(stage: Stage, outcome: Outcome, work: Path, left: float, options, beat: 
     put(folder / BEFORE, json.dumps(probe))
     command = (stage.small if options.rehearse else stage.command)(folder)
     environment = stage.environment(probe.get("leave_out", []), options.rehearse)
-    outcome.command, began = " ".join(map(str, command)), time.monotonic()
-    outcome.limit = min(stage.seconds, left)
+    words = list(map(str, command))
+    outcome.command, began, said = " ".join(words), time.monotonic(), folder / "output.txt"
+    outcome.limit, code = min(stage.seconds, left), None
     outcome.played = stage.played if options.rehearse else ""
-    code = None
     try:
-        with open(folder / "output.txt", "w") as output:
-            shown = None if stage.live else output
-            code = status(command, environment, shown, outcome.limit, beat)
+        with open(said, "w") as output:
+            where = {"stdout": None if stage.live else output, "stderr": subprocess.STDOUT, "cwd": ROOT}
+            code = ended(words, outcome.limit, beat=beat, env=environment, **where)
+    except OSError as error:
+        code = 127
+        said.write_text(f"{words[0]}: {error.strerror}")
     finally:
         outcome.seconds = time.monotonic() - began
         reading = stage.read(folder)
         outcome.rows, outcome.figures = reading.rows, reading.figures
         outcome.said = reading.short
     outcome.status = PASSED if code == 0 and not reading.short else SHORT if code == 0 else FAILED
-    if code and stage.unable and stage.unable in (folder / "output.txt").read_text(errors="replace"):
+    text = said.read_text(errors="replace")
+    if code and stage.unable and stage.unable in text:
         outcome.status = LEFT_OUT
     if code != 0:
         how = f"not done after {outcome.limit:.0f} s" if code is None else ending(code)
-        outcome.said = f"{how}. {reading.short} The end of its output: {tail(folder / 'output.txt')}"
+        outcome.said = f"{how}. {reading.short} The end of its output: {' / '.join(text.strip().splitlines())[-600:]}"
 
 
 def last_probe(options) -> dict:
@@ -197,25 +191,11 @@ def rehearse(options) -> int:
     return conclude(outcomes)
 
 
-def judge(outcome: Outcome, own_bars: dict[str, float]) -> None:
+def judge(outcome: Outcome, bars: dict[str, float]) -> None:
     """Compare the figures of a stage that ended with those of an earlier run on such a GPU."""
-    outcome.judged, short = bars.judged(outcome.figures, own_bars if outcome.status in COUNTED else {})
+    outcome.judged, short = judged(outcome.figures, bars if outcome.status in COUNTED else {})
     if short:
         outcome.status, outcome.said = SHORT, "; ".join(filter(None, [outcome.said, short]))
-
-
-def status(command: list, environment: dict, output, limit: float, beat: Callable) -> int | None:
-    """Return the exit code of a command; None if it took longer. ``output``: a file; None: this program's."""
-    try:
-        words = list(map(str, command))
-        return ended(words, limit, beat=beat, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=ROOT)
-    except OSError as error:
-        print(f"{command[0]}: {error.strerror}", file=output)
-        return 127
-
-
-def tail(path: Path, most: int = 600) -> str:
-    return " / ".join(path.read_text(errors="replace").strip().splitlines())[-most:]
 
 
 def write(options, work: Path, machine: dict, outcomes: list[Outcome]) -> None:
@@ -223,16 +203,13 @@ def write(options, work: Path, machine: dict, outcomes: list[Outcome]) -> None:
     stages."""
     name = f"-{options.call}" if options.rehearse else ""
     content = {"facts": machine, "stages": [asdict(outcome) for outcome in outcomes]}
-    measured = bars.read()
-    for outcome in outcomes:
-        if outcome.status in COUNTED:
-            measured = bars.merged(measured, machine.get("gpu", "unknown"), outcome.name, outcome.figures)
+    figures = {outcome.name: outcome.figures for outcome in outcomes if outcome.status in COUNTED}
     put(options.out / f"report{name}.json", json.dumps(content, indent=1) + "\n")
     put(options.out / f"report{name}.md", markdown(content))
-    put(options.out / "bars.json", json.dumps(measured, indent=1) + "\n")
+    put(options.out / "bars.json", json.dumps(with_bars(machine.get("gpu", "unknown"), figures), indent=1) + "\n")
     if (work / "probe" / PROBE).exists():
-        for place in filter(None, (options.out, options.home)):
-            put(place / PROBE, (work / "probe" / PROBE).read_text())
+        for folder in filter(None, (options.out, options.home)):
+            put(folder / PROBE, (work / "probe" / PROBE).read_text())
     aside = options.out / ".report.tar.part"
     with tarfile.open(aside, "w") as archive:
         for path in sorted(work.rglob("*")):

@@ -91,10 +91,8 @@ def lacking_kernels(folder: Path | None) -> list[str]:
     command = f"scripts/gpu-kernels {folder}"
     if not manifest or not all((folder / name).exists() for name in manifest["files"]):
         return [f"compiled kernels: {folder} does not have them: {command}, where there is a network"]
-    installed = {name: version for name in manifest["packages"] if (version := version_of(name))}
-    other = " ".join(
-        f"{name}=={installed[name]}" for name in installed if installed[name] != manifest["packages"][name]
-    )
+    packages = ((name, version_of(name), wanted) for name, wanted in manifest["packages"].items())
+    other = " ".join(f"{name}=={version}" for name, version, wanted in packages if version not in (None, wanted))
     if other:
         return [f"compiled kernels: this machine has {other}, which {folder} is not of: {command} {other}"]
     return []

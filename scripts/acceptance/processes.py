@@ -13,16 +13,16 @@ NOT_DONE = "not done"
 
 
 def ended(
-    command: list[str], limit: float, grace: float = GRACE_S, beat: Callable[[], None] = lambda: None, **given
+    command: list[str], limit: float, grace: float = GRACE_S, beat: Callable[[], None] = lambda: None, **options
 ) -> int | None:
     """Return its exit code; None if it took longer: ranks that are left would keep the GPU from the next stage.
-    ``beat()`` is called every few seconds meanwhile. ``given``: to Popen. Raises: OSError where it cannot be
+    ``beat()`` is called every few seconds meanwhile. ``options``: of Popen. Raises: OSError where it cannot be
     started."""
     process, due = None, list[int]()
     # An exception of the handler would leave a program that has just begun, and that nothing here knows yet.
     handler = signal.signal(signal.SIGTERM, lambda number, _: due.append(number))
     try:
-        process = subprocess.Popen(command, start_new_session=True, **given)
+        process = subprocess.Popen(command, start_new_session=True, **options)
         signal.signal(signal.SIGTERM, handler)
         for number in due:
             signal.raise_signal(number)

@@ -1,9 +1,10 @@
 """Readings of the stages' files: rows for the report, the shortcomings, and figures to compare with a bar."""
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from files import read_json
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}  # of a convolution against PyTorch's in float32; rounding alone: 2e-3
 SAID_OF_NETS = ("model", "batch", "precision", "gradient_apart", "worst_parameter_apart", "worst_share_off")
@@ -23,8 +24,8 @@ class Reading:
 
 
 def content_of(folder: Path, name: str = "rows.json"):
-    """Return the content of a stage's file, which is written whole or not at all; no rows without one."""
-    return json.loads((folder / name).read_text()) if (folder / name).exists() else []
+    """Return the content of a stage's file; no rows without one."""
+    return read_json(folder / name) or []
 
 
 def rows_alone(folder: Path) -> Reading:
@@ -32,14 +33,13 @@ def rows_alone(folder: Path) -> Reading:
 
 
 def warm(folder: Path) -> Reading:
-    counts = content_of(folder)
-    missing = counts["missing"] if counts else 0
-    return Reading([counts] if counts else [], f"{missing} of {counts['kernels']} were missing" if missing else "")
+    counts = read_json(folder / "rows.json")
+    short = f"{counts['missing']} of {counts['kernels']} were missing" if counts.get("missing") else ""
+    return Reading([counts] if counts else [], short)
 
 
 def probe(folder: Path) -> Reading:
-    families = content_of(folder, "probe.json")
-    rows = families["families"] if families else {}
+    rows = read_json(folder / "probe.json").get("families", {})
     short = [name for name in rows if rows[name]["status"] != "passed"]
     table = [{"family": name, **{key: row[key] for key in row if key != "files"}} for name, row in rows.items()]
     return Reading(table, f"did not pass: {', '.join(short)}" if short else "")
@@ -61,10 +61,10 @@ def ratios(folder: Path) -> Reading:
     """Return training beside PyTorch. Refused nets end the program, so the nets of each row compute the same."""
     rows, figures = [], {}
     for row in content_of(folder):
-        told = {key: row[key] for key in SAID_OF_NETS}
-        told |= {f"{side}, images/s": rate for side, rate in row.get("images_per_s", {}).items()}
-        told |= {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()}
-        rows.append(told | {"left out": row["left_out"]})
+        about = {key: row[key] for key in SAID_OF_NETS}
+        about |= {f"{side}, images/s": rate for side, rate in row.get("images_per_s", {}).items()}
+        about |= {f"× {side}": ratio for side, ratio in row.get("ratio", {}).items()}
+        rows.append(about | {"left out": row["left_out"]})
         name = f"{row['model']} {row['precision']} batch {row['batch']}"
         figures |= {f"{name}, × {side}": ratio for side, ratio in row.get("ratio", {}).items()}
     return Reading(rows, "" if figures else "nothing was timed", figures)
@@ -100,23 +100,23 @@ def _fastest(key: tuple, ways: list[dict]) -> dict:
     timed = sorted((way for way in ways if "us" in way), key=lambda way: way["us"])
     theirs = next((way["us"] for way in timed if way["way"] == PYTORCH), None)
     timed = [way for way in timed if way["way"] != PYTORCH]
-    told = {"precision": precision, "pass": what, "shape": shape, "ways": len(ways)}
-    told["worst error"] = max((way["error"] for way in ways if "error" in way), default=None)
-    told["libraries that cannot"] = "; ".join(sorted({way["said"] for way in ways if way["library"] and "said" in way}))
-    told |= {"torch us": theirs} if theirs else {}
+    row = {"precision": precision, "pass": what, "shape": shape, "ways": len(ways)}
+    row["worst error"] = max((way["error"] for way in ways if "error" in way), default=None)
+    row["libraries that cannot"] = "; ".join(sorted({way["said"] for way in ways if way["library"] and "said" in way}))
+    row |= {"torch us": theirs} if theirs else {}
     if not timed:
-        return told
-    told |= {key: timed[0][key] for key in ("way", "us", "TF/s")}
-    return told | ({"× torch": theirs / timed[0]["us"]} if theirs else {}) | _by_wgmma(timed)
+        return row
+    row |= {key: timed[0][key] for key in ("way", "us", "TF/s")}
+    return row | ({"× torch": theirs / timed[0]["us"]} if theirs else {}) | _by_wgmma(timed)
 
 
 def _by_wgmma(timed: list[dict]) -> dict:
     """Return the fastest way by wgmma, and cuDNN's time, of those that there are."""
-    own = next((way for way in timed if WGMMA in way["way"]), None)
+    ours = next((way for way in timed if WGMMA in way["way"]), None)
     theirs = next((way for way in timed if way["way"] == CUDNN_WAY), None)
-    told = {"wgmma": own["way"], "wgmma us": own["us"]} if own else {}
-    told |= {"cuDNN us": theirs["us"]} if theirs else {}
-    return told | ({"wgmma × cuDNN": theirs["us"] / own["us"]} if own and theirs else {})
+    cells = {"wgmma": ours["way"], "wgmma us": ours["us"]} if ours else {}
+    cells |= {"cuDNN us": theirs["us"]} if theirs else {}
+    return cells | ({"wgmma × cuDNN": theirs["us"] / ours["us"]} if ours and theirs else {})
 
 
 def _speeds(rows: list[dict]) -> dict[str, float]:
@@ -125,13 +125,13 @@ def _speeds(rows: list[dict]) -> dict[str, float]:
     return _ratios(rows, "us", "torch us", "× torch") | _ratios(rows, "wgmma us", "cuDNN us", "wgmma × cuDNN")
 
 
-def _ratios(rows: list[dict], own: str, theirs: str, name: str) -> dict[str, float]:
-    ours, other = defaultdict(float), defaultdict(float)
+def _ratios(rows: list[dict], ours: str, theirs: str, name: str) -> dict[str, float]:
+    sums = defaultdict(lambda: [0.0, 0.0])
     for row in rows:
-        if own in row and theirs in row:
-            ours[row["precision"], row["pass"]] += row[own]
-            other[row["precision"], row["pass"]] += row[theirs]
-    return {f"{precision} {what}, {name}": other[precision, what] / ours[precision, what] for precision, what in ours}
+        if ours in row and theirs in row:
+            pair = sums[f"{row['precision']} {row['pass']}, {name}"]
+            pair[:] = pair[0] + row[theirs], pair[1] + row[ours]
+    return {key: other / us for key, (other, us) in sums.items()}
 
 
 # ── all-reduce ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -150,8 +150,8 @@ def allreduce(folder: Path) -> Reading:
 
 def _reduced(row: dict) -> dict:
     kept = ("ranks", "algorithm", "transport", "way", "bytes", "status", "reason")
-    told = {key: row[key] for key in kept if row.get(key) not in (None, "")}
-    return told | {"ms": 1e3 * row["median_s"], "wrong": row.get("wrong")} if row.get("median_s") else told
+    cells = {key: row[key] for key in kept if row.get(key) not in (None, "")}
+    return cells | {"ms": 1e3 * row["median_s"], "wrong": row.get("wrong")} if row.get("median_s") else cells
 
 
 def _is_mapped(row: dict) -> bool:
@@ -169,10 +169,6 @@ def _compare(rows: list[dict], copy: float | None) -> None:
 
 
 def _reduced_figures(rows: list[dict]) -> dict[str, float]:
-    figures = {}
-    for row in filter(_is_mapped, rows):
-        name = f"mapped, {row['bytes'] >> 20} MiB, {row['ranks']} ranks"
-        for key, told in (("× mpi through the host", "× host"), ("share of a copy", "share of a copy")):
-            if key in row:
-                figures[f"{name}, {told}"] = row[key]
-    return figures
+    shown = {"× mpi through the host": "× host", "share of a copy": "share of a copy"}
+    cells = ((row, key) for row in filter(_is_mapped, rows) for key in shown if key in row)
+    return {f"mapped, {r['bytes'] >> 20} MiB, {r['ranks']} ranks, {shown[key]}": r[key] for r, key in cells}

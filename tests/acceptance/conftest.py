@@ -1,4 +1,5 @@
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,8 +8,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "scripts" / "acceptance"
 MAIN = FOLDER / "main.py"
-# A lock is free when the last process that inherited it is gone.
-TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
 
 @pytest.fixture
@@ -25,3 +24,19 @@ def acceptance(monkeypatch):
 @pytest.fixture
 def readings(acceptance):
     return acceptance("readings")
+
+
+HOLD = """
+import fcntl, os, signal
+file = open({path!r}, "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+if os.fork():
+    open({fifo!r}, "w").write("held")
+signal.pause()
+"""
+TAKE = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
+
+
+def take(path) -> None:
+    """Take a lock, which is free when the last process that inherited it is gone."""
+    subprocess.run([sys.executable, "-c", TAKE, path], check=True, timeout=60)

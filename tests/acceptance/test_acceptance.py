@@ -1,6 +1,7 @@
 """What the acceptance on a GPU makes of its stages, without one: its limits, its files, and when it says no."""
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.acceptance.conftest import MAIN, ROOT, TAKE
+from tests.acceptance.conftest import HOLD, MAIN, ROOT, take
 
 
 @pytest.fixture
@@ -62,21 +63,12 @@ def test_a_stage_ends_as_one_of_these(main, readings, tmp_path, changed, left, s
     assert (outcome.status, outcome.said) == (status, said)
 
 
-HOLD = """
-import fcntl, os, signal
-file = open({path!r}, "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-os.fork()
-signal.pause()
-"""
-
-
 @pytest.mark.timing
 def test_what_a_stage_has_started_ends_with_it(main, tmp_path):
-    """A lock is free when the last process that inherited it is gone."""
     path = tmp_path / "held"
-    assert run(main, stage(main, HOLD.format(path=str(path)), seconds=1.5), tmp_path).status == "failed"
-    subprocess.run([sys.executable, "-c", TAKE, path], check=True, timeout=60)
+    program = HOLD.format(path=str(path), fifo=os.devnull)
+    assert run(main, stage(main, program, seconds=1.5), tmp_path).status == "failed"
+    take(path)
 
 
 def test_the_exit_code_says_what_was_not_done(main, capsys):
@@ -213,14 +205,13 @@ def test_the_archive_has_logs_and_no_weights(main, tmp_path):
 
 
 # ── bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_figure_is_judged_by_what_this_gpu_did_before(acceptance, tmp_path):
-    bars = acceptance("bars")
+def test_a_figure_is_judged_by_what_this_gpu_did_before(acceptance):
+    bars = acceptance("report")
     assert bars.judged({"a": 0.91, "b": 5.0}, {"a": 1.0})[1] == ""
     rows, short = bars.judged({"a": 0.89, "b": float("nan")}, {"a": 1.0, "b": 1.0, "c": 1.0})
     assert short == "a is 0.89, and was 1; b is nan, and was 1; c was measured before, and is not now"
     assert rows[0] == {"figure": "a", "measured": 0.89, "bar": 0.9}
     # without an earlier run there is no bar
-    assert bars.read(tmp_path / "none.json") == {}
     assert bars.judged({"a": 0.1}, {}) == (
         [{"figure": "a", "measured": 0.1, "bar": "no bar yet: measured"}], ""
     )  # fmt: skip

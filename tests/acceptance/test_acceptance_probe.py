@@ -11,17 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.acceptance.conftest import FOLDER, ROOT, TAKE
+from tests.acceptance.conftest import FOLDER, HOLD, ROOT, take
 
 PROGRAM = FOLDER / "probe.py"
-HOLD = """
-import fcntl, os, signal
-file = open({path!r}, "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-if os.fork():
-    open({fifo!r}, "w").write("held")
-signal.pause()
-"""
 HEAD = "========= COMPUTE-SANITIZER\n"
 TESTS = {
     "passes": "def test_one(): pass\ndef test_two(): pass\n",
@@ -137,7 +129,7 @@ def test_what_it_has_started_ends_with_its_stage(tmp_path):
         os.killpg(stage.pid, signal.SIGTERM)
         assert stage.stdout.read().split()[:4] == ["memcheck", "normalisation", "not", "done"]
         assert stage.wait(60) == 1
-    subprocess.run([sys.executable, "-c", TAKE, tmp_path / "held"], check=True, timeout=60)
+    take(tmp_path / "held")
 
 
 def test_what_is_being_started_ends_with_its_stage(acceptance, monkeypatch):
