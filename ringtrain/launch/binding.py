@@ -10,7 +10,6 @@ one rule, and the UUID identifies a device.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
 
@@ -19,16 +18,7 @@ MASK = "CUDA_VISIBLE_DEVICES"
 GIVEN = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """One line of the table. ``node``: from 0; ``uuid``: of the device"""
-
-    rank: int
-    node: int
-    local_rank: int
-    index: int
-    name: str
-    uuid: str
+Bound = tuple[int, int, int, str, str]  # node, from 0; local rank; its device, with name and UUID
 
 
 def bind(environ: Mapping[str, str], visible: int, local_rank: int) -> int:
@@ -39,39 +29,31 @@ def bind(environ: Mapping[str, str], visible: int, local_rank: int) -> int:
     if visible:
         return local_rank % visible
     if MASK in environ:
-        hint = (
-            f"{MASK} is {environ[MASK]!r}, which names no device of this machine: unset it, or name devices that "
-            "nvidia-smi -L lists"
-        )
+        hint = f"{MASK} is {environ[MASK]!r}, which names no device: unset it, or name devices that nvidia-smi -L lists"
     elif any(name in environ for name in GIVEN):
         hint = "the job has some, but this task got none: srun --gpus-per-task=1, or --gpus-per-node"
+    elif any(name.startswith("SLURM_") for name in environ):
+        hint = "ask Slurm for them: --gpus-per-task=1 or --gpus-per-node of srun, salloc or sbatch"
     else:
-        on_slurm = any(name.startswith("SLURM_") for name in environ)
-        hint = (
-            "ask Slurm for them: --gpus-per-task=1 or --gpus-per-node of srun, salloc or sbatch"
-            if on_slurm
-            else "nvidia-smi -L lists those of this machine; a container needs --gpus all"
-        )
+        hint = "nvidia-smi -L lists those of this machine; a container needs --gpus all"
     raise DeviceError(f"--device cuda: this process sees no GPU: {hint}; or use --device cpu")
 
 
 def binding_table(everyone: Sequence[Bound]) -> list[str]:
     """Return the device of each rank, a line a rank, and notes on ranks that share a device."""
-    lines = [
-        f"rank {one.rank}: node {one.node}, local rank {one.local_rank}, device {one.index}, {one.name}, {one.uuid}"
-        for one in everyone
+    table = [
+        f"rank {rank}: node {node}, local rank {local_rank}, device {index}, {name}, {uuid}"
+        for rank, (node, local_rank, index, name, uuid) in enumerate(everyone)
     ]
-    for *ranks, last in sharing_ranks(everyone):
-        lines.append(
-            f"ranks {', '.join(map(str, ranks))} and {last} share one device, its time and its memory: start as many "
-            "ranks as there are GPUs"
-        )
-    return lines
+    notes = [
+        f"ranks {', '.join(map(str, ranks))} and {last} share one device, its time and its memory: start as many ranks "
+        "as there are GPUs"
+        for *ranks, last in sharing_ranks([uuid for *_, uuid in everyone])
+    ]
+    return table + notes
 
 
-def sharing_ranks(everyone: Sequence[Bound]) -> list[list[int]]:
-    """Return the ranks of each device that several ranks share."""
-    holders: dict[str, list[int]] = {}
-    for one in everyone:
-        holders.setdefault(one.uuid, []).append(one.rank)
-    return [ranks for ranks in holders.values() if len(ranks) > 1]
+def sharing_ranks(uuids: Sequence[str | None]) -> list[list[int]]:
+    """Return the ranks of each device that several ranks share. ``uuids``: of each rank's device; None: without one"""
+    holders = ([rank for rank, each in enumerate(uuids) if each == uuid] for uuid in dict.fromkeys(uuids) if uuid)
+    return [ranks for ranks in holders if len(ranks) > 1]

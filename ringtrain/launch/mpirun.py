@@ -32,9 +32,9 @@ def find_launcher(asked: str | None, environ: Mapping[str, str]) -> Callable[[in
     if launch.size > 1 or launch.by in ("mpirun", "mpiexec"):
         raise UsageError(f"ringtrain scale starts the ranks itself: run it without {launch.by}")
     if asked is not None:
-        return _of_template(asked)
-    beside = Path(sys.executable).with_name("mpirun")
-    mpirun = shutil.which("mpirun", path=environ.get("PATH")) or (str(beside) if beside.exists() else None)
+        return _from_template(asked)
+    beside = shutil.which(str(Path(sys.executable).with_name("mpirun")))
+    mpirun = shutil.which("mpirun", path=environ.get("PATH")) or beside
     if mpirun is None and ALLOCATION in environ and shutil.which("srun", path=environ.get("PATH")):
         return lambda ranks: ["srun", "-n", str(ranks)]
     if mpirun is None:
@@ -43,7 +43,7 @@ def find_launcher(asked: str | None, environ: Mapping[str, str]) -> Callable[[in
     return lambda ranks: [mpirun, "-np", str(ranks), *(BEYOND_CORES if cores and ranks > cores else ())]
 
 
-def _of_template(asked: str) -> Callable[[int], list[str]]:
+def _from_template(asked: str) -> Callable[[int], list[str]]:
     try:
         words = shlex.split(asked)
     except ValueError as error:
@@ -56,10 +56,8 @@ def _of_template(asked: str) -> Callable[[int], list[str]]:
 
 
 def _is_open_mpi(mpirun: str) -> bool:
-    version = subprocess.run(
-        [mpirun, "--version"], capture_output=True, text=True, errors="replace", check=False
-    ).stdout
-    return any(name in version for name in OPEN_MPI)
+    done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, errors="replace")
+    return any(name in done.stdout for name in OPEN_MPI)
 
 
 def run_to_file(words: Sequence[str], output: Path) -> int:

@@ -2,8 +2,8 @@
 place. Nothing here imports PyTorch.
 """
 
-import math
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ringtrain.allreduce.catalogue import AUTO
@@ -38,13 +38,10 @@ def asked_deadline(environ: Mapping[str, str]) -> float | None:
     """Return the deadline that the environment sets for all of ringtrain; None without one. Raises UsageError."""
     if DEADLINE not in environ:
         return None
-    try:
-        seconds = float(environ[DEADLINE])
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < 1e9:
-        raise UsageError(f"{DEADLINE} is {environ[DEADLINE]!r}: wanted a number of seconds above 0")
-    return seconds
+    with suppress(ValueError):
+        if 0 < (seconds := float(environ[DEADLINE])) < 1e9:
+            return seconds
+    raise UsageError(f"{DEADLINE} is {environ[DEADLINE]!r}: wanted a number of seconds above 0")
 
 
 def torchrun_variables(seat: Seat, address: str) -> dict[str, str]:
@@ -72,8 +69,8 @@ def torchrun_variables(seat: Seat, address: str) -> dict[str, str]:
 
 def set_variables(environ: MutableMapping[str, str], variables: Mapping[str, str]) -> None:
     """Set them all: a variable of an outer launcher names another place. Address and port stay if they are there."""
-    kept = {name for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ}
-    environ.update({name: value for name, value in variables.items() if name not in kept})
+    kept = {name: environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ}
+    environ.update({**variables, **kept})
 
 
 def fair_threads(cores: Sequence[int], neighbours: Sequence[Sequence[int]]) -> int:

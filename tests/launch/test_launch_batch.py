@@ -90,15 +90,9 @@ def job(tmp_path):
     """job(kind, plan lines, flags, NAME=value...) → Ran: one start of a script, in a folder that is kept."""
     bin = tmp_path / "bin"
     bin.mkdir()
-    commands = {
-        "mpirun": MPIRUN,
-        "srun": SRUN,
-        "sbcast": SBCAST,
-        "scontrol": SCONTROL,
-        "squeue": SQUEUE,
-        "sleep": SLEEP,
-    }
-    for name, text in {**commands, "ringtrain": RINGTRAIN, "apptainer": "#!/bin/sh\n"}.items():
+    commands = {"mpirun": MPIRUN, "srun": SRUN, "sbcast": SBCAST, "scontrol": SCONTROL, "squeue": SQUEUE}
+    commands |= {"sleep": SLEEP, "ringtrain": RINGTRAIN, "apptainer": "#!/bin/sh\n"}
+    for name, text in commands.items():
         (bin / name).write_text(text)
         (bin / name).chmod(0o755)
 
@@ -106,9 +100,8 @@ def job(tmp_path):
         notes, planned = tmp_path / "notes", tmp_path / "plan"
         notes.write_text("")
         planned.write_text("\n".join(plan) + "\n")
-        clean = {
-            key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "RINGTRAIN_", "OMP_"))
-        }
+        theirs = ("SLURM_", "RINGTRAIN_", "OMP_")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
         environment = {
             **clean,
             "PATH": f"{bin}{os.pathsep}{clean['PATH']}",
@@ -286,10 +279,9 @@ def test_a_start(job, tmp_path, section, name):
     if "SLEEPS" in settings:
         settings["SLEEPS"] = str(tmp_path / settings["SLEEPS"])
     ran = job({"told": "train"}.get(section, section), **settings)
-    words = [line for line in ran.out.splitlines() if re.match(r"[\d-]+ [\d:]+ job |this is a job", line)]
+    words = re.findall(r"(?m)^(?:[\d-]+ [\d:]+ )?(job .*|this is a job.*)$", ran.out)
     lines = [f"exit {ran.code}", *(f"> {note}" for note in ran.notes), *words]
     text = "\n".join(lines).replace(str(tmp_path), "TMP").replace(shutil.which("sh"), "SH") + "\n"
-    text = re.sub(r"(?m)^[\d-]+ [\d:]+ (job)", r"\1", text)
     path = FILES / f"{section}.txt"
     if os.environ.get("WRITE_BATCH"):
         path.write_text("".join(f"== {key}\n{case}" for key, case in {**cases_of(path), name: text}.items()))
@@ -305,13 +297,11 @@ def test_its_first_checkpoint_may_have_one_of_its_names_alone(job, tmp_path):
     assert note.endswith("--resume other.h5 --out own --resume auto")
 
 
-def test_an_outcome_of_an_earlier_start_does_not_count(job):
+def test_an_outcome_of_another_start_does_not_count_and_is_left_to_it(job, tmp_path):
+    """Of an earlier start, and of a run at work: a second job with its folder ends with what it is told, and the first
+    one's script finds how its own ended."""
     assert job(plan=["done 0"]).code == 0
     assert job(plan=["- 2"]).code == 2
-
-
-def test_an_outcome_of_a_run_that_is_at_work_is_left_to_it(job, tmp_path):
-    """A second job with its folder ends with what it is told, and the first one's script finds how its own ended."""
     theirs = tmp_path / "own" / "outcome.json"
     theirs.parent.mkdir()
     theirs.write_text('{"outcome": "running", "exit_code": null}')
@@ -320,18 +310,14 @@ def test_an_outcome_of_a_run_that_is_at_work_is_left_to_it(job, tmp_path):
     assert theirs.read_text() == '{"outcome": "running", "exit_code": null}'
 
 
-def test_starts_without_a_new_checkpoint_are_few(job):
+def test_starts_without_a_new_checkpoint_are_few_and_a_new_one_counts_anew(job):
     """Over several starts of the job, and of its ranks."""
     assert job(plan=["running 137", "interrupted 75"]).code == 75
     ran = job(plan=["running 137", "running 137"], SLURM_RESTART_COUNT="1")
     assert ran.code == 1 and len(ran.notes) == 1 and "start 2 on n1 n2" in ran.out
     assert "no new checkpoint in 3 starts: this job gives up" in ran.out
-    assert job(plan=["done 0"], SLURM_JOB_ID="10", RUN="runs/ringtrain-10").code == 0
-
-
-def test_a_new_checkpoint_counts_anew(job):
     plan = ["running 137 20", "running 137", "running 0 30", "running 137", "running 137", "done 0"]
-    assert job(plan=plan).code == 0
+    assert job(plan=plan, SLURM_JOB_ID="10", RUN="runs/ringtrain-10").code == 0
 
 
 def test_starts_of_a_command_that_saves_nothing_are_few(job):

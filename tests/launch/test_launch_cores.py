@@ -61,20 +61,14 @@ def test_limits_of_control_groups(tmp_path, line, files, limits):
 
 
 # ── cores ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_numbers_as_linux_writes_them():
-    assert cores.numbers_of("0-3,8\n") == {0, 1, 2, 3, 8}
-    assert cores.numbers_of("") == set()
-
-
 def test_two_threads_of_one_core_are_not_two_cores(tmp_path, affinity):
     for cpu in (0, 1, 2, 3):
         siblings = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         put(tmp_path, {siblings: f"{cpu % 2},{cpu % 2 + 2}"})
     affinity(0, 2)
     assert cores.whole_cores(tmp_path, [0, 2]) == [0]
-    line = line_of(cores.cores, tmp_path, 2)
-    text = says("0,2", "2 ranks on 1 core")
-    assert line == Line(WARN, "cores", text, says("--map-by", "--hint"))
+    words = says("0,2", "2 ranks on 1 core")
+    assert line_of(cores.cores, tmp_path, 2) == Line(WARN, "cores", words, says("--map-by", "--hint"))
     affinity(0, 1, 2, 3)
     assert line_of(cores.cores, tmp_path, 2) == Line(OK, "cores", says("0-3"))
 
@@ -84,16 +78,12 @@ def test_cores_of_many_ranks_are_not_all_told():
     assert cores._cores_text(["0-3"]) == "0-3"
 
 
-def test_a_quota_below_the_ranks_is_a_warning(tmp_path):
+def test_a_quota_below_the_ranks_is_a_warning_of_the_host_with_least_for_each(tmp_path):
     assert lines_of(cores.quota, tmp_path, 3)[0] == []
     grouped(tmp_path, "0::/\n", {"cpu.max": "250000 100000"})
     assert line_of(cores.quota, tmp_path, 2) == Line(OK, "core quota", says("2.5", "n0", "2 ranks"))
     line = line_of(cores.quota, tmp_path, 3)
     assert line == Line(WARN, "core quota", says("2.5", "n0", "3 ranks"), says("--cpus"))
-
-
-def test_the_host_with_least_for_each_rank_is_told_of(tmp_path):
-    """Four cores for two ranks, and four for three."""
     grouped(tmp_path, "0::/\n", {"cpu.max": "400000 100000"})
     line = line_of(cores.quota, tmp_path, 5, nodes=[0, 0, 1, 1, 1])
     assert line == Line(OK, "core quota", says("4", "n1", "3 ranks"))

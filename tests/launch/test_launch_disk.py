@@ -54,7 +54,7 @@ def test_a_place_of_one_node_alone_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.os.path, "isfile", lambda path: next(seen) and really(path))
     line = looked(tmp_path, 3, nodes=3, hosts=["a", "a", "a"])["run folder's place"]
     assert line == Line(WARN, "run folder's place", says("a"), says("--out"))
-    assert disk._lines(tmp_path, "", list("abcdef"))[1].text == says("a, b, c, d and 2 more")
+    assert list(disk._lines(tmp_path, "", list("abcdef")))[1].text == says("a, b, c, d and 2 more")
 
 
 def test_a_file_in_the_folders_place_is_a_failure(tmp_path):

@@ -62,10 +62,7 @@ def raising(text):
 
 def test_a_machine_without_a_device_is_well(machine):
     lines = visits(machine())
-    assert [name for name in lines if name.startswith(("GPU", "device", "mpi-cuda"))] == [
-        "GPU driver",
-        "mpi-cuda",
-    ]
+    assert [name for name in lines if name.startswith(("GPU", "device", "mpi-cuda"))] == ["GPU driver", "mpi-cuda"]
     assert lines["GPU driver"] == Line(OK, "GPU driver", says("runs", "CPU"))
     assert lines["mpi-cuda"].text == says("there", "MPI")
     assert lines["python"].text.startswith("ringtrain ")
@@ -101,15 +98,12 @@ def test_ranks_with_one_device_between_them_are_warned(machine):
     assert "shared device" not in visits(machine(), size=2, make=lambda number: runtimes[number], visible=2)
 
 
-def test_a_rank_that_sees_no_device_is_told_why(machine):
+def test_a_device_that_cannot_be_used_is_no_failure_unless_it_was_asked_for(machine):
     lines = visits(machine(1), environ={"CUDA_VISIBLE_DEVICES": ""}, visible=0)
     assert (lines["device"].status, lines["device"].text) == (WARN, says("CUDA_VISIBLE_DEVICES", "''"))
     assert lines["GPUs"].text == says("1 × NVIDIA H200")
-
-
-def test_a_device_in_use_is_no_failure_unless_it_was_asked_for(machine):
-    lines = visits(machine(1), make=raising("device 0 is in use by another process"))
-    assert (lines["device"].status, lines["device"].text) == (WARN, "device 0 is in use by another process")
+    line = visits(machine(), make=raising("device 0 is in use by another process"))["device"]
+    assert (line.status, line.text) == (WARN, "device 0 is in use by another process")
     assert "device" not in visits(machine(), device="cpu", mpi_cuda="auto")
 
 
@@ -126,8 +120,7 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
 
     rungs = [Line(OK, f"mpi-cuda: {rung.name}", says(rung.answer, rung.why)) for rung in evidence]
     assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", says("device", "send"))]
-    none = lines("cuda", "auto", visible=0)
-    assert none == [*rungs, Line(OK, "mpi-cuda", says("can", "used"))]
+    assert lines("cuda", "auto", visible=0) == [*rungs, Line(OK, "mpi-cuda", says("can", "used"))]
     flag, *asked, last = lines("auto", "auto")
     assert flag == Line(OK, "mpi-cuda: flag", says("unknown", "--mpi-cuda")) and asked[:3] == rungs
     assert asked[3] == Line(OK, "mpi-cuda: sight", says("yes", "see", "devices"))
@@ -138,11 +131,9 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
 
 def test_two_cupys_are_a_failure(monkeypatch):
     def installed(*names):
-        monkeypatch.setattr(
-            devices, "distributions", lambda: [SimpleNamespace(name=n, version="14.2.0") for n in names]
-        )
-        (line,) = devices.packages(None)
-        return line
+        packages = [SimpleNamespace(name=name, version="14.2.0") for name in names]
+        monkeypatch.setattr(devices, "distributions", lambda: packages)
+        return next(devices.packages(None))
 
     assert installed("numpy") == Line(OK, "CUDA packages", "none")
     assert installed("cupy-cuda13x", "nvidia-cuda-nvrtc").text == "cupy-cuda13x 14.2.0, nvidia-cuda-nvrtc 14.2.0"
@@ -150,19 +141,16 @@ def test_two_cupys_are_a_failure(monkeypatch):
     assert (both.status, both.advice) == (FAIL, says("cupy-cuda12x cupy-cuda13x"))
 
 
-def test_little_shared_memory_is_a_warning(machine, monkeypatch):
+def test_little_shared_memory_and_none_are_a_warning(machine, monkeypatch):
     root = machine()
+    line = line_of(host.shared_memory, root, 2, shares=False)
+    assert line.status == WARN and line.text == says("none", "between")
     (root / "dev/shm").mkdir(parents=True)
     for free, status in ((63 << 20, WARN), (64 << 20, OK)):
         monkeypatch.setattr(host.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
         line = visits(root)["shared memory"]
         assert line.status == status and line.text == says(f"{free >> 20:,}")
         assert line.advice == (says("--shm-size") if status == WARN else "")
-
-
-def test_ranks_that_share_no_memory_are_warned(machine):
-    line = line_of(host.shared_memory, machine(), 2, shares=False)
-    assert line.status == WARN and line.text == says("none", "between")
 
 
 def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
@@ -173,16 +161,15 @@ def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
 
     def line(compiled):
         monkeypatch.setattr(library, "compiled_families", lambda: compiled)
-        (kernels_line,) = host.cpu_kernels(None)
-        return kernels_line
+        return next(host.cpu_kernels(None))
 
     used, having = says("x86-64-v3", "g++"), ["x86-64-v3", "x86-64-v2"]
     assert line({"x86-64-v3"}) == Line(OK, "CPU kernels", used)
     having = ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
-    chosen = says(used, "RINGTRAIN_CPU_FAMILY", "x86-64-v4")
-    assert line({"x86-64-v3", "x86-64-v4"}) == Line(OK, "CPU kernels", chosen)
-    lacking = says(used, "x86-64-v4", "bad value")
-    assert line({"x86-64-v3"}) == Line(WARN, "CPU kernels", lacking, says("slower", "CXX"))
+    words = says(used, "RINGTRAIN_CPU_FAMILY", "x86-64-v4")
+    assert line({"x86-64-v3", "x86-64-v4"}) == Line(OK, "CPU kernels", words)
+    words = says(used, "x86-64-v4", "bad value")
+    assert line({"x86-64-v3"}) == Line(WARN, "CPU kernels", words, says("slower", "CXX"))
 
 
 def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):
@@ -223,9 +210,11 @@ def test_ranks_that_differ_are_named():
         "         → update",
         "ok    c  more [rank 2 on n1]",
     ]
-    assert (
-        worst_status(lines) == WARN and worst_status([]) == OK and worst_status([*lines, Line(FAIL, "d", "")]) == FAIL
-    )
+    failed = Line(FAIL, "d", "")
+    assert [worst_status(each) for each in (lines, [], [*lines, failed])] == [WARN, OK, FAIL]
+    assert summary_line([same, failed, new]) == "1 fail, 2 ok"  # beginning with the worst
+    (line,) = format_lines([Line(OK, "a", "b", "", tuple(range(9)))], [f"n{rank}" for rank in range(10)])
+    assert line.endswith("b [ranks 0, 1, 2, 3, 4, 5, 6, 7 … on n0, n1, n2, n3 …]")  # many are not all named
 
 
 def test_lines_are_as_wide_as_the_terminal():
@@ -239,13 +228,3 @@ def test_lines_are_as_wide_as_the_terminal():
     path = "/a/long/path/that/cannot/be/broken/anywhere"
     assert format_lines([Line(OK, "name", path)], ["n0"], 30) == [f"ok    name  {path}"]
     assert format_lines([Line(OK, "name", "")], ["n0"], 30) == ["ok    name  "]
-
-
-def test_the_summary_begins_with_the_worst():
-    lines = [Line(OK, "a", ""), Line(FAIL, "b", ""), Line(OK, "c", "")]
-    assert summary_line(lines) == "1 fail, 2 ok"
-
-
-def test_many_ranks_and_hosts_are_not_all_named():
-    (line,) = format_lines([Line(OK, "a", "b", "", tuple(range(9)))], [f"n{rank}" for rank in range(10)])
-    assert line.endswith("b [ranks 0, 1, 2, 3, 4, 5, 6, 7 … on n0, n1, n2, n3 …]")

@@ -41,8 +41,8 @@ def read_small_file(file: Path) -> str:
 
 def read_limits(root: Path) -> Limits:
     cores = [share for folder in _folders(root, "cpu") if (share := _cores(folder))]
-    limits_and_free = [pair for folder in _folders(root, "memory") if (pair := _memory_limit(folder))]
-    limits, free = zip(*limits_and_free, strict=True) if limits_and_free else ((), ())
+    memory = [pair for folder in _folders(root, "memory") if (pair := _memory_limit(folder))]
+    limits, free = zip(*memory, strict=True) if memory else ((), ())
     return Limits(min(cores, default=None), min(limits, default=None), min(free, default=None))
 
 
@@ -67,9 +67,9 @@ def _memory_limit(folder: Path) -> tuple[int, int] | None:
     """Return (limit, free bytes). Cached pages of files count as used, but the kernel reclaims them on demand."""
     for limit, used, cached in MEMORY:
         text = read_small_file(folder / limit)
-        if text and text.isdigit() and int(text) < ENDLESS:
-            given_back = re.search(rf"^{cached} (\d+)$", read_small_file(folder / "memory.stat"), re.M)
-            taken = int(read_small_file(folder / used) or 0) - (int(given_back[1]) if given_back else 0)
+        if text.isdigit() and int(text) < ENDLESS:
+            reclaimable = re.search(rf"^{cached} (\d+)$", read_small_file(folder / "memory.stat"), re.M)
+            taken = int(read_small_file(folder / used) or 0) - (int(reclaimable[1]) if reclaimable else 0)
             return int(text), max(0, int(text) - max(0, taken))
     return None
 

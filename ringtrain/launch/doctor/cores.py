@@ -1,7 +1,8 @@
 """Checks of cores: enough of them, enough of their time, and not too many threads."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ringtrain.bench.header import ranges, why_cores_are_shared
@@ -12,72 +13,49 @@ from ringtrain.launch.doctor.doctor import DoctorContext, Line, line
 MOST_LISTED = 8  # ranks whose cores are listed one by one
 
 
-def cores(context: DoctorContext) -> list[Line]:
+def cores(context: DoctorContext) -> Iterator[Line]:
     """Check that there are enough cores for the ranks, and list each rank's; collective."""
     cpus = sorted(os.sched_getaffinity(0))
-    placement = {"host": context.host, "cores": cpus, "whole": whole_cores(context.root, cpus)}
-    placements = context.transport.gather_json(placement)
+    whole = whole_cores(context.root, cpus)
+    placements = context.transport.gather_json({"host": context.host, "cores": cpus, "whole": whole})
     text = _cores_text([ranges(each["cores"]) for each in placements])
     if crowd := why_cores_are_shared(placements):
-        return [
-            line(
-                "cores",
-                f"{text}: {crowd}",
-                "give each rank a core of its own: fewer ranks, or more slots; mpirun --bind-to core",
-            )
-        ]
-    if halves := why_cores_are_shared([{"host": each["host"], "cores": each["whole"]} for each in placements]):
-        return [
-            line(
-                "cores",
-                f"{text}: {halves}, of two threads each",
-                "two threads of a core halve it: mpirun --map-by core, --hint=nomultithread of Slurm",
-            )
-        ]
-    return [line("cores", text)]
+        advice = "give each rank a core of its own: fewer ranks, or more slots; mpirun --bind-to core"
+        yield line("cores", f"{text}: {crowd}", advice)
+    elif halves := why_cores_are_shared([{"host": each["host"], "cores": each["whole"]} for each in placements]):
+        advice = "two threads of a core halve it: mpirun --map-by core, --hint=nomultithread of Slurm"
+        yield line("cores", f"{text}: {halves}, of two threads each", advice)
+    else:
+        yield line("cores", text)
 
 
 def _cores_text(every: Sequence[str]) -> str:
     if len(set(every)) == 1:
         return f"{every[0]}, the same of all ranks" if len(every) > 1 else every[0]
-    more = [f"… of {len(every)}"] if len(every) > MOST_LISTED else []
-    return f"by rank {' | '.join([*every[:MOST_LISTED], *more])}"
+    more = f" | … of {len(every)}" if len(every) > MOST_LISTED else ""
+    return f"by rank {' | '.join(every[:MOST_LISTED])}{more}"
 
 
 def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
-    """Return the physical cores of these processors, each by the least of its threads."""
+    """Return the physical cores of these processors, each by the least of its threads, the first in the list: 2-3,8"""
     files = {cpu: root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list" for cpu in cpus}
-    return sorted({min(numbers_of(read_small_file(file) or str(cpu))) for cpu, file in files.items()})
+    return sorted({int(re.split("[-,]", read_small_file(file) or str(cpu))[0]) for cpu, file in files.items()})
 
 
-def numbers_of(text: str) -> set[int]:
-    """ "0-3,8" → {0, 1, 2, 3, 8}"""
-    parts = [part.split("-") for part in text.strip().split(",") if part]
-    return {number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)}
-
-
-def quota(context: DoctorContext) -> list[Line]:
+def quota(context: DoctorContext) -> Iterator[Line]:
     """Check the share of the cores' time that a container or a job may use, on the host with least for a rank;
     collective."""
     limit = read_limits(context.root).cores
     reported = context.transport.gather_json([context.host, limit, context.transport.local_size])
     known = [(share, host, ranks) for host, share, ranks in reported if share is not None]
-    if not known:
-        return []
-    share, host, ranks = min(known, key=lambda each: each[0] / each[2])
-    text = f"{share:g} of time on {host}, for {plural(ranks, 'rank')}"
-    return [
-        line(
-            "core quota",
-            text,
-            "the system stops ranks beyond it, and all wait: start as many ranks as cores; --cpus of docker"
-            if share < ranks
-            else None,
-        )
-    ]
+    if known:
+        share, host, ranks = min(known, key=lambda each: each[0] / each[2])
+        advice = "the system stops ranks beyond it, and all wait: start as many ranks as cores; --cpus of docker"
+        text = f"{share:g} of time on {host}, for {plural(ranks, 'rank')}"
+        yield line("core quota", text, advice if share < ranks else None)
 
 
-def threads(context: DoctorContext) -> list[Line]:
+def threads(context: DoctorContext) -> Iterator[Line]:
     """Check that the threads of all ranks of a host have cores, unless each has one; collective."""
     from ringtrain.ops.cpu.library import THREADS_SETTING, threads_wanted
 
@@ -88,11 +66,8 @@ def threads(context: DoctorContext) -> list[Line]:
         available = {core for name, cpus, _ in reported if name == host for core in cpus}
         if sum(counts) > len(available) and max(counts) > 1:
             ranks, cores = plural(len(counts), "rank"), plural(len(available), "core")
-            text = f"{sum(counts)} threads of {ranks} on {cores} of {host}"
             setting = f"{THREADS_SETTING}={context.environ.get(THREADS_SETTING, '')}"
-            return [
-                line(
-                    "threads", text, f"threads wait for one another ({setting}): OMP_NUM_THREADS=cores over ranks, or 1"
-                )
-            ]
-    return [line("threads", f"{plural(wanted, 'thread')} a rank")]
+            advice = f"threads wait for one another ({setting}): OMP_NUM_THREADS=cores over ranks, or 1"
+            yield line("threads", f"{sum(counts)} threads of {ranks} on {cores} of {host}", advice)
+            return
+    yield line("threads", f"{plural(wanted, 'thread')} a rank")

@@ -1,12 +1,12 @@
 """Checks of devices, and of messages from their memory. Imports nothing of CUDA unless the run needs a device."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
 from ringtrain.errors import DeviceError
-from ringtrain.launch.binding import bind
+from ringtrain.launch.binding import bind, sharing_ranks
 from ringtrain.launch.doctor.doctor import FAIL, WARN, DoctorContext, Line, line
 from ringtrain.transport.cuda_aware.decision import STAGED, Evidence
 from ringtrain.transport.world import find_way, look
@@ -31,9 +31,8 @@ def driver_version(root: Path) -> str | None:
 
 def gpu_models(root: Path) -> list[str]:
     """Return the models of this machine's GPUs, visible to this process or not."""
-    files = sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
-    matches = (re.search(r"Model:\s*(.+)", file.read_text()) for file in files)
-    return [match[1].strip() if match else "unknown" for match in matches]
+    texts = (path.read_text() for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")))
+    return [match[1].strip() if (match := re.search(r"Model:\s*(.+)", text)) else "unknown" for text in texts]
 
 
 def number_of(context: DoctorContext) -> int:
@@ -41,45 +40,30 @@ def number_of(context: DoctorContext) -> int:
     return bind(context.environ, context.visible(), context.transport.local_rank)
 
 
-def packages(context: DoctorContext) -> list[Line]:
+def packages(context: DoctorContext) -> Iterator[Line]:
     """Show the wheels of CUDA, by their metadata alone."""
     versions = {each.name.lower(): each.version for each in distributions() if each.name}
     names = [f"{name} {versions[name]}" for name in sorted(versions) if name.startswith(CUDA_PACKAGES)]
     cupys = [name for name in versions if re.fullmatch(r"cupy(-cuda\d+x)?", name)]
-    twice = (
-        f"they overwrite one another: pip uninstall {' '.join(sorted(cupys))}, then install the one that fits"
-        if len(cupys) > 1
-        else None
-    )
-    return [line("CUDA packages", ", ".join(names) or "none", twice, FAIL)]
+    advice = f"they overwrite one another: pip uninstall {' '.join(sorted(cupys))}, then install the one that fits"
+    yield line("CUDA packages", ", ".join(names) or "none", advice if len(cupys) > 1 else None, FAIL)
 
 
-def driver(context: DoctorContext) -> list[Line]:
+def driver(context: DoctorContext) -> Iterator[Line]:
     """Show the driver and the GPUs."""
-    version = driver_version(context.root)
-    if version is not None:
-        return [line("GPU driver", version), line("GPUs", _counted(context))]
-    if context.device == "cuda":
-        return [
-            line(
-                "GPU driver",
-                "none of NVIDIA's is listed under /proc",
-                "run where nvidia-smi shows a GPU; in a container, with --gpus all (docker) or --nv (apptainer)",
-            )
-        ]  # WSL lists none
-    return [line("GPU driver", "none; training runs on the CPU")]
+    if (version := driver_version(context.root)) is not None:
+        models, mask = gpu_models(context.root), context.environ.get("CUDA_VISIBLE_DEVICES")
+        names = ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models))
+        setting = "" if mask is None else f"; CUDA_VISIBLE_DEVICES={mask}"
+        yield from (line("GPU driver", version), line("GPUs", (names or "not listed by the driver") + setting))
+    elif context.device == "cuda":
+        advice = "run where nvidia-smi shows a GPU; in a container, with --gpus all (docker) or --nv (apptainer)"
+        yield line("GPU driver", "none of NVIDIA's is listed under /proc", advice)  # WSL lists none
+    else:
+        yield line("GPU driver", "none; training runs on the CPU")
 
 
-def _counted(context: DoctorContext) -> str:
-    models = gpu_models(context.root)
-    names = (
-        ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models)) or "not listed by the driver"
-    )
-    mask = context.environ.get("CUDA_VISIBLE_DEVICES")
-    return names if mask is None else f"{names}; CUDA_VISIBLE_DEVICES={mask}"
-
-
-def mpi_cuda(context: DoctorContext) -> list[Line]:
+def mpi_cuda(context: DoctorContext) -> Sequence[Line]:
     """Check how device memory travels between ranks, one way after another; collective. Runs before this process uses
     its device, which may admit no second process.
     """
@@ -95,10 +79,8 @@ def mpi_cuda(context: DoctorContext) -> list[Line]:
     if None in numbers:
         return _way(look(), "no device that can be used on every rank")
     choice = find_way(context.transport, context.mpi_cuda, numbers[context.transport.rank], context.maker)
-    slower = choice.way == STAGED != context.mpi_cuda
-    return _way(
-        choice.rungs, choice.words, "an MPI that is built for CUDA may be faster: docs/gpu.md" if slower else None
-    )
+    advice = "an MPI that is built for CUDA may be faster: docs/gpu.md"
+    return _way(choice.rungs, choice.words, advice if choice.way == STAGED != context.mpi_cuda else None)
 
 
 def _way(rungs: Sequence[Evidence], words: str, advice: str | None = None) -> list[Line]:
@@ -106,29 +88,19 @@ def _way(rungs: Sequence[Evidence], words: str, advice: str | None = None) -> li
     return [*evidence, line("mpi-cuda", words, advice)]
 
 
-def device(context: DoctorContext) -> list[Line]:
+def device(context: DoctorContext) -> Iterator[Line]:
     """Open this rank's device, and find ranks that share one; collective."""
-    lines: list[Line] = []
     uuid = None
     if device_wanted(context):
         try:
-            number = number_of(context)
-            runtime = context.make(number)
-            uuid, lines = runtime.facts.uuid, [_facts(number, runtime)]
+            runtime = context.make(number := number_of(context))
+            uuid = runtime.facts.uuid
+            yield _facts(number, runtime)
         except DeviceError as error:
-            lines = [Line(FAIL if context.device == "cuda" else WARN, "device", str(error))]
-    uuids = context.transport.gather_json(uuid)
-    holders = [[rank for rank, uuid in enumerate(uuids) if uuid == each] for each in dict.fromkeys(uuids) if each]
-    crowds = [", ".join(map(str, ranks)) for ranks in holders if len(ranks) > 1]
-    shared = [
-        line(
-            "shared device",
-            f"ranks {crowd} share one",
-            "they share its time and its memory: start as many ranks as there are GPUs",
-        )
-        for crowd in crowds
-    ]
-    return [*lines, *shared]
+            yield Line(FAIL if context.device == "cuda" else WARN, "device", str(error))
+    advice = "they share its time and its memory: start as many ranks as there are GPUs"
+    for ranks in sharing_ranks(context.transport.gather_json(uuid)):
+        yield line("shared device", f"ranks {', '.join(map(str, ranks))} share one", advice)
 
 
 def _facts(number: int, runtime) -> Line:

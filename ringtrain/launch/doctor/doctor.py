@@ -6,8 +6,9 @@ Lines that all ranks have are shown once.
 
 import socket
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ class DoctorContext:
     host: str = field(default_factory=socket.gethostname)
 
 
-Check = Callable[[DoctorContext], Sequence[Line]]
+Check = Callable[[DoctorContext], Iterable[Line]]
 
 
 def examine(context: DoctorContext, checks: Sequence[Check], limit_s: float = LIMIT_S) -> list[Line]:
@@ -80,33 +81,30 @@ def examine(context: DoctorContext, checks: Sequence[Check], limit_s: float = LI
         activity.deadline_s = max(limit_s, LONGER_S.get(name, 0.0))
         try:
             with activity.holds_gil(f"the check of {name}"), naming_packages():
-                lines += check(context)
+                lines += [*check(context)]
         except (RingtrainError, OSError) as error:
             lines.append(Line(FAIL, name, str(error)))
-    every = context.transport.gather_json([asdict(line) for line in lines])
-    return merge_lines([[Line(**{**line, "ranks": ()}) for line in each] for each in every])
+    return merge_lines(_gathered(context, lines))
 
 
-def from_first(context: DoctorContext, lines: Sequence[Line]) -> list[Line]:
+def from_first(context: DoctorContext, lines: Iterable[Line]) -> list[Line]:
     """Return rank 0's lines, on every rank; collective."""
-    first_lines = context.transport.gather_json([asdict(line) for line in lines])[0]
-    return [Line(**{**line, "ranks": ()}) for line in first_lines]
+    return _gathered(context, lines)[0]
+
+
+def _gathered(context: DoctorContext, lines: Iterable[Line]) -> list[list[Line]]:
+    every = context.transport.gather_json([asdict(line) for line in lines])
+    return [[Line(**{**line, "ranks": ()}) for line in each] for each in every]
 
 
 def merge_lines(every: Sequence[Sequence[Line]]) -> list[Line]:
     """Merge the lists of all ranks, in the order of the first; a line that only some ranks have names them."""
-    merged = []
-    names = list(dict.fromkeys(line.name for lines in every for line in lines))
-    for name in names:
-        holders: dict[Line, list[int]] = {}
-        for rank, lines in enumerate(every):
-            for line in lines:
-                if line.name == name:
-                    holders.setdefault(line, []).append(rank)
-        for line, ranks in holders.items():
-            shared = len(ranks) == len(every)
-            merged.append(Line(line.status, name, line.text, line.advice, () if shared else tuple(ranks)))
-    return merged
+    holders: dict[str, dict[Line, list[int]]] = {}
+    for rank, lines in enumerate(every):
+        for line in lines:
+            holders.setdefault(line.name, {}).setdefault(line, []).append(rank)
+    merged = ((line, ranks) for lines in holders.values() for line, ranks in lines.items())
+    return [replace(line, ranks=() if len(ranks) == len(every) else tuple(ranks)) for line, ranks in merged]
 
 
 def worst_status(lines: Sequence[Line]) -> str:
@@ -135,8 +133,8 @@ def _wrapped(head: str, text: str, indent: int, width: int) -> list[str]:
 
 def summary_line(lines: Sequence[Line]) -> str:
     """Return the number of lines of each status."""
-    counts = [(sum(line.status == status for line in lines), status) for status in reversed(SEVERITY)]
-    return ", ".join(f"{count} {status}" for count, status in counts if count)
+    counts = Counter(line.status for line in lines)
+    return ", ".join(f"{counts[status]} {status}" for status in reversed(SEVERITY) if counts[status])
 
 
 def _located(line: Line, hosts: Sequence[str]) -> str:

@@ -9,6 +9,7 @@
 import datetime
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
@@ -31,44 +32,29 @@ def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
 
     Raises: UsageError for a ``RINGTRAIN_JOB_END`` that is no time
     """
-    setting = environ.get(OWN)
-    if setting:
-        return _said(setting, now)
-    slurm_end = whole_number(environ.get(SLURM, ""))
-    if slurm_end is not None:
-        return _near(float(slurm_end), now)
-    return _near(_moment(ask(environ[JOB])), now) if environ.get(JOB, "").isdigit() else None
-
-
-def _said(text: str, now: float) -> float:
-    end = whole_number(text)
-    if end is None or end > now + FAR_S:
-        raise UsageError(
-            f"{OWN} is {text!r}; wanted the second at which the job ends, counted from 1970: $(($(date +%s) + "
-            "SECONDS)) at the top of the job's script"
-        )
-    return float(end)
+    end: float | None = whole_number(environ.get(OWN) or environ.get(SLURM, ""))
+    if environ.get(OWN):
+        if end is None or end > now + FAR_S:
+            raise UsageError(
+                f"{OWN} is {environ[OWN]!r}; wanted the second at which the job ends, counted from 1970: "
+                "$(($(date +%s) + SECONDS)) at the top of the job's script"
+            )
+    elif end is None and environ.get(JOB, "").isdigit():
+        end = _moment(ask(environ[JOB]))
+    return None if end is None or end > now + FAR_S else float(end)
 
 
 def ask_squeue(job: str) -> str:
     """Return squeue's text about the job's end; empty if squeue is missing (in a container), or does not answer."""
-    command = ["squeue", "-h", "-j", job, "-o", "%e"]
-    try:
-        # A format of the user's own choice could not be read.
-        command = ["env", "SLURM_TIME_FORMAT=standard", *command]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASKING_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
+    # A format of the user's own choice could not be read.
+    command = ["env", "SLURM_TIME_FORMAT=standard", "squeue", "-h", "-j", job, "-o", "%e"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, timeout=ASKING_S).stdout.strip()
+    return ""
 
 
 def _moment(text: str) -> float | None:
     """Parse squeue's time, which is local; "N/A" and similar texts are no time."""
-    try:
+    with suppress(ValueError):
         return datetime.datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
-
-
-def _near(end: float | None, now: float) -> float | None:
-    return None if end is None or end > now + FAR_S else end
+    return None

@@ -78,8 +78,8 @@ def check_job(job: BatchJob) -> None:
         raise ConfigError(f"--time {job.time}: wanted minutes, hours:minutes:seconds or days-hours, as 90 or 4:00:00")
     if job.memory is not None and not _MEMORY.fullmatch(job.memory):
         raise ConfigError(f"--mem {job.memory}: wanted a number and K, M, G or T, as 64G; 0 for all of a node's")
-    named = {option: getattr(job.site, option) for option in ("partition", "account", "qos", "venv", "container")}
-    for option, value in [("name", job.name), *named.items(), *(("module", module) for module in job.site.modules)]:
+    named = [(option, getattr(job.site, option)) for option in ("partition", "account", "qos", "venv", "container")]
+    for option, value in [("name", job.name), *named, *(("module", module) for module in job.site.modules)]:
         if value is not None and not _NAME.fullmatch(value):
             raise ConfigError(f"--{option} {value!r}: wanted a name without blanks and shell characters")
     if job.site.container is not None and job.site.venv is not None:
@@ -91,9 +91,23 @@ def check_job(job: BatchJob) -> None:
 
 def script(job: BatchJob) -> str:
     """Return the whole script of a checked job."""
-    parts = ["#!/usr/bin/env bash", *_about(job), *_directives(job), "", *_settings(job), "", *_flags(job), ""]
+    program, words = ("the command", "") if job.kind == "run" else ("ringtrain", ", and win")
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {ABOUT[job.kind]}",
+        f"# Options of sbatch win over the #SBATCH lines here, and words after the script's name go to {program}.",
+        "# Written by `ringtrain slurm`; docs/slurm.md explains it.",
+        "",
+        *_directives(job),
+        "",
+        *_settings(job),
+        "",
+        f"# {FLAGS[job.kind]}; those on sbatch's command line come after them{words}.",
+        f'flags=({"".join(f"{_quoted(word)} " for word in job.flags)}"$@")',
+        "",
+    ]
     names = ["common", *(["starts"] if job.kind in GOES_ON else []), job.kind]
-    return "\n".join(parts) + "\n".join((BATCH / f"{name}.sh").read_text() for name in names)
+    return "\n".join(lines) + "\n".join((BATCH / f"{name}.sh").read_text() for name in names)
 
 
 # ── its head ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,16 +122,6 @@ FLAGS = {
     "bench": "Flags of `ringtrain bench-allreduce`",
     "run": "The words of the command of each rank",
 }
-
-
-def _about(job: BatchJob) -> list[str]:
-    program = "the command" if job.kind == "run" else "ringtrain"
-    return [
-        f"# {ABOUT[job.kind]}",
-        f"# Options of sbatch win over the #SBATCH lines here, and words after the script's name go to {program}.",
-        "# Written by `ringtrain slurm`; docs/slurm.md explains it.",
-        "",
-    ]
 
 
 def _directives(job: BatchJob) -> list[str]:
@@ -158,7 +162,6 @@ def _settings(job: BatchJob) -> list[str]:
         ("srun_mpi", "pmix", "pmix for Open MPI, pmi2 for MPICH: srun --mpi=list"),
         ("ranks_per_node", "", "[--ntasks-per-node, or one a GPU]"),
     ]
-    train = [("stage", "", "a local disk of each node for a copy of --data: /scratch")]
     goes_on = [
         ("runs", "runs", "run folders are RUNS/NAME-JOB"),
         ("requeue", "scontrol", "how to queue a job again: scontrol; exit, by RequeueExit=75; no"),
@@ -166,28 +169,22 @@ def _settings(job: BatchJob) -> list[str]:
         ("min_nodes", "1", "with fewer live nodes, the job is queued again for all"),
         ("probe_s", "30", "seconds in which a live node answers srun"),
     ]
-    run = [
-        ("checkpoints", "", "of the command: files, folders, patterns; new ones count as progress"),
-        ("last_s", "20", "a command that still runs so long before the limit is queued again"),
-    ]
-    bench = [
-        ("results", "bench", "results are in RESULTS/NAME-JOB"),
-        ("tune", "yes", "whether to write tuning.json too"),
-    ]
-    settings_by_kind = {"train": train + goes_on, "run": goes_on + run, "bench": bench}
-    lines = ["# ── settings of the site: edit them, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 41]
-    for name, value, comment in common + settings_by_kind[job.kind]:
-        line = f'{name}="${{RINGTRAIN_{name.upper()}:-{value}}}"'
-        lines.append(f"{line:<{WIDTH}}  # {comment}")
-    return lines
-
-
-def _flags(job: BatchJob) -> list[str]:
-    words = " ".join(map(_quoted, job.flags))
-    return [
-        f"# {FLAGS[job.kind]}; those on sbatch's command line come after them{', and win' * (job.kind != 'run')}.",
-        f'flags=({words + " " if words else ""}"$@")',
-    ]
+    by_kind = {
+        "train": [("stage", "", "a local disk of each node for a copy of --data: /scratch"), *goes_on],
+        "run": [
+            *goes_on,
+            ("checkpoints", "", "of the command: files, folders, patterns; new ones count as progress"),
+            ("last_s", "20", "a command that still runs so long before the limit is queued again"),
+        ],
+        "bench": [
+            ("results", "bench", "results are in RESULTS/NAME-JOB"),
+            ("tune", "yes", "whether to write tuning.json too"),
+        ],
+    }
+    settings = common + by_kind[job.kind]
+    commented = ((f'{name}="${{RINGTRAIN_{name.upper()}:-{value}}}"', comment) for name, value, comment in settings)
+    head = "# ── settings of the site: edit them, or sbatch --export=ALL,RINGTRAIN_VENV=… " + "─" * 41
+    return [head, *(f"{line:<{WIDTH}}  # {comment}" for line, comment in commented)]
 
 
 def _quoted(word: str) -> str:

@@ -4,11 +4,11 @@ arrays. CUDA is imported at its first use.
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ringtrain.config.record import DeviceConfig, TrainConfig
-from ringtrain.launch.binding import Bound, bind, binding_table
+from ringtrain.launch.binding import bind, binding_table
 from ringtrain.ops.base import Ops
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.precision import active_dtype
@@ -65,8 +65,7 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     how = {"fixed": config.exchange.reproducible, "left_out": left_out}
     ops = together(transport, lambda: devices.ops(runtime, config.device.dtype, config.device.precision, **how))
     facts = runtime.facts
-    bound = Bound(transport.rank, transport.node, transport.local_rank, index, facts.name, facts.uuid)
-    everyone = [Bound(**values) for values in transport.gather_json(asdict(bound))]
+    everyone = transport.gather_json([transport.node, transport.local_rank, index, facts.name, facts.uuid])
     return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
 
 
