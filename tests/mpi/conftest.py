@@ -29,8 +29,12 @@ SESSIONS = tempfile.TemporaryDirectory(prefix="ringtrain-tests-", ignore_cleanup
 def environment(**more) -> dict:
     """This process's environment, with what ranks need."""
     path = os.pathsep.join(filter(None, [str(UNDRAWN), str(ROOT), os.environ.get("PYTHONPATH")]))
-    own = tempfile.mkdtemp(dir=SESSIONS.name)
-    return {**os.environ, **ENVIRONMENT, "PRTE_MCA_prte_tmpdir_base": own, "PYTHONPATH": path, **more}
+    sessions = {"PRTE_MCA_prte_tmpdir_base": tempfile.mkdtemp(dir=SESSIONS.name)}
+    return {**os.environ, **ENVIRONMENT, **sessions, "PYTHONPATH": path, **more}
+
+
+def in_python(arguments) -> list[str]:
+    return [sys.executable, *(NAMED.get(str(each), str(each)) for each in arguments)]
 
 
 def run(command, timeout, **more) -> subprocess.CompletedProcess:
@@ -51,13 +55,12 @@ def mpirun_command():
     """mpirun_command(ranks, arguments of python) → a command line. A program of tests/mpi/programs goes by its name.
     Skipped where there is no mpirun."""
     beside = Path(sys.executable).with_name("mpirun")
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which("mpirun")
+    if program is None:
         pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
 
     def command(ranks: int, arguments) -> list[str]:
-        arguments = [NAMED.get(str(a), str(a)) for a in arguments]
-        return [found, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable, *arguments]
+        return [program, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *in_python(arguments)]
 
     return command
 
@@ -93,7 +96,6 @@ def alone():
     """alone(arguments of python, timeout, NAME=value...) → CompletedProcess, one process without mpirun."""
 
     def start(arguments, timeout: float = PATIENCE_S, **more) -> subprocess.CompletedProcess:
-        arguments = [NAMED.get(str(a), str(a)) for a in arguments]
-        return run([sys.executable, *arguments], timeout, **more)
+        return run(in_python(arguments), timeout, **more)
 
     return start

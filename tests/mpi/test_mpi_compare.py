@@ -29,9 +29,9 @@ MORE_OTHERS = (
 @pytest.mark.parametrize(("exact", "others"), [(EXACT, OTHERS), *thorough((MORE_EXACT, MORE_OTHERS))])
 def test_variants_in_one_world_and_one_that_diverges(mpirun, tmp_path, exact, others):
     sync = ("allreduce --algorithm mpi", "allreduce --lr 1e30 --algorithm ring", *exact, *others)
-    given = ["--ops", "reference", "--iterations", "6", "--batch", "30", "--optimizer", "sgd"]
-    given = ["--sync", ",".join(sync), "--out", str(tmp_path / "c"), "--", *given]
-    done = mpirun(3, ["-m", "ringtrain", "compare", *given], PYTHONPATH=str(ROOT))
+    flags = ["--ops", "reference", "--iterations", "6", "--batch", "30", "--optimizer", "sgd"]
+    line = ["compare", "--sync", ",".join(sync), "--out", str(tmp_path / "c"), "--", *flags]
+    done = mpirun(3, ["-m", "ringtrain", *line], PYTHONPATH=str(ROOT))
     assert done.returncode == 1, done.stderr
     assert "not run" not in done.stdout and "the picture is in" in done.stdout
     first, hot, *rows = json.loads((tmp_path / "c" / "compare.json").read_text())["rows"]

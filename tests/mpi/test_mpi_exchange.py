@@ -18,46 +18,48 @@ def test_everything_moves(mpirun, ranks):
     assert "UCX" not in done.stderr  # its complaint about windows is kept from users
 
 
-def test_an_absent_rank_is_named_by_those_who_wait(mpirun):
-    done = mpirun(3, ["fails.py", "is_absent"])
-    assert done.returncode == 4
-    assert "StalledError: no progress for 0.2 s, waiting for rank" in done.stderr
-    assert "in star(ranks=3, chunks=1), tag 2" in done.stderr
+@pytest.mark.parametrize(
+    ("ranks", "way", "code", "messages"),
+    [
+        (
+            *(3, "is_absent", 4),
+            ["StalledError: no progress for 0.2 s, waiting for rank", "in star(ranks=3, chunks=1), tag 2"],
+        ),
+        (2, "sends_too_much", 1, ["TransportError: MPI failed while waiting for rank 1 to send (tag 5): "]),
+        (
+            2,
+            "addresses_nobody",
+            1,
+            ["TransportError: MPI failed while preparing a message for rank 99 to receive (tag 1): "],
+        ),
+    ],
+)
+def test_an_error_names_the_peer(mpirun, ranks, way, code, messages):
+    done = mpirun(ranks, ["fails.py", way])
+    assert done.returncode == code and all(message in done.stderr for message in messages)
 
 
-def test_an_error_of_the_mpi_names_the_peer(mpirun):
-    done = mpirun(2, ["fails.py", "sends_too_much"])
-    assert done.returncode == 1
-    assert "TransportError: MPI failed while waiting for rank 1 to send (tag 5): " in done.stderr
-    done = mpirun(2, ["fails.py", "addresses_nobody"])
-    assert done.returncode == 1
-    assert "TransportError: MPI failed while preparing a message for rank 99 to receive (tag 1): " in done.stderr
+WITHOUT_MPI = {"MPI4PY_LIBMPI": "/nonexistent/libmpi.so"}
+LAUNCHED = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+BY_SRUN = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
 
 
-def test_one_process_needs_no_launcher(mpirun, alone):
-    done = alone(["hello.py"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("rank 0 of 1, ") and done.stdout.endswith("window: True\n")
-    assert "no MPI" not in done.stdout
-
-
-def test_one_process_needs_no_mpi(alone):
-    done = alone(["hello.py"], MPI4PY_LIBMPI="/nonexistent/libmpi.so")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == says("rank 0 of 1", "MPI", "window: True")
-
-
-def test_several_processes_without_an_mpi_are_told_how_to_get_one(alone):
-    launched = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
-    done = alone(["hello.py"], MPI4PY_LIBMPI="/nonexistent/libmpi.so", **launched)
-    assert done.returncode == 2
-    assert says("site", "openmpi").matches(done.stderr)
-
-
-def test_worlds_of_one_are_noticed(mpirun, alone):
-    done = alone(["hello.py"], SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="1", SLURM_LOCALID="1")
-    assert done.returncode == 2
-    assert says("srun", 4).matches(done.stderr)
+@pytest.mark.parametrize(
+    ("environ", "code", "words"),
+    [
+        ({}, 0, says("rank 0 of 1", "window: True")),
+        (WITHOUT_MPI, 0, says("rank 0 of 1", "no MPI", "window: True")),
+        ({**WITHOUT_MPI, **LAUNCHED}, 2, says("site", "openmpi")),  # several need one
+        (BY_SRUN, 2, says("srun", 4)),  # worlds of one
+    ],
+)
+def test_one_process_needs_no_launcher_and_no_mpi(request, alone, environ, code, words):
+    if "MPI4PY_LIBMPI" not in environ:
+        request.getfixturevalue("mpirun_command")  # skips the test where there is no MPI
+    done = alone(["hello.py"], **environ)
+    assert done.returncode == code, done.stderr
+    assert words.matches(done.stderr if code else done.stdout) and (code or done.stderr == "")
+    assert ("no MPI" in done.stdout) == (environ is WITHOUT_MPI)
 
 
 def test_no_window_where_shared_memory_is_not_to_be_had(mpirun, tmp_path):

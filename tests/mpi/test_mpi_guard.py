@@ -14,7 +14,6 @@ from tests.tiers import thorough
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
-DEADLINE_S = 2.0
 SMALL, LARGE = 1000, 300_000  # the MPI sends the small ones at once, and asks first for the large ones
 HOST = socket.gethostname()
 APART = {"OMPI_MCA_osc": "^sm"}  # no shared windows: rows travel as messages, as between nodes
@@ -31,73 +30,59 @@ def all_reduce(count, algorithm, op="sum"):
     return says("all-reduce", count, "float32", algorithm, op)
 
 
-def guarded(mpirun, way, algorithm, count, deadline_s=DEADLINE_S, **more):
-    return mpirun(3, ["guarded.py", way, algorithm, str(deadline_s), str(count)], **more)
+@pytest.fixture
+def guarded(mpirun):
+    """guarded(way, algorithm, count, exit code) → the lines that one rank says, or the output"""
 
+    def start(way, algorithm, count, code, deadline_s=2.0, **more):
+        done = mpirun(3, ["guarded.py", way, algorithm, str(deadline_s), str(count)], **more)
+        assert done.returncode == code, done.stderr
+        lines = done.stderr.replace("\0", "").splitlines()
+        firsts = [i for i, line in enumerate(lines) if line.startswith("ringtrain: ")]
+        assert len(firsts) == (code != 0)
+        return lines[firsts[0] :] if code else done.stdout
 
-def told(done):
-    """What the ranks say: one of them does."""
-    lines = done.stderr.replace("\0", "").splitlines()
-    (first,) = [i for i, line in enumerate(lines) if line.startswith("ringtrain: ")]
-    return lines[first:]
+    return start
 
 
 @pytest.mark.parametrize("algorithm, rows", one_daily("ring", "together"))
-def test_a_slow_rank_is_waited_for(mpirun, algorithm, rows):
-    done = guarded(mpirun, "is_slow", algorithm, SMALL, deadline_s=20.0, **ROWS[rows])
-    assert (done.returncode, done.stdout) == (0, "done, gap: ''\n"), done.stderr
+def test_a_slow_rank_is_waited_for(guarded, algorithm, rows):
+    assert guarded("is_slow", algorithm, SMALL, 0, 20.0, **ROWS[rows]) == "done, gap: ''\n"
 
 
-def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, tmp_path):
-    few = {"MPI4PY_RC_THREAD_LEVEL": "funneled", **APART}
-    given = ["--ops", "reference", "--iterations", 2, "--out", tmp_path / "o"]
-    done = mpirun(2, ["-m", "ringtrain", "train", *map(str, given)], **few)
+def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, guarded, tmp_path):
+    few, gap = {"MPI4PY_RC_THREAD_LEVEL": "funneled", **APART}, says("thread", "level")
+    flags = ["--ops", "reference", "--iterations", "2", "--out", str(tmp_path / "o")]
+    done = mpirun(2, ["-m", "ringtrain", "train", *flags], **few)
     assert done.returncode == 0, done.stderr
-    words = " ".join(done.stdout.split())
-    gap = says("thread", "level")
-    assert re.search("the guard does not see " + gap, words)
-    done = guarded(mpirun, "is_late", "ring", SMALL, **few)
-    assert done.returncode == 4
-    late = says("2", "collective 6", all_reduce(1000, "ring"))
-    assert says(late, "seen", "joined").matches(done.stderr)
-    assert re.search(says("seen", "from") + gap, done.stderr)  # of the first rank to report
+    assert re.search("the guard does not see " + gap, " ".join(done.stdout.split()))
+    text = "\n".join(guarded("is_late", "ring", SMALL, 4, **few))
+    assert says(says("2", "collective 6", all_reduce(1000, "ring")), "seen", "joined").matches(text)
+    assert re.search(says("seen", "from") + gap, text)  # of the first rank to report
 
 
 def test_a_sweep_may_be_guarded(mpirun):
-    given = "bench-allreduce -b 1K -e 256K -f 256 -n 3 --algorithm mpi,ring --check-collectives"
-    done = mpirun(3, ["-m", "ringtrain", *given.split()])
+    flags = "bench-allreduce -b 1K -e 256K -f 256 -n 3 --algorithm mpi,ring --check-collectives"
+    done = mpirun(3, ["-m", "ringtrain", *flags.split()])
     assert done.returncode == 0, done.stderr
     assert "checked 4 rows, every element twice: 0 wrong" in done.stdout
 
 
 @pytest.mark.parametrize("algorithm, count", [("mpi", LARGE), *thorough(("ring", SMALL), ("mpi", SMALL))])
-def test_a_rank_that_does_not_come_is_named(mpirun, algorithm, count):
-    done = guarded(mpirun, "is_late", algorithm, count)
-    assert done.returncode == 4
-    lines = told(done)
-    text = all_reduce(count, algorithm)
-    last = says(5, "collective", "done") + says(7, "in", "iteration")
-    late = says(f"rank 1 ({HOST})", last)
-    waiting = says(late, "wait in", "ranks 0, 2")
-    stalled = says(6, text, 7, waiting)
-    assert says("2", stalled).matches(lines[0])
+def test_a_rank_that_does_not_come_is_named(guarded, algorithm, count):
+    lines, text = guarded("is_late", algorithm, count, 4), all_reduce(count, algorithm)
+    late = says(f"rank 1 ({HOST})", says(5, "collective", "done"), says(7, "in", "iteration"))
+    assert says("2", 6, text, 7, late, "wait in", "ranks 0, 2").matches(lines[0])
     assert lines[1] == says("last", "collectives")
-    done_on = says(text, "ranks 0, 1, 2")
-    assert lines[2:7] == [says(number, done_on) for number in range(1, 6)]
-    under_way = says(text, "ranks 0, 2")
-    assert says(6, under_way).matches(lines[7])
-    assert says("not begun on rank 1").matches(lines[7])
+    assert lines[2:7] == [says(number, text, "ranks 0, 1, 2") for number in range(1, 6)]
+    assert says(6, text, "ranks 0, 2", "not begun on rank 1").matches(lines[7])
 
 
 @pytest.mark.parametrize("algorithm, rows", one_daily("ring", "apart"))
-def test_a_rank_that_is_stopped_is_named(mpirun, algorithm, rows):
-    done = guarded(mpirun, "is_stopped", algorithm, LARGE, **ROWS[rows])
-    assert done.returncode == 4
-    line = told(done)[0]
-    assert says("2", "collective 6", all_reduce(LARGE, algorithm)).matches(line)
-    assert re.search(says(f"rank 1 ({HOST})"), line)
-    assert re.search(says("when", "seen"), line) and re.search(says("sign", "life"), line)
-    assert says("ranks 0, 2").matches(line)
+def test_a_rank_that_is_stopped_is_named(guarded, algorithm, rows):
+    line = guarded("is_stopped", algorithm, LARGE, 4, **ROWS[rows])[0]
+    assert says("2", "collective 6", all_reduce(LARGE, algorithm), f"rank 1 ({HOST})", "ranks 0, 2").matches(line)
+    assert says("when", "seen", "sign", "life").matches(line)
 
 
 SIZES = [
@@ -110,30 +95,24 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("way, algorithm, count, rows", [SIZES[0], *thorough(*SIZES[1:], *OTHERS)])
-def test_different_calls_are_named_rank_by_rank(mpirun, way, algorithm, count, rows):
-    done = guarded(mpirun, way, algorithm, count, **ROWS[rows])
-    assert done.returncode == 1
-    expected = all_reduce(count, algorithm)
+def test_different_calls_are_named_rank_by_rank(guarded, way, algorithm, count, rows):
     other = {
         "has_another_size": all_reduce(count // 2, algorithm),
         "does_another_operation": all_reduce(count, algorithm, "max"),
         "does_something_else": says("gather", "values"),
     }[way]
-    others = says(f"rank 1 ({HOST})", other)
-    assert says(6, "ranks 0, 2", expected, others).matches(told(done)[0])
+    line = guarded(way, algorithm, count, 1, **ROWS[rows])[0]
+    assert says(6, "ranks 0, 2", all_reduce(count, algorithm), says(f"rank 1 ({HOST})", other)).matches(line)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", *thorough("mpi")])
 def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorithm):
-    given = ["--ops", "reference", "--algorithm", algorithm, "--epochs", EPOCHS, "--deadline-s", 6]
-    given = [*given, "--out", tmp_path / "o"]
-    process = mpirun_process(3, ["-m", "ringtrain", "train", *map(str, given)])
-    lines = iter(process.stdout)
-    assert any(line.startswith("epoch") for line in lines)
+    flags = ["--ops", "reference", "--algorithm", algorithm, "--epochs", EPOCHS, "--deadline-s", 6]
+    process = mpirun_process(3, ["-m", "ringtrain", "train", *map(str, [*flags, "--out", tmp_path / "o"])])
+    assert any(line.startswith("epoch") for line in iter(process.stdout))
     os.kill(sorted(ranks_of(process))[1], signal.SIGSTOP)
     rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 4, rest
     (line,) = re.findall("ringtrain: rank .*", rest)  # the one pipe of all ranks may have begun an epoch's line before
-    assert re.search(says("6", "collective "), line) and ", iteration " in line
-    assert f"rank 1 ({HOST}) " in line and re.search(says("sign", "life"), line)
+    assert says("6", "collective ", f"rank 1 ({HOST}) ", "sign", "life").matches(line) and ", iteration " in line
     assert says("last", "collectives").matches(rest)

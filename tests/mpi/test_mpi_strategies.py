@@ -45,6 +45,10 @@ LAST = '  { name = "fc", kind = "Linear", units = 10 },'
 TWO_FC = NET.replace(LAST, LAST.replace("fc", "fc1").replace("10", "16") + "\n" + LAST)
 
 
+DOUBLE = ("--dtype", "float64")
+PIPELINE = ("--fc", "pipeline", "--accumulate", 3)
+
+
 @pytest.fixture
 def net(tmp_path):
     path = tmp_path / "net.toml"
@@ -52,46 +56,61 @@ def net(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("sync", daily(STRATEGIES, "sharded", "server"))
-def test_a_run_and_its_continuation_at_another_number_of_ranks(mpirun, alone, net, tmp_path, sync):
-    out, double = tmp_path / "out", ("--dtype", "float64")
-    more = ("--sync", sync, *STRATEGIES[sync], *double, "--resume", "auto")
-    for ranks, until in ((3, 30), (2, 60)):
-        done = mpirun(ranks, arguments(net, out, "--iterations", until, *more))
+@pytest.fixture
+def train(mpirun, net, tmp_path):
+    """train(ranks, flags) → the run folder"""
+
+    def start(ranks, *flags, out=tmp_path / "out"):
+        done = mpirun(ranks, arguments(net, out, *flags))
         assert done.returncode == 0, done.stderr
-    begun, end = records(out, "start"), records(out, "end")[-1]
-    assert all(record["strategy"].startswith(sync) and record["exact"] == (sync in EXACT) for record in begun)
-    assert (end["iterations"], end["ranks"]) == (60, 2) and len(losses(out)) == 60
-    if sync in ONE_RANK:
-        assert_is_of_one_rank(alone, net, out, *ONE_RANK[sync], *double)
-    else:
-        assert end["test_accuracy"] > 0.65
+        return out
+
+    return start
+
+
+@pytest.fixture
+def continued(train):
+    """continued(flags, ranks and flags of each part) → the run folder of 30 iterations, and 30 more"""
+
+    def start(*flags, parts=((3, ()), (2, ()))):
+        for until, (ranks, more) in zip((30, 60), parts, strict=True):
+            out = train(ranks, *flags, *more, "--iterations", until, "--resume", "auto")
+        end = records(out, "end")[-1]
+        assert (end["iterations"], end["ranks"]) == (60, ranks) and len(losses(out)) == 60
+        return out
+
+    return start
+
+
+def accuracy(out):
+    return records(out, "end")[-1]["test_accuracy"]
 
 
 def assert_is_of_one_rank(alone, net, out, *flags):
     """The same losses and the same accuracy after as many iterations by one rank."""
     one, wanted = out.with_name("one"), losses(out)
-    done = alone(arguments(net, one, "--iterations", len(wanted), *flags))
+    done = alone(arguments(net, one, "--iterations", len(wanted), *DOUBLE, *flags))
     assert done.returncode == 0, done.stderr
-    assert losses(one) == pytest.approx(wanted, rel=1e-9)
-    assert records(one, "end")[-1]["test_accuracy"] == records(out, "end")[-1]["test_accuracy"]
+    assert losses(one) == pytest.approx(wanted, rel=1e-9) and accuracy(one) == accuracy(out)
 
 
-PIPELINE = ("--fc", "pipeline", "--accumulate", 3)
+@pytest.mark.parametrize("sync", daily(STRATEGIES, "sharded", "server"))
+def test_a_run_and_its_continuation_at_another_number_of_ranks(continued, alone, net, sync):
+    out = continued("--sync", sync, *STRATEGIES[sync], *DOUBLE)
+    begun = records(out, "start")
+    assert all(record["strategy"].startswith(sync) and record["exact"] == (sync in EXACT) for record in begun)
+    if sync in ONE_RANK:
+        assert_is_of_one_rank(alone, net, out, *ONE_RANK[sync])
+    else:
+        assert accuracy(out) > 0.65
 
 
-def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(mpirun, alone, net, tmp_path):
-    out, double = tmp_path / "out", ("--dtype", "float64")
+def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(continued, alone, net):
     net.write_text(TWO_FC)
-    for ranks, until, fc_ranks in ((4, 30, 2), (3, 60, 1)):
-        more = (*PIPELINE, "--fc-ranks", fc_ranks, "--iterations", until, "--resume", "auto")
-        done = mpirun(ranks, arguments(net, out, *double, *more))
-        assert done.returncode == 0, done.stderr
-    begun, end = records(out, "start"), records(out, "end")[-1]
-    assert [record["exact"] for record in begun] == [True, True]
-    assert all(f"2 + {fc_ranks} ranks" in record["strategy"] for fc_ranks, record in zip((2, 1), begun, strict=True))
-    assert (end["iterations"], end["ranks"]) == (60, 3) and len(losses(out)) == 60
-    assert_is_of_one_rank(alone, net, out, *double)
+    out = continued(*PIPELINE, *DOUBLE, parts=((4, ("--fc-ranks", 2)), (3, ("--fc-ranks", 1))))
+    for fc_ranks, record in zip((2, 1), records(out, "start"), strict=True):
+        assert record["exact"] is True and f"2 + {fc_ranks} ranks" in record["strategy"]
+    assert_is_of_one_rank(alone, net, out)
     notes = [record["text"] for record in records(out, "note")]
     assert any(text.startswith("ranks 0, 1: conv to drop, ") for text in notes)
     assert sum(text.startswith(("rank 2: fc1", "rank 3: fc")) for text in notes) == 3
@@ -102,43 +121,37 @@ BESIDE_HYBRID = {"server": (("--servers", 2, "--dedicated"), ("--servers", 1)), 
 
 
 @pytest.mark.parametrize("sync", daily(BESIDE_HYBRID, "server"))
-def test_divided_layers_beside_another_exchange_of_the_rest(mpirun, alone, net, tmp_path, sync):
-    out, double = tmp_path / "out", ("--dtype", "float64", "--clip-norm", 5)
+def test_divided_layers_beside_another_exchange_of_the_rest(continued, alone, net, sync):
     net.write_text(TWO_FC)
-    for ranks, until, more in zip((3, 2), (30, 60), BESIDE_HYBRID[sync], strict=True):
-        given = ("--fc", "hybrid", "--sync", sync, *double, "--iterations", until, *more)
-        done = mpirun(ranks, arguments(net, out, *given, "--resume", "auto"))
-        assert done.returncode == 0, done.stderr
+    clipped = ("--clip-norm", 5)
+    parts = zip((3, 2), BESIDE_HYBRID[sync], strict=True)
+    out = continued("--fc", "hybrid", "--sync", sync, *DOUBLE, *clipped, parts=parts)
     assert [record["exact"] for record in records(out, "start")] == [True, True]
-    assert_is_of_one_rank(alone, net, out, *double)
+    assert_is_of_one_rank(alone, net, out, *clipped)
 
 
 @pytest.mark.thorough
-def test_overlap_changes_times_and_nothing_else_on_real_ranks(mpirun, net, tmp_path):
+def test_overlap_changes_times_and_nothing_else_on_real_ranks(train, tmp_path):
     """In memory that ranks share, and over messages; buckets of a layer each."""
-    for out, more in (
+    fixed = ("--iterations", 30, *DOUBLE, "--evaluate-every", 10, "--bucket-bytes", 64)
+    for name, more in (
         ("backward", ()),
         ("forward", ("--overlap", "forward")),
         ("messages", ("--overlap", "forward", "--algorithm", "ring")),
     ):
-        given = ("--iterations", 30, "--dtype", "float64", "--evaluate-every", 10, "--bucket-bytes", 64, *more)
-        done = mpirun(3, arguments(net, tmp_path / out, *given))
-        assert done.returncode == 0, done.stderr
-        (exchanged,) = records(tmp_path / out, "exchange")
+        out = train(3, *fixed, *more, out=tmp_path / name)
+        (exchanged,) = records(out, "exchange")
         assert len(exchanged["buckets"]) == 4 and all(bucket["total_s"] > 0 for bucket in exchanged["buckets"])
-        assert losses(tmp_path / out) == pytest.approx(losses(tmp_path / "backward"), rel=1e-12)
+        assert losses(out) == pytest.approx(losses(tmp_path / "backward"), rel=1e-12)
 
 
 @pytest.mark.thorough
-def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(mpirun, alone, net, tmp_path):
+def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(train, alone, net):
     """Kernels are rehearsed in turns; sums of layers run beside those of gradients and of the loss."""
     net.write_text(NET.replace('{ name = "relu"', '{ name = "norm", kind = "BatchNorm" },\n  { name = "relu"'))
-    flags = ("--batch-norm", "sync", "--sync", "sharded", "--dtype", "float64")
+    flags = ("--batch-norm", "sync", "--sync", "sharded", "--lr", 0.5, "--warmup", 10)
     flags = (*flags, "--optimizer", "lars", "--trust-coefficient", 0.05, "--momentum-correction")
-    for name, run in (("three", lambda given: mpirun(3, given)), ("one", alone)):
-        done = run(arguments(net, tmp_path / name, "--iterations", 20, "--lr", 0.5, "--warmup", 10, *flags))
-        assert done.returncode == 0, done.stderr
-    assert losses(tmp_path / "three") == pytest.approx(losses(tmp_path / "one"), rel=1e-9)
+    assert_is_of_one_rank(alone, net, train(3, "--iterations", 20, *DOUBLE, *flags), *flags)
 
 
 # The rank that is killed, and flags.
@@ -152,48 +165,45 @@ KILLED = {
 }
 
 
+@pytest.fixture
+def killed(mpirun_process, net, tmp_path):
+    """killed(ranks, the one that is killed, flags) → (the run folder, the exit code, the output), once all are gone"""
+
+    def start(ranks, victim, *flags):
+        process = mpirun_process(ranks, arguments(net, tmp_path / "out", "--epochs", EPOCHS, *flags))
+        read_until(process, f" 2/{EPOCHS}")
+        pids = ranks_of(process)
+        os.kill(pids[victim], signal.SIGKILL)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode != 0 and not any(map(lives, pids))
+        return tmp_path / "out", process.returncode, output
+
+    return start
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("case", daily(KILLED, "allreduce, the first", "server, asynchronous"))
-def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(mpirun_process, alone, net, tmp_path, case):
+def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(killed, alone, case):
     victim, flags = KILLED[case]
-    process = mpirun_process(3, arguments(net, tmp_path / "out", "--epochs", EPOCHS, "--checkpoint-every", 3, *flags))
-    read_until(process, f" 2/{EPOCHS}")
-    ranks = ranks_of(process)
-    os.kill(ranks[victim], signal.SIGKILL)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode != 0
-    assert not any(map(lives, ranks))
-    done = alone(["-m", "ringtrain", "evaluate", str(tmp_path / "out"), "--json"])
+    out, _, _ = killed(3, victim, "--checkpoint-every", 3, *flags)
+    done = alone(["-m", "ringtrain", "evaluate", str(out), "--json"])
     assert done.returncode == 0, done.stderr
     assert case in APART or json.loads(done.stdout)["iteration"] >= 24
 
 
-SERVED = (*PIPELINE, "--sync", "server", "--dtype", "float64")
-
-
 @pytest.mark.timing
-@pytest.mark.parametrize(
-    ("victim", "flags"), thorough((0, ("--fc-ranks", 1)), (3, ("--fc-ranks", 1)), (2, ("--fc-ranks", 2)))
-)
+@pytest.mark.parametrize(("victim", "fc_ranks"), thorough((0, 1), (3, 1), (2, 2)))
 def test_a_pipeline_that_lost_a_server_or_a_fully_connected_rank_goes_on_at_other_numbers(
-    mpirun, mpirun_process, alone, net, tmp_path, victim, flags
+    killed, train, alone, net, victim, fc_ranks
 ):
     """From its newest checkpoint, as if nobody had died."""
-    out = tmp_path / "out"
-    given = arguments(net, out, "--epochs", EPOCHS, "--checkpoint-every", 7, *SERVED, *flags)
-    process = mpirun_process(4, given)
-    read_until(process, f" 2/{EPOCHS}")
-    ranks = ranks_of(process)
-    os.kill(ranks[victim], signal.SIGKILL)
-    told, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 137 and f"rank {victim} " in told, told
-    assert not any(map(lives, ranks))
+    served = (*PIPELINE, "--sync", "server", *DOUBLE)
+    out, code, output = killed(4, victim, "--checkpoint-every", 7, *served, "--fc-ranks", fc_ranks)
+    assert code == 137 and f"rank {victim} " in output, output
     saved = max(int(path.stem.rpartition("-")[2]) for path in (out / "checkpoints").glob("iteration-*.h5"))
-    more = ("--iterations", saved + 10, "--resume", "auto", *SERVED, "--fc-ranks", 3 - flags[1])
-    done = mpirun(5, arguments(net, out, *more))
-    assert done.returncode == 0, done.stderr
+    train(5, "--iterations", saved + 10, "--resume", "auto", *served, "--fc-ranks", 3 - fc_ranks)
     assert [record["iteration"] for record in records(out, "iteration")] == list(range(1, saved + 11))
-    assert_is_of_one_rank(alone, net, out, "--dtype", "float64")
+    assert_is_of_one_rank(alone, net, out)
 
 
 def test_ranks_that_do_not_suffice_are_told_once(mpirun, net, tmp_path):
@@ -203,27 +213,17 @@ def test_ranks_that_do_not_suffice_are_told_once(mpirun, net, tmp_path):
 
 
 @pytest.mark.parametrize("case", daily(APART, "server, dedicated, stale"))
-def test_ranks_that_are_apart_go_on_at_another_number(mpirun, net, tmp_path, case):
+def test_ranks_that_are_apart_go_on_at_another_number(continued, case):
     """And stay apart: a dedicated server, one that trains, two; each run ends with equal weights on all ranks."""
-    out = tmp_path / "out"
-    for ranks, until in ((3, 30), (2, 60)):
-        done = mpirun(ranks, arguments(net, out, "--iterations", until, *APART[case], "--resume", "auto"))
-        assert done.returncode == 0, done.stderr
-    end = records(out, "end")[-1]
-    assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.5
-    assert len(losses(out)) == 60 and not any(record["exact"] for record in records(out, "start"))
+    out = continued(*APART[case])
+    assert accuracy(out) > 0.5 and not any(record["exact"] for record in records(out, "start"))
 
 
 @pytest.mark.thorough
-def test_compressed_runs_go_on_at_another_number_of_ranks_and_by_another_method(mpirun, net, tmp_path):
+def test_compressed_runs_go_on_at_another_number_of_ranks_and_by_another_method(continued):
     """Under the guard, which wants all ranks to begin their sums in one order."""
-    out, more = tmp_path / "out", ("--resume", "auto", "--bucket-bytes", 2000)
     methods = (("--compress", "top-k", "--compress-ratio", 0.1), ("--compress", "powersgd", "--compress-ratio", 0.01))
-    for method, ranks, until in zip(methods, (3, 2), (30, 60), strict=True):
-        done = mpirun(ranks, arguments(net, out, "--iterations", until, *more, *method))
-        assert done.returncode == 0, done.stderr
-    begun, end = records(out, "start"), records(out, "end")[-1]
+    out = continued("--bucket-bytes", 2000, parts=zip((3, 2), methods, strict=True))
     said = [f"allreduce with {terms}, error feedback" for terms in ("top-k 10 %", "PowerSGD of rank 4")]
-    assert [record["strategy"].partition(" (")[0] for record in begun] == said
-    assert (end["iterations"], end["ranks"]) == (60, 2) and end["test_accuracy"] > 0.6
-    assert len(losses(out)) == 60
+    assert [record["strategy"].partition(" (")[0] for record in records(out, "start")] == said
+    assert accuracy(out) > 0.6

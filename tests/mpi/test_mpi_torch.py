@@ -20,35 +20,29 @@ pytestmark = pytest.mark.mpi
 PROGRAMS = Path(__file__).parent / "programs" / "pytorch"
 LISTENS = str(PROGRAMS / "listens.py")
 QUIET = {"OMPI_MCA_btl": "self,sm"}  # the TCP of the MPI itself listens
-SCRIPTS = ["hooks.py", "ddp.py", "ddp.py as_view", "ddp.py unused", "fsdp2.py", "zero.py", "mesh.py"]
+SCRIPTS = ["hooks.py", "ddp.py", "ddp.py as_view", "ddp.py unused", "sharded.py fsdp2", "sharded.py zero", "mesh.py"]
 ALONE = "power power_fp16 quantized zero_step zero_interleaved"  # in which gloo hangs, fails or refuses
 NEEDS = {"lightning_fit.py": "lightning", "accelerated.py": "accelerate", "trainer.py": "transformers"}
 
 
 @pytest.fixture
 def launched(mpirun):
-    """launched(ranks, command line of the launcher, NAME=value...) → CompletedProcess"""
+    """launched(ranks, script and its arguments, options of the launcher, NAME=value...) → CompletedProcess"""
 
-    def start(ranks, line, **more):
-        options, script, *arguments = ([], *line.split()) if not line.startswith("-") else split(line)
+    def start(ranks, line, *options, **more):
+        script, *arguments = line.split()
         command = ["-W", "ignore", "-m", "ringtrain.torch", *options]
         return mpirun(ranks, [*command, str(PROGRAMS / script), *arguments], **QUIET, **more)
 
     return start
 
 
-def split(line):
-    """The words of a line that begins with one option and its value."""
-    option, value, script, *arguments = line.split()
-    return [option, value], script, *arguments
-
-
 def result(done):
     """The JSON that rank 0 printed, and the numbers of sockets that listened."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found = re.search(r'\{"losses".*\}', done.stdout)  # torchrun writes the lines of its ranks into one another
-    assert found is not None, done.stdout
-    return json.loads(found[0]), [int(number) for number in re.findall("sockets that listen: (\\d+)", done.stdout)]
+    losses = re.search(r'\{"losses".*\}', done.stdout)  # torchrun writes the lines of its ranks into one another
+    assert losses is not None, done.stdout
+    return json.loads(losses[0]), [int(number) for number in re.findall("sockets that listen: (\\d+)", done.stdout)]
 
 
 @pytest.mark.parametrize("ranks", [2, *thorough(3)])
@@ -58,14 +52,14 @@ def test_a_script_reaches_the_losses_of_gloo_and_nothing_listens(mpirun, script,
     pytest.importorskip(NEEDS.get(name, "torch"))
     command, path = [LISTENS, str(PROGRAMS / name), *arguments], str(ROOT)  # Lightning imports the real matplotlib
     launcher = ["-W", "ignore", "-m", "ringtrain.torch"]
-    own, listening = result(mpirun(ranks, [*launcher, *command], PYTHONPATH=path, **QUIET))
+    ours, listening = result(mpirun(ranks, [*launcher, *command], PYTHONPATH=path, **QUIET))
     assert listening == [0] * ranks
     torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
     gloos, listening = result(run([*torchrun, "--nproc-per-node", str(ranks), *command], PATIENCE_S, PYTHONPATH=path))
     assert max(listening) > 0  # so the count finds them
-    assert len(own["losses"]) >= 8 and own.keys() == gloos.keys()
+    assert len(ours["losses"]) >= 8 and ours.keys() == gloos.keys()
     for key, wanted in gloos.items():
-        assert own[key] == pytest.approx(wanted, rel=1e-6, abs=1e-6), key
+        assert ours[key] == pytest.approx(wanted, rel=1e-6, abs=1e-6), key
 
 
 @pytest.mark.parametrize("cases", ["power join_few join_unused resized built_in_fp16", *thorough(ALONE)])
@@ -77,24 +71,26 @@ def test_hooks_for_gradients_leave_all_ranks_the_same_weights(launched, cases):
         assert ends[name][1:7] == ends[name][half + 1 : half + 7], name
 
 
-@pytest.mark.parametrize("ranks", [3, *thorough(1, 2)])
-def test_every_collective(launched, ranks):
-    done = launched(ranks, "collects.py")
-    assert (done.returncode, done.stdout) == (0, f"all is well on {ranks} ranks\n"), done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
-    "backends", ["cpu:gloo,meta:fake meta", *thorough("meta:fake,cpu:gloo meta", "cuda:fake,cpu:gloo cuda")]
+    ("ranks", "line"),
+    [
+        (3, "collects.py"),  # every collective
+        (2, "mixes.py cpu:gloo,meta:fake meta"),  # a group with several backends keeps the others
+        (2, "moves_buckets.py"),  # buckets are moved once
+        *thorough(
+            (1, "collects.py"),
+            (2, "collects.py"),
+            (2, "mixes.py meta:fake,cpu:gloo meta"),
+            (2, "mixes.py cuda:fake,cpu:gloo cuda"),
+            (2, "moves_buckets.py full"),
+            # Groups are made again after a mismatch: ranks that have seen an error wait ten seconds for who ends them.
+            (2, "again.py"),
+        ),
+    ],
 )
-def test_a_group_with_several_backends_keeps_the_others(launched, backends):
-    done = launched(2, f"mixes.py {backends}")
-    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("arguments", ["", *thorough(" full")])
-def test_buckets_are_moved_once(launched, arguments):
-    done = launched(2, f"moves_buckets.py{arguments}")
-    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stdout + done.stderr
+def test_all_is_well_in_scripts_that_check_themselves(launched, ranks, line):
+    done = launched(ranks, line)
+    assert (done.returncode, done.stdout) == (0, f"all is well on {ranks} ranks\n"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_buckets_are_moved_once(launched, arguments):
 )
 def test_what_goes_wrong_is_named_and_ends_all_ranks(launched, how, code, text):
     limit_s = 60 if how in ("backward", "hook") else 3  # the former set it when they are under way
-    done = launched(2, f"--deadline-s {limit_s} fails.py {how}")
+    done = launched(2, f"fails.py {how}", "--deadline-s", str(limit_s))
     assert done.returncode == code, done.stderr
     assert re.search(text, done.stdout + done.stderr, re.DOTALL), done.stderr
 
@@ -143,12 +139,6 @@ def test_ranks_that_do_not_come_are_named_after_the_timeout_of_the_group(launche
         assert re.search(r"no progress for 1 s in collective", done.stderr), done.stderr
     else:
         assert "all is well" in done.stdout and done.returncode == 3, done.stdout + done.stderr
-
-
-@pytest.mark.thorough  # ranks that have seen an error wait ten seconds for the one that ends them
-def test_groups_are_made_again_after_a_mismatch(launched):
-    done = launched(2, "again.py")
-    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stdout + done.stderr
 
 
 @pytest.mark.thorough

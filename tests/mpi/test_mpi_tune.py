@@ -53,9 +53,9 @@ def test_tuning_from_measuring_to_training(ringtrain, tmp_path):
 def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tmp_path):
     path = tmp_path / "t.json"
     assert ringtrain(2, "tune", *TINY[:2], "-e", "1K", "--tuning", path, "--algorithm", "mpi").returncode == 0
-    found = json.loads(path.read_text())
-    found["machine"]["cpu"] = "another"
-    path.write_text(json.dumps(found))
+    tuning = json.loads(path.read_text())
+    tuning["machine"]["cpu"] = "another"
+    path.write_text(json.dumps(tuning))
     cpu = says("cpu", "another", cpu_model())
     named = says(path)
     other = says("--tuning", "--fresh", named, cpu)
@@ -63,7 +63,7 @@ def test_a_tuning_of_another_machine_is_told_once_and_ends_the_run(ringtrain, tm
         done = ringtrain(2, *arguments, "--tuning", path)
         assert done.returncode == 2
         assert other.matches(done.stderr) and done.stderr.count("--fresh") == 1
-        assert json.loads(path.read_text()) == found
+        assert json.loads(path.read_text()) == tuning
     done = ringtrain(2, "bench-allreduce", "--algorithm", "auto", RINGTRAIN_TUNING=str(path))
     named = says(path, "RINGTRAIN_TUNING")
     assert done.returncode == 2 and says("--tuning", "--fresh", named, cpu).matches(done.stderr)

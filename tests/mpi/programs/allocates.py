@@ -6,6 +6,8 @@ count, and what the workspaces of compiled kernels grow by.
 
 import sys
 
+import numpy as np
+
 from ringtrain.config.resolve import resolve
 from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.nn import spec
@@ -13,7 +15,7 @@ from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.world import connect
-from tests.allocations import counted
+from tests.allocations import LEAST_BYTES, counted
 
 BATCH, WARM_UP, COUNTED = 32, 3, 5
 # Ways of training that treat gradients differently; each model is trained in each.
@@ -52,6 +54,9 @@ def measure(transport, name: str, way: dict) -> tuple[list[int], int]:
 
 
 def main() -> int:
+    with counted() as sizes:
+        arrays = [np.empty(LEAST_BYTES - 1, np.uint8), np.zeros(1000), np.empty(LEAST_BYTES, np.uint8)]
+    assert sizes == [each.nbytes for each in arrays[1:]]  # arrays are counted
     transport = connect()
     everything = 0
     for name in sys.argv[1:]:
@@ -60,8 +65,8 @@ def main() -> int:
             arrays = len(sizes)
             everything += arrays + grown
             if transport.rank == 0 or arrays or grown:
-                found = f"{arrays} arrays, {sum(sizes):,} bytes; workspaces grow by {grown:,}"
-                print(f"{name:14} {way:32} rank {transport.rank} of {transport.size} {found}", flush=True)
+                counts = f"{arrays} arrays, {sum(sizes):,} bytes; workspaces grow by {grown:,}"
+                print(f"{name:14} {way:32} rank {transport.rank} of {transport.size} {counts}", flush=True)
     transport.close()
     return 1 if everything else 0
 

@@ -1,7 +1,6 @@
 """Under mpirun: `bench-allreduce --device cuda`, on devices that are not there: their memory is the processes' own."""
 
 import json
-import sys
 from dataclasses import replace
 
 from ringtrain.bench.measure import links
@@ -31,14 +30,12 @@ if __name__ == "__main__":
     buffers, note = device_buffers(world, cuda)
     nccl = Nccl(buffers, no_nccl)
     asked = Sweep((64, 70_000), ("mpi", "mapped", "ring", "nccl"), protocol=Protocol(repeats=3, warm_up=1))
-    found = sweep(buffers.transport, replace(asked, baselines={"nccl": nccl}), buffers=buffers)
+    result = sweep(buffers.transport, replace(asked, baselines={"nccl": nccl}), buffers=buffers)
     nccl.close()
     rank, runtime = world.rank, buffers.runtime
     world.close()
     assert not runtime._opened
     if rank == 0:
         print(f"# {note}")
-        print(
-            json.dumps([[row[k] for k in ("algorithm", "way", "transport", "status", "wrong")] for row in found.rows])
-        )
-    sys.exit(0)
+        columns = ("algorithm", "way", "transport", "status", "wrong")
+        print(json.dumps([[row[name] for name in columns] for row in result.rows]))

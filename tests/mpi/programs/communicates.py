@@ -38,8 +38,8 @@ def every_algorithm_and_type(communicator):
 def large_ones_in_pieces(communicator):
     for dtype in ("f4", "f8"):
         share = (np.arange(5_000_011) % 1013 + world.rank).astype(dtype)
-        want = (np.arange(5_000_011) % 1013) * world.size + world.size * (world.size - 1) / 2
-        assert communicator.allreduce(share, out=share) is share and (share == want).all()
+        assert communicator.allreduce(share, out=share) is share
+        assert (share == total(np.arange(5_000_011) % 1013)).all()
 
 
 def own_memory_and_prepared(communicator):
@@ -53,6 +53,11 @@ def own_memory_and_prepared(communicator):
         for reduction in reversed(reductions):
             reduction.wait()
         assert (ours == world.size - 1 + turn).all() and (theirs == (world.size - 1) * turn).all()
+
+
+def total(share):
+    """The sum of all ranks' ``share`` + rank."""
+    return share * world.size + world.size * (world.size - 1) / 2
 
 
 def shared_array(nbytes, before=0):
@@ -93,7 +98,7 @@ def memory_that_exists(communicator):
     wrong = np.full(400_000, 7, np.uint8)
     other, other_path, _ = shared_array(400_000)
     other[:] = 7
-    for given, at, start in (
+    for memory, at, start in (
         (other[: 400_000 - 8 * (world.rank == last)], other_path, 0),
         (other, "/proc/self/fd/none" if world.rank == last else other_path, 0),
         (array if world.rank == last else other, other_path, 0),
@@ -101,11 +106,11 @@ def memory_that_exists(communicator):
         (other, other_path, 8 * (world.rank == last)),
         (other[::2], other_path, 0),
     ):
-        registered = communicator.register(given, at, start)
-        assert not registered or world.size == 1, (given.size, at, start)
+        registered = communicator.register(memory, at, start)
+        assert not registered or world.size == 1, (memory.size, at, start)
         if registered:
-            communicator.unregister(given)
-        assert (given == 7).all()
+            communicator.unregister(memory)
+        assert (memory == 7).all()
     assert communicator.register(other, other_path)  # and given back when the communicator is closed
     # the system has no such memory left
     fallocate, os.posix_fallocate = os.posix_fallocate, no_space if world.rank == last else os.posix_fallocate
@@ -124,14 +129,13 @@ def own_memory_in_another_byte_order(communicator):
 
 
 def more_kinds_than_are_kept(communicator):
-    held = communicator._transport._requests.handles
-    before = len(held)
-    for count in range(70):
-        communicator.allreduce(np.ones(count), algorithm="ring")
-    most = len(held)
-    for count in range(70, 200):
-        communicator.allreduce(np.ones(count), algorithm="ring")
-    assert len(held) <= max(before, most) + 8 * world.size, (before, most, len(held))
+    handles = communicator._transport._requests.handles
+    numbers = [len(handles)]
+    for counts in (range(70), range(70, 200)):
+        for count in counts:
+            communicator.allreduce(np.ones(count), algorithm="ring")
+        numbers.append(len(handles))
+    assert numbers[2] <= max(numbers[:2]) + 8 * world.size, numbers
     for turn in range(2):
         for count in range(80):
             assert (communicator.allreduce(np.full(count, turn + 1.0)) == world.size * (turn + 1)).all()

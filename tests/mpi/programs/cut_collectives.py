@@ -12,9 +12,17 @@ import traceback
 import numpy as np
 
 from ringtrain.errors import RankLostError
-from ringtrain.transport import native_call
 from ringtrain.transport.fault_tolerance import end_job
-from ringtrain.transport.native_call import NativeCall
+from ringtrain.transport.native_call import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    BROADCAST,
+    GATHER,
+    REDUCE_SCATTER,
+    SCATTER,
+    NativeCall,
+    nothing,
+)
 from ringtrain.transport.world import connect
 
 LONG = 40_000  # numbers: several messages of an MPI
@@ -26,8 +34,8 @@ def ramp(i, start=0, count=LONG):
 
 
 def texts(world, i):
-    told = world.gather_json(["é" * ((i * 7 + world.rank * 31) % 90), i, world.rank])
-    return told, [["é" * ((i * 7 + rank * 31) % 90), i, rank] for rank in range(world.size)]
+    wanted = [["é" * ((i * 7 + rank * 31) % 90), i, rank] for rank in range(world.size)]
+    return world.gather_json(wanted[world.rank]), wanted
 
 
 def broadcast(world, i):
@@ -62,10 +70,10 @@ def barriers(world, i):
 
 
 def memory(world, i):
-    own = world.allocate(4, np.float64)
-    own[:] = i + world.rank
+    array = world.allocate(4, np.float64)
+    array[:] = i + world.rank
     world.barrier()
-    views = world.peer_views(own)
+    views = world.peer_views(array)
     assert views is not None
     return np.array(views), np.array([np.full(4, i + rank) for rank in range(world.size)])
 
@@ -75,35 +83,27 @@ def native(kind):
 
     def run(world, i):
         rank, size, root = world.rank, world.size, i % world.size
-        rows = np.concatenate([ramp(i, 10 * rank + other, 8) for other in range(size)])  # one for each rank
-        own, many, one = ramp(i, rank, 8), np.full(8 * size, -1.0), np.full(8, -1.0)
-        all_rows = np.concatenate([ramp(i, other, 8) for other in range(size)])
-        call, got, wanted = {
-            native_call.BROADCAST: lambda: (NativeCall(kind, recv=own, root=root), own, ramp(i, root, 8)),
-            native_call.ALL_GATHER: lambda: (NativeCall(kind, own, many), many, all_rows),
-            native_call.GATHER: lambda: (
-                NativeCall(kind, own, many, root),
-                many,
-                all_rows if rank == root else np.full(8 * size, -1.0),
-            ),
-            native_call.SCATTER: lambda: (NativeCall(kind, rows, one, root), one, ramp(i, 10 * root + rank, 8)),
-            native_call.ALL_TO_ALL: lambda: (
-                NativeCall(kind, rows, many, send_counts=[64] * size, recv_counts=[64] * size),
-                many,
-                np.concatenate([ramp(i, 10 * other + rank, 8) for other in range(size)]),
-            ),
-            native_call.REDUCE_SCATTER: lambda: (
-                NativeCall(kind, rows, one),
-                one,
-                size * ramp(i, rank, 8) + 10 * sum(range(size)),
-            ),
-        }[kind]()
-        world.native_start(call).wait(60)
-        return got, wanted
+        ours, many, one = ramp(i, rank, 8), np.full(8 * size, -1.0), np.full(8, -1.0)
+        rows, turned, every = (  # one for each rank: to send, of an exchange, of a gathering
+            np.concatenate([ramp(i, start, 8) for start in starts])
+            for starts in (range(10 * rank, 10 * rank + size), range(rank, 10 * size + rank, 10), range(size))
+        )
+        counts = {"send_counts": [64] * size, "recv_counts": [64] * size}
+        send, recv, more, wanted = {
+            BROADCAST: (nothing(), ours, {"root": root}, ramp(i, root, 8)),
+            ALL_GATHER: (ours, many, {}, every),
+            GATHER: (ours, many, {"root": root}, every if rank == root else many.copy()),
+            SCATTER: (rows, one, {"root": root}, ramp(i, 10 * root + rank, 8)),
+            ALL_TO_ALL: (rows, many, counts, turned),
+            REDUCE_SCATTER: (rows, one, {}, size * ramp(i, rank, 8) + 10 * sum(range(size))),
+        }[kind]
+        world.native_start(NativeCall(kind, send, recv, **more)).wait(60)
+        return recv, wanted
 
     return run
 
 
+NATIVE = BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL, REDUCE_SCATTER
 KINDS = {
     "texts": texts,
     "broadcast": broadcast,
@@ -111,17 +111,7 @@ KINDS = {
     "two sums": two_sums,
     "barriers": barriers,
     "memory": memory,
-    **{
-        f"native {kind}": native(kind)
-        for kind in (
-            native_call.BROADCAST,
-            native_call.ALL_GATHER,
-            native_call.GATHER,
-            native_call.SCATTER,
-            native_call.ALL_TO_ALL,
-            native_call.REDUCE_SCATTER,
-        )
-    },
+    **{f"native {kind}": native(kind) for kind in NATIVE},
 }
 
 

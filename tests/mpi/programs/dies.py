@@ -2,8 +2,8 @@
 the Nth time. ``stop`` in place of ``=`` has it stopped instead; ``fail``, raise an error; ``told``, told to stop.
 ``soon`` has it die N milliseconds after it comes there first, wherever it is then."""
 
-import importlib
 import os
+import pkgutil
 import re
 import signal
 import sys
@@ -54,9 +54,7 @@ def wrapped(inside, verb, place, nth):
     else:
         action = partial(end, verb)
     owner, _, name = PLACES[place].rpartition(".")
-    found = re.fullmatch(r"([a-z_.]+?)(?:\.([A-Z]\w+))?", owner)
-    holder = importlib.import_module(found[1])
-    holder = getattr(holder, found[2]) if found[2] else holder
+    holder = pkgutil.resolve_name(owner)
     plain, calls = getattr(holder, name), iter(range(1, 1 << 30))
 
     def call(*arguments, **named):

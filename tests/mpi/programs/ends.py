@@ -16,7 +16,7 @@ from tests.says import says
 MEETING = Communicator(deadline_s=60.0)
 
 
-def told(call):
+def refusal(call):
     try:
         call()
     except UsageError as error:
@@ -47,8 +47,8 @@ def calls_of(c, array, reduction, work):
 
 
 def child(c, *arrays):
-    wrong = [each for each in map(told, calls_of(c, *arrays)) if not says("forked", "hand").matches(each)]
-    wrong += [each for each in (told(Communicator),) if not says("know", "parent").matches(each)]
+    wrong = [each for each in map(refusal, calls_of(c, *arrays)) if not says("forked", "hand").matches(each)]
+    wrong += [each for each in (refusal(Communicator),) if not says("know", "parent").matches(each)]
     c.close()
     del arrays
     with c:
@@ -101,7 +101,7 @@ def interrupted(kind, array, call, again, at_once=False):
         except (KeyboardInterrupt, Alarm) as error:
             name = type(error).__name__
         for each in (lambda: c.allreduce(np.ones(3)), lambda: again(c, array), c.barrier):
-            assert says(name).matches(told(each)), told(each)
+            assert says(name).matches(refusal(each)), refusal(each)
         MEETING.barrier()
     else:
         MEETING.barrier()

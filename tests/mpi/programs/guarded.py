@@ -103,7 +103,6 @@ def does_something_else(rank):
 
 
 WAITED_FOR = ("is_stopped", "is_late", "is_slow")
-WAYS = (is_stopped, is_late, is_slow, has_another_size, does_another_operation, does_something_else)
 
 
 def body(transport) -> int:
@@ -118,8 +117,7 @@ def body(transport) -> int:
     for _ in range(GOOD):
         rank.good()
     guard.iterate(ITERATION)
-    ways = {known.__name__: known for known in WAYS}
-    ways[way](rank) if transport.rank == 1 else rank.good()
+    globals()[way](rank) if transport.rank == 1 else rank.good()
     if way == "does_another_operation":
         threading.Event().wait()  # nothing has failed: the guard's thread ends the run when it has seen the rows
     GuardedTransport(transport, guard).barrier()

@@ -52,8 +52,8 @@ def flipping():
 
     assemble = open_run.assemble
 
-    def assembled(*given):
-        run = assemble(*given)
+    def assembled(*arguments):
+        run = assemble(*arguments)
         bits = run.arena.weights[5:6].view("uint32")
 
         def flip(iteration):
@@ -68,5 +68,5 @@ def flipping():
 if __name__ == "__main__":
     where, rank, *arguments = sys.argv[1:]
     if read_launch(os.environ).rank == int(rank):
-        {each.__name__: each for each in (starting, saving, asking, flipping)}[where]()
+        globals()[where]()
     sys.exit(main.run(arguments))

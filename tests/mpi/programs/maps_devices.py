@@ -22,8 +22,8 @@ from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from ringtrain.transport.world import connect
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
+from tests.mpi.programs.moves import run, total
 
-DEADLINE_S = 30.0
 COUNTS = (0, 1, 2, 3, 101, 70_001)
 
 
@@ -58,12 +58,8 @@ def sums(d):
         runs = [make_allreduce(t, part, name, d.ops.add, tag=tag, device=d.ops) for tag, part in enumerate(parts)]
         for turn in range(1, 7):
             d.ops.upload((share + t.rank) * turn, whole)
-            for run in runs:
-                run.start()
-            for run in runs:
-                run.wait(DEADLINE_S)
-            want = turn * (t.size * share + t.size * (t.size - 1) // 2)
-            assert (d.ops.to_host(whole) == want).all(), (name, turn)
+            run(*runs)
+            assert (d.ops.to_host(whole) == turn * total(t, share)).all(), (name, turn)
 
 
 def sums_of_shards(d):
@@ -119,4 +115,4 @@ def main(how: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    sys.exit(main(sys.argv[1]))

@@ -1,7 +1,7 @@
 """Under mpirun at any number of ranks: every call of the transport, every schedule, and the all-reduce strategy."""
 
 import os
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +20,19 @@ DEADLINE_S = 30.0
 
 def add(a, b, y):
     np.add(a, b, out=y)
+
+
+def run(*handles):
+    """Start them in this order, and wait for them in the other."""
+    for handle in handles:
+        handle.start()
+    for handle in reversed(handles):
+        handle.wait(DEADLINE_S)
+
+
+def total(t, share):
+    """The sum of all ranks' ``share`` + rank."""
+    return t.size * share + t.size * (t.size - 1) // 2
 
 
 def knows_its_place(t):
@@ -61,10 +74,7 @@ def moves_again_and_again(t):
     for turn in range(4):
         out[:] = 100 * turn + t.rank
         out[1] += 0.5
-        for handle in [*recvs[::-1], *sends]:
-            handle.start()
-        for handle in [*sends, *recvs]:
-            handle.wait(DEADLINE_S)
+        run(*recvs[::-1], *sends)
         assert (into[0] == 100 * turn + left).all() and (into[1] == into[0] + 0.5).all()
 
 
@@ -77,12 +87,9 @@ def cuts_messages(t):
     small = Messages(MPI.COMM_WORLD, {}, message_bytes=9)
     right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
     out, into = np.arange(50.0) + t.rank, np.zeros(50)
-    send = small.sends([(right, out[:20]), (right, out[20:21]), (right, out[21:]), (right, out[:0])], 3)
-    recv = small.recvs([(left, into[:20]), (left, into[20:21]), (left, into[21:]), (left, into[:0])], 3)
-    recv.start()
-    send.start()
-    send.wait(DEADLINE_S)
-    recv.wait(DEADLINE_S)
+    parts = (slice(20), slice(20, 21), slice(21, None), slice(0))
+    send, recv = small.sends([(right, out[p]) for p in parts], 3), small.recvs([(left, into[p]) for p in parts], 3)
+    run(recv, send)
     assert (into == np.arange(50.0) + left).all()
     whole = np.arange(40.0) if t.rank == 0 else np.zeros(40)
     small.broadcast(whole)
@@ -103,15 +110,16 @@ def sums_are_exact(t):
             schedule = make_schedule(name, nodes)
             runs = [Execution(schedule, t, b, add, tag, segment_bytes=2048) for tag, b in enumerate(buffers)]
             for turn in range(1, 4):
-                for buffer in buffers:
-                    buffer[:] = (np.arange(buffer.size) % 251 + t.rank) * turn
-                for run in runs:
-                    run.start()
-                for run in runs:
-                    run.wait(DEADLINE_S)
-                for buffer in buffers:
-                    share = np.arange(buffer.size) % 251
-                    assert (buffer == turn * (t.size * share + t.size * (t.size - 1) // 2)).all(), (name, buffer.size)
+                assert_exact(t, buffers, runs, turn, 251, name)
+
+
+def assert_exact(t, buffers, runs, turn, modulus, name):
+    """Sums of small whole numbers, of several buckets in flight."""
+    for buffer in buffers:
+        buffer[:] = (np.arange(buffer.size) % modulus + t.rank) * turn
+    run(*runs)
+    for buffer in buffers:
+        assert (buffer == turn * total(t, np.arange(buffer.size) % modulus)).all(), (name, buffer.size)
 
 
 def sums_in_shared_memory_are_exact(t):
@@ -123,13 +131,7 @@ def sums_in_shared_memory_are_exact(t):
     for name in ("mapped", "routed"):
         runs = [make_allreduce(t, whole[a:b], name, add, tag=tag) for tag, (a, b) in enumerate(pairwise(ends))]
         for turn in range(1, 20):
-            share = np.arange(whole.size) % 251
-            whole[:] = (share + t.rank) * turn
-            for run in runs:
-                run.start()
-            for run in runs:
-                run.wait(DEADLINE_S)
-            assert (whole == turn * (t.size * share + t.size * (t.size - 1) // 2)).all(), (name, turn)
+            assert_exact(t, [whole], runs, turn, 251, name)
 
 
 def a_wire_that_rounds(t):
@@ -141,23 +143,13 @@ def a_wire_that_rounds(t):
             buffers = [np.zeros(count, "f4") for count in (1, t.size + 1, 10007)]
             runs = [Execution(schedule, t, b, add, tag, 2048, wire=wire) for tag, b in enumerate(buffers)]
             for turn in (1, 2):
-                for buffer in buffers:
-                    buffer[:] = (np.arange(buffer.size) % 11 + t.rank) * turn
-                for run in runs:
-                    run.start()
-                for run in runs:
-                    run.wait(DEADLINE_S)
-                for buffer in buffers:
-                    share = np.arange(buffer.size) % 11
-                    assert (buffer == turn * (t.size * share + t.size * (t.size - 1) // 2)).all(), (name, buffer.size)
+                assert_exact(t, buffers, runs, turn, 11, name)
             assert 2 * runs[-1].bytes_sent == Execution(schedule, t, buffers[-1], add, 3, 2048).bytes_sent
             random = np.random.default_rng(t.rank).standard_normal(100_003).astype("f4")
-            run = Execution(schedule, t, random, add, 4, 1 << 14, wire=wire)
-            run.start()
-            run.wait(DEADLINE_S)
-            here = random.copy()
-            t.broadcast(here)
-            assert here.tobytes() == random.tobytes(), name
+            run(Execution(schedule, t, random, add, 4, 1 << 14, wire=wire))
+            first = random.copy()
+            t.broadcast(first)
+            assert first.tobytes() == random.tobytes(), name
 
 
 def shares_memory_on_the_node(t):
@@ -176,8 +168,7 @@ def tallies(t):
     tally = t.counters(3)
     tickets = [tally.take(0, 1) for _ in range(20)]
     tally.add(1, np.array([1.0, t.rank]))
-    everyone = t.gather_json(tickets)
-    assert sorted(ticket for own in everyone for ticket in own) == list(range(20 * t.size))
+    assert sorted(chain(*t.gather_json(tickets))) == list(range(20 * t.size))
     np.testing.assert_array_equal(tally.read(), [20 * t.size, t.size, t.size * (t.size - 1) / 2])
     tally.clear()
     assert not tally.read().any()
@@ -202,8 +193,8 @@ def gives_the_core_away_where_it_is_shared(t):
 
     cores, seen = os.sched_getaffinity(0), []
     one = sorted(cores)[:1]
-    for own in (one, cores):
-        os.sched_setaffinity(0, own)
+    for allowed in (one, cores):
+        os.sched_setaffinity(0, allowed)
         other = Messages(MPI.COMM_WORLD, {})
         seen.append(other.patience.spin_s > 0)
         other.close()
@@ -216,10 +207,7 @@ def counts_what_leaves_the_node(t):
     neighbours, t.links = t.links, LinkTraffic([])
     send, recv = t.sends([(right, np.ones(50, "f4"))], 4), t.recvs([(left, np.zeros(50, "f4"))], 4)
     for times in (1, 2):
-        recv.start()
-        send.start()
-        send.wait(DEADLINE_S)
-        recv.wait(DEADLINE_S)
+        run(recv, send)
         assert t.links.between_bytes == 200 * times
     t.links = neighbours
 

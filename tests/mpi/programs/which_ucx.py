@@ -4,18 +4,16 @@ import numpy as np
 
 from ringtrain.transport.mpi import libmpi
 from ringtrain.transport.world import connect
+from tests.mpi.programs.moves import run
 
 transport = connect()
 right, left = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
 for count in (1, 1000, 1 << 20):
     out, into = np.full(count, transport.rank, "f4"), np.zeros(count, "f4")
     recv, send = transport.recvs([(left, into)], 0), transport.sends([(right, out)], 0)
-    recv.start()
-    send.start()
-    for handle in (send, recv):
-        handle.wait(30.0)
+    run(recv, send)
     assert (into == left).all()
-found = transport.gather_json([str(libmpi.loaded(libmpi.LIBUCP)), libmpi.query().answer, libmpi.ucx().answer])
+answers = transport.gather_json([str(libmpi.loaded(libmpi.LIBUCP)), libmpi.query().answer, libmpi.ucx().answer])
 if transport.rank == 0:
-    print(*("{} query={} ucx={}".format(*own) for own in found), sep="\n")
+    print(*(f"{path} query={query} ucx={ucx}" for path, query, ucx in answers), sep="\n")
 transport.close()

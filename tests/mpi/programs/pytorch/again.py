@@ -17,4 +17,4 @@ total = torch.ones(4)
 dist.all_reduce(total)
 assert total.tolist() == [dist.get_world_size()] * 4
 if dist.get_rank() == 0:
-    print("all is well")
+    print(f"all is well on {dist.get_world_size()} ranks")

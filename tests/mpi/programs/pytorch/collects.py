@@ -19,6 +19,7 @@ EVERY = range(SIZE)
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64]
 SMALL = [torch.uint8, torch.int8, torch.int16]
 COMPLEX = torch.complex64
+ALL_REDUCES = (dist.all_reduce, lambda *arguments: dist.all_reduce(*arguments, async_op=True).wait())
 
 
 def equal(got, wanted):
@@ -43,13 +44,11 @@ def refused(text, function, *arguments, **named):
 
 
 def reductions():
-    for dtype, (op, one) in itertools.product(
-        [*TYPES, *SMALL], [(ReduceOp.SUM, sum), (ReduceOp.MAX, max), (ReduceOp.MIN, min)]
-    ):
-        for start in (dist.all_reduce, lambda *given: dist.all_reduce(*given, async_op=True).wait()):
-            given = torch.arange(5).to(dtype) + RANK
-            start(given, op)
-            equal(given, torch.tensor([one([i + rank for rank in EVERY]) for i in range(5)]).to(dtype))
+    ops = [(ReduceOp.SUM, sum), (ReduceOp.MAX, max), (ReduceOp.MIN, min)]
+    for dtype, (op, one), start in itertools.product([*TYPES, *SMALL], ops, ALL_REDUCES):
+        tensor = torch.arange(5).to(dtype) + RANK
+        start(tensor, op)
+        equal(tensor, torch.tensor([one([i + rank for rank in EVERY]) for i in range(5)]).to(dtype))
     product = torch.full((2, 3), RANK + 1)
     dist.all_reduce(product, ReduceOp.PRODUCT)
     equal(product, torch.full((2, 3), math.factorial(SIZE)))
@@ -99,21 +98,17 @@ def reductions():
 
 def sparse():
     """Rank r has rows 0 and r, and rank 0 none: all have a row more than the last."""
-    rows = torch.tensor([[0, RANK, RANK]]) if RANK else torch.empty(1, 0, dtype=torch.long)
-    values = torch.arange(6.0).reshape(3, 2) if RANK else torch.empty(0, 2)
-    dense = sum(
-        (
-            torch.sparse_coo_tensor(torch.tensor([[0, r, r]]), torch.arange(6.0).reshape(3, 2), (SIZE, 2)).to_dense()
-            for r in EVERY
-            if r
-        ),
-        torch.zeros(SIZE, 2),
-    )
-    for op, wanted in ((ReduceOp.SUM, dense), (ReduceOp.AVG, dense / SIZE)):
-        for start in (dist.all_reduce, lambda *given: dist.all_reduce(*given, async_op=True).wait()):
-            given = torch.sparse_coo_tensor(rows, values, (SIZE, 2))
-            start(given, op)
-            equal(given.to_dense(), wanted)
+
+    def share(rank):
+        rows = torch.tensor([[0, rank, rank]]) if rank else torch.empty(1, 0, dtype=torch.long)
+        values = torch.arange(6.0).reshape(3, 2) if rank else torch.empty(0, 2)
+        return torch.sparse_coo_tensor(rows, values, (SIZE, 2))
+
+    dense = sum(share(rank).to_dense() for rank in EVERY)
+    for (op, wanted), start in itertools.product(((ReduceOp.SUM, dense), (ReduceOp.AVG, dense / SIZE)), ALL_REDUCES):
+        tensor = share(RANK)
+        start(tensor, op)
+        equal(tensor.to_dense(), wanted)
     net = DistributedDataParallel(torch.nn.EmbeddingBag(50, 4, sparse=True))
     net(torch.tensor([[RANK, 7], [7, 9]])).sum().backward()
     wanted = torch.zeros(50, 4)
@@ -137,9 +132,9 @@ def profiled():
 
 def moves():
     for dtype in (*TYPES, *SMALL, torch.bool, COMPLEX, torch.float8_e4m3fn):
-        told = torch.full((3, 2), RANK == SIZE - 1).to(dtype).t()
-        call(dist.broadcast, told, SIZE - 1)
-        assert told.to(torch.float32).real.all()
+        flags = torch.full((3, 2), RANK == SIZE - 1).to(dtype).t()
+        call(dist.broadcast, flags, SIZE - 1)
+        assert flags.to(torch.float32).real.all()
         rows = torch.empty(3 * SIZE, dtype=dtype)
         call(dist.all_gather_into_tensor, rows, torch.full((3,), float(RANK)).to(dtype))
         equal(rows.to(torch.complex64), torch.arange(SIZE).repeat_interleave(3).to(torch.float32).to(dtype).to(COMPLEX))
@@ -156,17 +151,17 @@ def moves():
     call(dist.gather, torch.full((2,), float(RANK)), lists, dst=last)
     for rank, got in enumerate(lists or ()):
         equal(got, torch.full((2,), float(rank)))
-    own = torch.empty(2)
-    call(dist.scatter, own, [torch.full((2,), float(rank)) for rank in EVERY] if last == RANK else None, src=last)
-    equal(own, torch.full((2,), float(RANK)))
+    part = torch.empty(2)
+    call(dist.scatter, part, [torch.full((2,), float(rank)) for rank in EVERY] if last == RANK else None, src=last)
+    equal(part, torch.full((2,), float(RANK)))
     swapped = torch.empty(SIZE, 2)
     call(dist.all_to_all_single, swapped, torch.arange(SIZE)[:, None].repeat(1, 2) + 10.0 * RANK)
     equal(swapped, RANK + 10.0 * torch.arange(SIZE)[:, None].repeat(1, 2))
     counts = [rank + 1 for rank in EVERY]
     uneven = torch.empty(SIZE * (RANK + 1))
-    given = torch.arange(float(sum(counts)))
-    call(dist.all_to_all_single, uneven, given, [RANK + 1] * SIZE, counts)
-    equal(uneven, given[sum(counts[:RANK]) :][: RANK + 1].repeat(SIZE))
+    numbers = torch.arange(float(sum(counts)))
+    call(dist.all_to_all_single, uneven, numbers, [RANK + 1] * SIZE, counts)
+    equal(uneven, numbers[sum(counts[:RANK]) :][: RANK + 1].repeat(SIZE))
     got = [torch.empty(RANK + 1) for _ in EVERY]
     call(dist.all_to_all, got, [torch.full((rank + 1,), float(RANK)) for rank in EVERY])
     for rank, each in enumerate(got):
@@ -192,10 +187,8 @@ def messages():
         return
     after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     got = torch.empty(3, 2).t()
-    pairs = [
-        dist.P2POp(dist.irecv, got, before, tag=3),
-        dist.P2POp(dist.isend, torch.full((2, 3), float(RANK)), after, tag=3),
-    ]
+    sent = torch.full((2, 3), float(RANK))
+    pairs = [dist.P2POp(dist.irecv, got, before, tag=3), dist.P2POp(dist.isend, sent, after, tag=3)]
     for work in dist.batch_isend_irecv(pairs):
         work.wait()
     equal(got, torch.full((2, 3), float(before)))
@@ -214,12 +207,12 @@ def objects():
     every = [None] * SIZE
     dist.all_gather_object(every, {"rank": RANK})
     assert every == [{"rank": rank} for rank in EVERY]
-    told = ["all", {"n": SIZE}] if RANK == 0 else [None, None]
-    dist.broadcast_object_list(told)
-    assert told == ["all", {"n": SIZE}]
-    own = [None]
-    dist.scatter_object_list(own, [f"of {rank}" for rank in EVERY] if RANK == 0 else None)
-    assert own == [f"of {RANK}"]
+    values = ["all", {"n": SIZE}] if RANK == 0 else [None, None]
+    dist.broadcast_object_list(values)
+    assert values == ["all", {"n": SIZE}]
+    value = [None]
+    dist.scatter_object_list(value, [f"of {rank}" for rank in EVERY] if RANK == 0 else None)
+    assert value == [f"of {RANK}"]
 
 
 def futures_and_groups():

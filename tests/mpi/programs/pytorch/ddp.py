@@ -40,15 +40,12 @@ def main():
     for step in range(20):
         x, y = torch.randn(60, 64, generator=data), torch.randint(0, 10, (60,), generator=data)
         more = (step % 2,) if UNUSED else ()
-        half = 60 // size // 2
-        own = (
-            slice(rank * 60 // size, rank * 60 // size + half),
-            slice(rank * 60 // size + half, (rank + 1) * 60 // size),
-        )
+        start, stop = (each * 60 // size for each in (rank, rank + 1))
+        first, second = slice(start, start + 60 // size // 2), slice(start + 60 // size // 2, stop)
         optimizer.zero_grad(set_to_none=step % 3 == 0)
         with net.no_sync():
-            cross_entropy(net(x[own[0]], *more), y[own[0]]).backward()
-        loss = cross_entropy(net(x[own[1]], *more), y[own[1]])
+            cross_entropy(net(x[first], *more), y[first]).backward()
+        loss = cross_entropy(net(x[second], *more), y[second])
         loss.backward()
         optimizer.step()
         every = loss.detach().clone()

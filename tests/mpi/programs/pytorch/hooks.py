@@ -108,8 +108,8 @@ def powers(wrap=lambda hook: hook, **named):
 
 def local(averager):
     net = ddp()
-    own = dist.new_subgroups(1)[0]
-    net.register_comm_hook(post_localSGD_hook.PostLocalSGDState(None, own, 10), post_localSGD_hook.post_localSGD_hook)
+    alone = dist.new_subgroups(1)[0]
+    net.register_comm_hook(post_localSGD_hook.PostLocalSGDState(None, alone, 10), post_localSGD_hook.post_localSGD_hook)
     return train(net, PostLocalSGDOptimizer(sgd(net), averager()))
 
 
@@ -132,25 +132,22 @@ def zero_step(make):
     return got
 
 
-def resized(net_hook=None):
+def resized():
     """A hook that replaces the storage of the bucket."""
+    op, divisor = (dist.ReduceOp.SUM, SIZE) if dist.get_backend() == "gloo" else (dist.ReduceOp.AVG, 1)
 
     def hook(state, bucket):
         buffer, length = bucket.buffer(), bucket.buffer().numel()
         buffer.resize_(length + 16)
         buffer[length:] = 0
-        work = dist.all_reduce(
-            buffer, dist.ReduceOp.AVG if dist.get_backend() != "gloo" else dist.ReduceOp.SUM, async_op=True
-        )
-        return work.get_future().then(
-            lambda done: done.value()[0][:length].div_(1 if dist.get_backend() != "gloo" else SIZE)
-        )
+        work = dist.all_reduce(buffer, op, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0][:length].div_(divisor))
 
     return hooked(hook)
 
 
 CASES = {
-    "plain": lambda: unhooked(),
+    "plain": unhooked,
     "as_view": lambda: unhooked(gradient_as_bucket_view=True),
     "static": lambda: unhooked(static_graph=True),
     "unused": lambda: unhooked(2, find_unused_parameters=True),
@@ -180,9 +177,8 @@ CASES = {
 ALONE = ("power", "power_fp16", "quantized", "zero_step", "zero_interleaved")
 ROUNDED = ("fp16_hook", "built_in_fp16") if SIZE > 2 else ()  # float16 is summed in another order
 names = sys.argv[1:] or [name for name in CASES if name not in ALONE + ROUNDED]
-own = {name: CASES[name]() for name in names}
 every = [None] * SIZE
-dist.all_gather_object(every, own)
+dist.all_gather_object(every, {name: CASES[name]() for name in names})
 if RANK == 0:
     ends = {name: [number for end in every for number in end[name]] for name in names}
     print(json.dumps({"losses": [loss for name in names for loss in ends[name][:1]], **ends}))

@@ -14,8 +14,8 @@ def listening() -> int:
         for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:])
         if fields[3] == "0A"
     }
-    held = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    return sum(name == f"socket:[{inode}]" for name in held for inode in waiting)
+    names = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sum(name == f"socket:[{inode}]" for name in names for inode in waiting)
 
 
 del sys.argv[0]

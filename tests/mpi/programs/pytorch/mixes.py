@@ -10,8 +10,8 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  (register
 dist.init_process_group(sys.argv[1])
 others = sys.argv[2]
 for group in (dist.group.WORLD, dist.new_group(range(dist.get_world_size()))):
-    own, other = (group._get_backend(torch.device(device)) for device in ("cpu", others))
-    assert own is group and type(other) is FakeProcessGroup, (own, other)
+    ours, other = (group._get_backend(torch.device(device)) for device in ("cpu", others))
+    assert ours is group and type(other) is FakeProcessGroup, (ours, other)
     each = torch.ones(2)
     dist.all_reduce(each, group=group)
     assert each.eq(dist.get_world_size()).all()
@@ -24,5 +24,5 @@ for group in (dist.group.WORLD, dist.new_group(range(dist.get_world_size()))):
     assert every == [*range(dist.get_world_size())]
     dist.barrier(group)
 if dist.get_rank() == 0:
-    print("all is well")
+    print(f"all is well on {dist.get_world_size()} ranks")
 dist.destroy_process_group()

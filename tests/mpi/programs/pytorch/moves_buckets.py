@@ -25,24 +25,24 @@ def train(model):
     for _ in range(5):
         net.zero_grad()
         net(torch.ones(4, 200)).square().mean().backward()
-    found = [parameter.grad.clone() for parameter in model.parameters()]
-    held = {parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()}
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    addresses = {parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()}
     model.zero_grad(set_to_none=True)
     model(torch.ones(4, 200)).square().mean().backward()
     alone = [parameter.grad for parameter in model.parameters()]
-    assert all(torch.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(found, alone, strict=True))
-    return held
+    assert all(torch.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(grads, alone, strict=True))
+    return addresses
 
 
 with warnings.catch_warnings(record=True) as notes:
     warnings.simplefilter("always")
-    held = train(torch.nn.Sequential(*[torch.nn.Linear(200, 200, bias=False) for _ in range(3)]))
-told = [str(note.message) for note in notes if "bucket" in str(note.message)]
+    addresses = train(torch.nn.Sequential(*[torch.nn.Linear(200, 200, bias=False) for _ in range(3)]))
+warned = [str(note.message) for note in notes if "bucket" in str(note.message)]
 if FULL:
     why = says(shared_buckets.SHARED_MEMORY, "0")
-    assert not shared._shared and told == ([says(f"{160000 / 2**20:.3g}", why)] if rank == 0 else []), told
+    assert not shared._shared and warned == ([says(f"{160000 / 2**20:.3g}", why)] if rank == 0 else []), warned
 else:
-    assert held == shared._addresses and len(held) == 3 and not told, (held, shared._addresses, told)
+    assert addresses == shared._addresses and len(addresses) == 3 and not warned, (addresses, shared._addresses, warned)
 mine = torch.ones(200, 200)
 place = mine.data_ptr()
 for _ in range(4):
@@ -55,4 +55,4 @@ assert not shared._shared and not shared._addresses
 train(torch.nn.Linear(200, 200, bias=False))
 assert len(shared._shared) == (not FULL)
 if rank == 0:
-    print("all is well")
+    print(f"all is well on {dist.get_world_size()} ranks")

@@ -31,10 +31,10 @@ def save(step, net, optimizer):
 
 
 def hold(step):
-    number, *told = HELD.read_text().split() if HELD.exists() else ["-1"]
+    number, *rank = HELD.read_text().split() if HELD.exists() else ["-1"]
     if step == int(number):
         Path(f"held-by-{dist.get_rank()}").touch()
-        if told == [str(dist.get_rank())]:
+        if rank == [str(dist.get_rank())]:
             os.kill(os.getpid(), signal.SIGUSR1)
         while not should_stop():
             pass
@@ -51,10 +51,10 @@ def main():
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     first = 0
     if CHECKPOINT.exists():
-        found = torch.load(CHECKPOINT)
-        first = found["step"]
-        net.load_state_dict(found["net"])
-        optimizer.load_state_dict(found["optimizer"])
+        saved = torch.load(CHECKPOINT)
+        first = saved["step"]
+        net.load_state_dict(saved["net"])
+        optimizer.load_state_dict(saved["optimizer"])
     if rank == 0:
         print(f"from step {first} on {size} ranks")
     for step in range(first, int(sys.argv[1])):

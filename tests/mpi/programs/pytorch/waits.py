@@ -36,10 +36,10 @@ late("Rank 1 failed to pass monitoredBarrier in 1 s", dist.monitored_barrier, ti
 late(f"Ranks {OTHERS} failed to pass", dist.monitored_barrier, timeout=second, wait_all_ranks=True)
 if RANK == 0:
     print("late ranks are named", flush=True)
-own = dist.new_group(timeout=second)
-assert own._get_backend(torch.device("cpu")).options._timeout == second
-dist.barrier(own)
-late("no progress for 1 s in collective", dist.barrier, own)
+group = dist.new_group(timeout=second)
+assert group._get_backend(torch.device("cpu")).options._timeout == second
+dist.barrier(group)
+late("no progress for 1 s in collective", dist.barrier, group)
 dist.distributed_c10d._set_pg_timeout(second)
 time.sleep(1.3 + 0.1 * (RANK == 1))  # a group that was idle for longer than its timeout
 dist.all_reduce(torch.ones(2))
