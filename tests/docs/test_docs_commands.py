@@ -84,7 +84,7 @@ PLANS = {
             ]
         ),
         absent={
-            "mpirun -np 2 python -m ringtrain.torch train.py": "needs torch: tests/docs/test_docs_pytorch.py runs it",
+            "mpirun -np 2 python -m ringtrain.torch train.py": "needs torch: tests/docs/test_docs_pages.py runs it",
             "scripts/quickstart": INSTALLS,
             "scripts/test": "is what runs this",
             "scripts/cluster run -n 2 --ranks 2 --rate 1gbit -- ringtrain bench-allreduce": (
