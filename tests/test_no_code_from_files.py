@@ -15,23 +15,14 @@ from ringtrain.nn.spec import parse_model
 PACKAGE = Path(ringtrain.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "marshal",
-    "shelve",
-    "copyreg",
-    "code",
-    "yaml",
-}
+    "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "copyreg", "code", "yaml"
+}  # fmt: skip
 ALLOWED = {
     PACKAGE / "plugin.py": ["exec", "compile"],  # the files of --plugin
     PACKAGE / "torch" / "__main__.py": ["runpy.run_module", "runpy.run_path"],  # the script of its command line
 }
 RUNS_FILES = {"exec_module", "load_module", "run_path", "run_module", "spec_from_file_location", "source_to_code"}
+CALLS = ("os.system", "os.popen", "torch.load", "np.save", "numpy.save")
 BUILT_IN = {"eval", "exec", "compile", "__import__"}
 # Of mpi4py: what begins with a small letter sends objects, pickled.
 PICKLED = {
@@ -57,23 +48,14 @@ def _of_call(node: ast.Call, over_mpi: bool) -> list[str]:
         return [node.func.id] if node.func.id in BUILT_IN else []
     if not isinstance(node.func, ast.Attribute):
         return []
-    name, arguments = node.func.attr, {keyword.arg: keyword.value for keyword in node.keywords}
-    said = ast.unparse(node.func)
-    if name == "load" and said in ("np.load", "numpy.load"):
-        allow = arguments.get("allow_pickle")
-        return (
-            [] if isinstance(allow, ast.Constant) and allow.value is False else ["np.load without allow_pickle=False"]
-        )
-    if isinstance(arguments.get("allow_pickle"), ast.Constant) and arguments["allow_pickle"].value:
-        return ["allow_pickle"]
-    shell = arguments.get("shell")
-    if isinstance(shell, ast.Constant) and shell.value:
-        return ["shell=True"]
-    if said in ("os.system", "os.popen", "torch.load", "np.save", "numpy.save") or name == "extractall":
-        return [said]
-    if name in RUNS_FILES:
-        return [said]
-    return [said] if over_mpi and name in PICKLED and "comm" in said.lower() else []
+    name, said = node.func.attr, ast.unparse(node.func)
+    constants = {each.arg: each.value.value for each in node.keywords if isinstance(each.value, ast.Constant)}
+    if said in ("np.load", "numpy.load"):
+        return [] if constants.get("allow_pickle") is False else ["np.load without allow_pickle=False"]
+    if flags := [key for key in ("allow_pickle", "shell") if constants.get(key)]:
+        return flags
+    by_pickle = over_mpi and name in PICKLED and "comm" in said.lower()
+    return [said] if by_pickle or said in CALLS or name in RUNS_FILES or name == "extractall" else []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

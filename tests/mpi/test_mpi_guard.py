@@ -32,14 +32,14 @@ def all_reduce(count, algorithm, op="sum"):
 
 @pytest.fixture
 def guarded(mpirun):
-    """guarded(way, algorithm, count, exit code) → the lines that one rank says, or the output"""
+    """guarded(way, algorithm, count, exit code) → the lines from the first report on, or the output"""
 
-    def start(way, algorithm, count, code, deadline_s=2.0, **more):
+    def start(way, algorithm, count, code, deadline_s=2.0, most=1, **more):
         done = mpirun(3, ["guarded.py", way, algorithm, str(deadline_s), str(count)], **more)
         assert done.returncode == code, done.stderr
         lines = done.stderr.replace("\0", "").splitlines()
         firsts = [i for i, line in enumerate(lines) if line.startswith("ringtrain: ")]
-        assert len(firsts) == (code != 0)
+        assert (code != 0) <= len(firsts) <= (code != 0) * most
         return lines[firsts[0] :] if code else done.stdout
 
     return start
@@ -56,7 +56,7 @@ def test_without_threads_and_shared_memory_it_says_what_it_does_not_see(mpirun, 
     done = mpirun(2, ["-m", "ringtrain", "train", *flags], **few)
     assert done.returncode == 0, done.stderr
     assert re.search("the guard does not see " + gap, " ".join(done.stdout.split()))
-    text = "\n".join(guarded("is_late", "ring", SMALL, 4, **few))
+    text = "\n".join(guarded("is_late", "ring", SMALL, 4, most=3, **few))
     assert says(says("2", "collective 6", all_reduce(1000, "ring")), "seen", "joined").matches(text)
     assert re.search(says("seen", "from") + gap, text)  # of the first rank to report
 

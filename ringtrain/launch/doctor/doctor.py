@@ -126,8 +126,7 @@ def format_lines(lines: Sequence[Line], hosts: Sequence[str], width: int = 10**6
 
 def _wrapped(head: str, text: str, indent: int, width: int) -> list[str]:
     """Wrap ``text`` after its head, with an indent; a word longer than a line, such as a path, stays whole."""
-    room = max(width - indent, 20)
-    first, *rest = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    first, *rest = textwrap.wrap(text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False) or [""]
     return [head + first, *(" " * indent + line for line in rest)]
 
 
@@ -138,8 +137,7 @@ def summary_line(lines: Sequence[Line]) -> str:
 
 
 def _located(line: Line, hosts: Sequence[str]) -> str:
-    ranks = line.ranks
-    if not ranks:
+    if not (ranks := line.ranks):
         return line.text
     places = list(dict.fromkeys(hosts[rank] for rank in ranks))
     reported = ", ".join(places[:4]) + (" …" if len(places) > 4 else "")
