@@ -1,7 +1,9 @@
+import importlib
 import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -9,6 +11,7 @@ from hypothesis import settings
 from ringtrain.train.stopping import signals
 
 PATIENCE_S = 60.0  # only a failure waits for it
+BENCHMARKS = Path(__file__).parents[1] / "scripts" / "benchmarks"
 STOPPING = signals.STOPPING
 
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
@@ -33,6 +36,13 @@ def pytest_collection_modifyitems(config, items):
     left_out = [item for item in items if item.get_closest_marker("thorough")]
     items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """name → that module of scripts/benchmarks, which is no package"""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """What `scripts/bench ddp` calls the same work, and what it shows; without PyTorch."""
 
-import importlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,13 +7,10 @@ import pytest
 
 from ringtrain.humanize import format_bytes
 
-FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
-
 
 @pytest.fixture
-def ddp(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module("ddp")
+def ddp(benchmarks):
+    return benchmarks("ddp")
 
 
 @pytest.mark.parametrize(("factor", "same"), [(1.0, True), (1 + 1e-7, True), (1 + 1e-5, False), (np.nan, False)])

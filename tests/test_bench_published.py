@@ -1,6 +1,5 @@
 """`scripts/bench published`: predictions of published results, as docs/benchmarks/published.md shows them."""
 
-import importlib
 import re
 from dataclasses import replace
 
@@ -11,11 +10,9 @@ from tests.docs.playing import REWRITE, ROOT
 PAGE = ROOT / "docs" / "benchmarks" / "published.md"
 
 
-@pytest.fixture(scope="module")
-def published():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "scripts" / "benchmarks")
-        return importlib.import_module("published")
+@pytest.fixture
+def published(benchmarks):
+    return benchmarks("published")
 
 
 def with_tables(page: str, tables: dict[str, list[str]]) -> str:

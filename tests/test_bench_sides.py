@@ -1,16 +1,15 @@
 """How `scripts/bench pytorch` runs and times its sides; without PyTorch."""
 
-import importlib
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
+from tests.conftest import BENCHMARKS
+
 RANK = f"""
 import os, sys
-sys.path.insert(0, {str(FOLDER)!r})
+sys.path.insert(0, {str(BENCHMARKS)!r})
 import side
 _, rank = side.options_and_rank()
 side.serve({{
@@ -22,9 +21,8 @@ side.serve({{
 
 
 @pytest.fixture
-def side(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module("side")
+def side(benchmarks):
+    return benchmarks("side")
 
 
 def opened(side, program, ranks=2):
@@ -75,8 +73,8 @@ def test_files_that_are_to_be_forgotten_stay(side, tmp_path):
     assert (tmp_path / "file").read_text() == "content"
 
 
-def test_a_page_keeps_what_stands_before_its_figures(side, tmp_path):
-    program, page = importlib.import_module("page"), tmp_path / "page.md"
+def test_a_page_keeps_what_stands_before_its_figures(benchmarks, tmp_path):
+    program, page = benchmarks("page"), tmp_path / "page.md"
     page.write_text("# Title\n\n## Figures\n\nold\n")
     program.write_page(str(page), "new\n")
     assert page.read_text() == "# Title\n\n## Figures\n\nnew\n"

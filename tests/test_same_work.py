@@ -1,11 +1,9 @@
 """What `scripts/bench pytorch` calls the same work, and what it refuses; without PyTorch."""
 
-import importlib
 import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,14 +11,12 @@ import pytest
 
 from ringtrain.nn import spec
 from ringtrain.nn.arena import lay_out
-
-FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
+from tests.conftest import BENCHMARKS
 
 
 @pytest.fixture
-def same_work(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module("same_work")
+def same_work(benchmarks):
+    return benchmarks("same_work")
 
 
 def random(*shape, seed=0):
@@ -156,9 +152,8 @@ def test_small_gradients_are_judged_with_others_of_their_kind(same_work):
 
 # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
-def own_side(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module("own_side")
+def own_side(benchmarks):
+    return benchmarks("own_side")
 
 
 @pytest.mark.parametrize("model", ["resnet20", "resnet50", "lenet"])
@@ -192,7 +187,7 @@ def test_both_sides_are_told_the_same_threads_and_one_ghost_batch(own_side):
     ],
 )
 def test_a_device_without_torch_or_driver_and_its_precision_are_told(flags, code, words):
-    command = [sys.executable, FOLDER / "pytorch.py", "lenet", *flags]
+    command = [sys.executable, BENCHMARKS / "pytorch.py", "lenet", *flags]
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=hidden)
     assert done.returncode == code and words in done.stderr, done.stderr

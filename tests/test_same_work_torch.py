@@ -1,9 +1,7 @@
 """`scripts/bench pytorch` with a net that is made wrong in one place. Runs where torch is installed."""
 
-import importlib
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from ringtrain.ops.cpu import CpuOps
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
-FOLDER = Path(__file__).parents[1] / "scripts" / "benchmarks"
 FEW = ("--batch", "6", "--seconds", "0")
 
 
@@ -33,16 +30,15 @@ class InThisProcess:
 
 
 @pytest.fixture
-def sides(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    monkeypatch.setattr(importlib.import_module("peer_side"), "SEARCH_S", 0)
-    return importlib.import_module("own_side"), importlib.import_module("peer_side")
+def sides(benchmarks, monkeypatch):
+    monkeypatch.setattr(benchmarks("peer_side"), "SEARCH_S", 0)
+    return benchmarks("own_side"), benchmarks("peer_side")
 
 
 @pytest.fixture
-def bench(monkeypatch, sides):
+def bench(benchmarks, monkeypatch, sides):
     """bench(arguments): what `scripts/bench pytorch` does, in this process."""
-    program, (own_side, peer_side) = importlib.import_module("pytorch"), sides
+    program, (own_side, peer_side) = benchmarks("pytorch"), sides
 
     def open_peer(options, variant):
         peer_options = SimpleNamespace(**{**vars(options), "variant": variant})
@@ -86,8 +82,8 @@ def test_dropout_is_compared_with_the_same_elements_dropped(bench, tmp_path, cap
     assert "same: " in capsys.readouterr().out
 
 
-def test_a_wrong_convolution_of_the_peer_is_refused_by_name(bench, monkeypatch):
-    peer_net = importlib.import_module("peer_net")
+def test_a_wrong_convolution_of_the_peer_is_refused_by_name(bench, benchmarks, monkeypatch):
+    peer_net = benchmarks("peer_net")
     forward = peer_net.PeerNet.forward
 
     def wrong(net, x):
@@ -133,7 +129,7 @@ def test_a_wrong_gradient_is_refused_by_its_parameter(bench, monkeypatch, times,
         bench("resnet20")
 
 
-def test_noise_in_a_branch_that_begins_switched_off_is_seen(bench, sides, monkeypatch, tmp_path):
+def test_noise_in_a_branch_that_begins_switched_off_is_seen(bench, benchmarks, sides, monkeypatch, tmp_path):
     """A thousand times noise on a residual block's weights: the loss of the net's own first weights stays as it is."""
     own_side, peer_side = sides
     take = peer_side.take_weights
@@ -153,9 +149,8 @@ def test_noise_in_a_branch_that_begins_switched_off_is_seen(bench, sides, monkey
         handlers["export"]()
         handlers["work"]()
         peer_side.handlers(options, 0)["work"]("float32")
-        losses = [
-            importlib.import_module("same_work").load(tmp_path / f"{side}-0.npz").loss for side in ("own", "peer")
-        ]
+        load = benchmarks("same_work").load
+        losses = [load(tmp_path / f"{side}-0.npz").loss for side in ("own", "peer")]
         assert abs(losses[0] - losses[1]) < 1e-5  # what was compared once
     with pytest.raises(SystemExit, match=r"the output of layer 'stage1\.2\.conv2' is "):
         bench("resnet20")

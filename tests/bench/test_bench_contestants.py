@@ -1,8 +1,5 @@
 """What `scripts/bench allreduce` sets beside the MPI."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,19 +10,12 @@ from ringtrain.bench.sweep.sweep import Sweep, sweep
 from tests.loopback.world import LoopbackWorld
 
 pytestmark = pytest.mark.usefixtures("short_streams")
-FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
 SIZES = (64, 100_000)  # by the MPI's own, and mapped
 
 
-@pytest.fixture(scope="module")
-def contestants():
-    """The module beside the programs."""
-    sys.path.insert(0, str(FOLDER))
-    import contestants
-
-    yield contestants
-    sys.path.remove(str(FOLDER))
-    del sys.modules["contestants"]
+@pytest.fixture
+def contestants(benchmarks):
+    return benchmarks("contestants")
 
 
 def swept(contestants, **asked):

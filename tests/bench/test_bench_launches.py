@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +14,11 @@ from ringtrain.bench.sweep import files
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.show.figures import write_picture
 from tests.bench.sweeps import swept as any_sweep
+from tests.conftest import BENCHMARKS
 
 pytestmark = pytest.mark.usefixtures("short_streams")
-FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
 with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(FOLDER)
+    patch.syspath_prepend(BENCHMARKS)
     from launches import markdown, merged
 KIB = 1 << 10
 
@@ -106,13 +105,9 @@ def test_files_and_pictures_of_launches(swept, tmp_path):
 
 
 @pytest.fixture
-def program(monkeypatch):
+def program(benchmarks):
     """`scripts/bench allreduce`, as a module."""
-    monkeypatch.syspath_prepend(FOLDER)
-    import allreduce
-
-    yield allreduce
-    del sys.modules["allreduce"], sys.modules["contestants"], sys.modules["control_groups"]
+    return benchmarks("allreduce")
 
 
 def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program, swept, monkeypatch, tmp_path, capsys):

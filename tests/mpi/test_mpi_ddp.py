@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import BENCHMARKS
+
 pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
-FOLDER = Path(__file__).parents[2] / "scripts" / "benchmarks"
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def bench(alone, mpirun_command):
 
     def start(verb, *arguments):
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        done = alone([FOLDER / f"{verb}.py", *arguments], PATH=path)
+        done = alone([BENCHMARKS / f"{verb}.py", *arguments], PATH=path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -38,15 +39,10 @@ def test_both_sides_are_timed(bench, tmp_path):
     assert all(row["ratio"] > 0 and len(row["samples_s"]["gloo"]) == 3 for row in rows)
 
 
-def test_nets_have_the_weights_that_the_page_names(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    from ddp_nets import NETS, batch_of
-
-    counts = {name: sum(each.numel() for each in make().parameters()) for name, make in NETS.items()}
-    assert {name: f"{count / 1e6:.1f}" for name, count in counts.items()} == {
-        "resnet18": "11.2",
-        "mlp": "50.4",
-        "gpt": "10.9",
-    }
-    net, (x, labels) = NETS["gpt"](), batch_of("gpt", 0)
+def test_nets_have_the_weights_that_the_page_names(benchmarks):
+    nets = benchmarks("ddp_nets")
+    counts = {name: sum(each.numel() for each in make().parameters()) for name, make in nets.NETS.items()}
+    millions = {name: round(count / 1e6, 1) for name, count in counts.items()}
+    assert millions == {"resnet18": 11.2, "mlp": 50.4, "gpt": 10.9}
+    net, (x, labels) = nets.NETS["gpt"](), nets.batch_of("gpt", 0)
     assert net(x).shape == (labels.numel(), 256)
