@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.mpi.conftest import PATIENCE_S, UNDRAWN, find_mpirun
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "cluster"
-PATIENCE_S = 300.0  # only a failure waits for it: nothing here is told by how long it takes
 PROGRAMS = Path(__file__).parent / "programs"
-UNDRAWN = ROOT / "tests" / "mpi" / "programs" / "undrawn"  # on the path of ranks: runs draw no curves
 COUNTED = re.compile(r"^host(\d+) received (\d+) sent (\d+)\n", re.MULTILINE)
 
 
@@ -63,8 +62,7 @@ def offered(script):
 @pytest.fixture(scope="session")
 def launcher():
     """Skipped where there is no mpirun."""
-    if not (Path(sys.prefix) / "bin" / "mpirun").exists() and shutil.which("mpirun") is None:
-        pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
+    find_mpirun()
 
 
 @pytest.fixture(scope="session")

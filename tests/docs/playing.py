@@ -1,30 +1,24 @@
 """A document's commands, one after another, as someone would type them in a fresh folder."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from tests.docs.markdown import Step, anew, differences, steps
+from tests.mpi.conftest import ENVIRONMENT as OF_RANKS
+from tests.mpi.conftest import find_mpirun
 
 ROOT = Path(__file__).parents[2]
 LONG = os.environ.get("RINGTRAIN_LONG_RUNS") == "1"  # as scripts/check-full sets it
 REWRITE = os.environ.get("RINGTRAIN_REWRITE_DOCS") == "1"
 PATIENCE_S = 900  # until a command hangs
 ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    **OF_RANKS,
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # a machine may have fewer cores than a document
     "PRTE_MCA_hwloc_default_binding_policy": "none",
-    "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,sm,tcp",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
     "COLUMNS": "80",
 }
 
@@ -67,17 +61,13 @@ class Stage:
     """A fresh folder, with ringtrain, python and mpirun on the path. Skips the test where there is no MPI."""
 
     def __init__(self, folder: Path):
-        beside = Path(sys.executable).with_name("mpirun")
-        mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-        if mpirun is None:
-            pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
         self.folder, programs = folder / "here", folder / "bin"
         for subfolder in (self.folder, programs, folder / "sessions"):
             subfolder.mkdir()
         for name, words in (("python", ""), ("ringtrain", "-m ringtrain ")):
             (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
             (programs / name).chmod(0o755)
-        path = os.pathsep.join([str(programs), str(Path(mpirun).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(programs), str(Path(find_mpirun()).parent), os.environ["PATH"]])
         environ = {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder / "config")}
         environ["PRTE_MCA_prte_tmpdir_base"] = str(folder / "sessions")
         self._environment = {**os.environ, **ENVIRONMENT, **environ}

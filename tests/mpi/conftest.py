@@ -50,14 +50,17 @@ def run(command, timeout, **more) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-@pytest.fixture(scope="session")
-def mpirun_command():
-    """mpirun_command(ranks, arguments of python) → a command line. A program of tests/mpi/programs goes by its name.
-    Skipped where there is no mpirun."""
+def find_mpirun() -> str:
+    """Skips the test where there is none."""
     beside = Path(sys.executable).with_name("mpirun")
     program = str(beside) if beside.exists() else shutil.which("mpirun")
-    if program is None:
-        pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
+    return program or pytest.skip("no mpirun: pip install 'ringtrain[mpi]', or load an MPI")
+
+
+@pytest.fixture(scope="session")
+def mpirun_command():
+    """mpirun_command(ranks, arguments of python) → a command line. A program of tests/mpi/programs goes by its name."""
+    program = find_mpirun()
 
     def command(ranks: int, arguments) -> list[str]:
         return [program, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *in_python(arguments)]
