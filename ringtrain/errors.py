@@ -29,13 +29,13 @@ import difflib
 import errno
 from contextlib import contextmanager
 
-from ringtrain.template import LINES, Lines, Template, escaped
+from ringtrain.template import LINES, Lines, escaped
 
-NO_PACKAGE = Template(
+NO_PACKAGE = (
     "the Python package {package} is not installed, and this needs it: python -m pip install {package}; "
     "`ringtrain doctor` names all that are missing"
 )
-NEAREST = Template("did you mean {name!r}? ")
+NEAREST = "did you mean {name!r}? "
 
 LONGEST = 8000  # characters of a message
 LONGEST_NAME = 200
@@ -148,7 +148,7 @@ def naming_packages():
         package = (error.name or "").partition(".")[0]
         if package in ("", "ringtrain"):
             raise  # a defect of ringtrain
-        raise UsageError(NO_PACKAGE(package=package)) from error
+        raise UsageError(NO_PACKAGE.format(package=package)) from error
 
 
 @contextmanager
@@ -182,4 +182,4 @@ def nearest(name: str, known) -> str:
     # Longer names are no typing errors, and the search for similar ones would take long.
     close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE) if len(name) <= LONGEST_NAME else []
     close = [each for each in known if each.lower() == name.lower()] or close
-    return f"{NEAREST(name=close[0]) if close else ''}known: {', '.join(known)}"
+    return f"{NEAREST.format(name=close[0]) if close else ''}known: {', '.join(known)}"

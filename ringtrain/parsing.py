@@ -6,17 +6,15 @@ import tomllib
 from collections.abc import Callable
 from fractions import Fraction
 
-from ringtrain.template import Template
-
 LARGEST_BYTES = 64 << 20
 PIECE_BYTES = 1 << 20
 LARGEST_NUMBER = (1 << 63) - 1
-UNSET = Template("perhaps a shell variable is not set; leave it out if it is not needed")  # of an empty text
-TOO_LONG = Template("it has more than {most:,} bytes")
-TOML_TOO_DEEP = Template("its lists and tables are nested too deep")
-JSON_TOO_DEEP = Template("its lists and objects are nested too deep")
-NUMBER_TOO_LARGE = Template("the number {digits:.20}… has more than 63 bits")
-NUMBER_OF_BITS = Template("it has an integer of {bits} bits; at most 63 are allowed")
+UNSET = "perhaps a shell variable is not set; leave it out if it is not needed"  # of an empty text
+TOO_LONG = "it has more than {most:,} bytes"
+TOML_TOO_DEEP = "its lists and tables are nested too deep"
+JSON_TOO_DEEP = "its lists and objects are nested too deep"
+NUMBER_TOO_LARGE = "the number {digits:.20}… has more than 63 bits"
+NUMBER_OF_BITS = "it has an integer of {bits} bits; at most 63 are allowed"
 
 
 def read_text(path, largest: int = LARGEST_BYTES, opener: Callable[[str, int], int] | None = None) -> str:
@@ -27,7 +25,7 @@ def read_text(path, largest: int = LARGEST_BYTES, opener: Callable[[str, int], i
         while len(data) <= largest and (piece := file.read(PIECE_BYTES)):  # a read allocates its whole size at once
             data += piece
     if len(data) > largest:
-        raise ValueError(TOO_LONG(most=largest))
+        raise ValueError(TOO_LONG.format(most=largest))
     return data.decode("utf-8")
 
 
@@ -51,7 +49,7 @@ def parse_json(text: str):
 
 def _bounded(digits: str) -> int:
     if len(digits) > 20 or abs(int(digits)) > LARGEST_NUMBER:
-        raise ValueError(NUMBER_TOO_LARGE(digits=digits))
+        raise ValueError(NUMBER_TOO_LARGE.format(digits=digits))
     return int(digits)
 
 
@@ -61,7 +59,7 @@ def _check_numbers(tree) -> None:
         if isinstance(value, dict | list):
             _check_numbers(value)
         elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-            raise ValueError(NUMBER_OF_BITS(bits=value.bit_length()))
+            raise ValueError(NUMBER_OF_BITS.format(bits=value.bit_length()))
 
 
 def whole_number(text: str) -> int | None:

@@ -18,7 +18,7 @@ ARROWS = {
     "arrays": set(),
     "child": set(),
     "errors": {"template"},
-    "parsing": {"template"},
+    "parsing": set(),
     "records": {"errors", "parsing"},
     "humanize": set(),
     "splitmix": set(),

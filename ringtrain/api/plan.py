@@ -125,7 +125,7 @@ class PlanBuilder:
             self._agreed_to_stream = True
         why = cannot_stream(transport, np.empty(0), request.dtype)
         if why and named:
-            raise everywhere(UsageError(texts.CANNOT_RUN(algorithm=request.algorithm, why=why)))
+            raise everywhere(UsageError(texts.CANNOT_RUN.format(algorithm=request.algorithm, why=why)))
         if why or named:
             return None if why else request.algorithm
         if self._tuning is None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import click
 
 from ringtrain.errors import nearest, plain
-from ringtrain.template import Lines, Template, joined
+from ringtrain.template import Lines, joined
 
-UNKNOWN_COMMAND = Template("no command {name!r}; {hint}")
+UNKNOWN_COMMAND = "no command {name!r}; {hint}"
 # ringtrain's option, and its names in torchrun, timm, Keras, Lightning, Horovod, nccl-tests and earlier versions of
 # ringtrain. The first option of the command with the other name is proposed.
 NAMES = {
@@ -92,7 +92,7 @@ class CommandGroup(click.Group):
     def get_command(self, ctx, name):
         command = super().get_command(ctx, name)
         if command is None:
-            raise click.UsageError(UNKNOWN_COMMAND(name=name, hint=nearest(name, self.commands)), ctx)
+            raise click.UsageError(UNKNOWN_COMMAND.format(name=name, hint=nearest(name, self.commands)), ctx)
         return command
 
 

@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx, name):
         if name not in COMMANDS:
-            raise click.UsageError(UNKNOWN_COMMAND(name=name, hint=nearest(name, COMMANDS)), ctx)
+            raise click.UsageError(UNKNOWN_COMMAND.format(name=name, hint=nearest(name, COMMANDS)), ctx)
         return getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
 
     def format_commands(self, ctx, formatter):

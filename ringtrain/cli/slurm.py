@@ -21,7 +21,6 @@ from ringtrain.launch.slurm.script import BatchJob, SiteOptions, check_job, scri
 from ringtrain.nn.losses import check_output, make_loss
 from ringtrain.show.output import complain, echo, echo_file
 from ringtrain.storage import files
-from ringtrain.template import Template
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.assemble import check_batch
 from ringtrain.train.assembly.data import check_images
@@ -35,7 +34,7 @@ SECTIONS = {
     "The site": ["partition", "account", "qos", "sbatch", "modules", "venv", "container", "launcher"],
     "The script": ["output", "force"],
 }
-NOT_HERE = Template("there is no {path} here: make sure that the nodes have it")
+NOT_HERE = "there is no {path} here: make sure that the nodes have it"
 MANY = 1 << 40  # examples of a data set that is missing here: two steps in epochs are never the same iteration
 
 
@@ -163,17 +162,17 @@ def _missing(job):
     """Yield a note for what this machine lacks of a command: the container, or its program, and its script."""
     yield from _missing_container(job)
     if job.site.container is None and job.site.venv is None and shutil.which(job.flags[0]) is None:
-        yield NOT_HERE(path=job.flags[0])
+        yield NOT_HERE.format(path=job.flags[0])
     script = next((word for word in job.flags[1:] if word.endswith(".py")), None)
     if script is not None and not os.path.exists(script):
-        yield NOT_HERE(path=script)
+        yield NOT_HERE.format(path=script)
 
 
 def _remarks(job, config):
     if job.gpus is not None and config.device.device == "cpu":
         yield "the job asks for GPUs, but the run does not use them: add --device cuda"
     if _is_far(config):
-        yield NOT_HERE(path=config.data.data)
+        yield NOT_HERE.format(path=config.data.data)
     if config.exchange.elastic is not None:
         yield "--elastic: `mpirun --with-ft ulfm` starts the ranks, which needs Open MPI 5 on the nodes"
     yield from _missing_container(job)
@@ -181,4 +180,4 @@ def _remarks(job, config):
 
 def _missing_container(job):
     if job.site.container is not None and not os.path.exists(job.site.container):
-        yield NOT_HERE(path=job.site.container)
+        yield NOT_HERE.format(path=job.site.container)

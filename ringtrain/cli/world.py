@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, TransportError, naming_packages, naming_paths
 from ringtrain.plugin import blamed
-from ringtrain.show.output import COMPLAINT, echo
-from ringtrain.template import Lines, Template, joined
+from ringtrain.show.output import complain, echo, from_ringtrain
+from ringtrain.template import Lines, joined
 from ringtrain.transport.activity import DEADLINE_S, Activity, no_words
 from ringtrain.transport.fault_tolerance import end_job
 from ringtrain.transport.launch_environment import read_launch
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 AVERAGED = ", weights averaged (--ema)"  # beside what these weights give
-FROM_RANK = Template("ringtrain: rank {rank}: {text}")
 
 
 @dataclass(slots=True)
@@ -137,7 +136,7 @@ class Ender:
         self.world: World | None = None
 
     def end(self, error: RingtrainError) -> None:
-        os.write(2, f"{FROM_RANK(rank=self.rank, text=error)}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{from_ringtrain(error, self.rank)}\n".encode(errors="backslashreplace"))
         self._activity.before_end(error)
         if self.world is None and isinstance(error, RankLostError):
             end_job()  # if this rank ended alone, the others would wait for it
@@ -189,4 +188,4 @@ def tell_skipped(skipped) -> None:
 def _tell(error: RingtrainError, rank: int | None = None) -> None:
     """Print an error. ``rank``: the one that has it, among several; None: all have it"""
     if not isinstance(error, OutputClosed):
-        echo(COMPLAINT(text=error) if rank is None else FROM_RANK(rank=rank, text=error), err=True)
+        complain(error, rank)

@@ -116,7 +116,7 @@ def check_name(name: str, rounded: bool = False) -> None:
     """Check a schedule's name. Raises UsageError for an unknown name; with ``rounded`` also if no rank owns a sum."""
     kind, *pair = name.split(":")
     if not pair and name not in SCHEDULES:
-        raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, SCHEDULES)))
+        raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, SCHEDULES)))
     if pair and (kind != "hierarchical" or len(pair) != 2):
         raise UsageError(f"unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
     levels = ((sorted(HALVES), "within nodes"), (sorted(FLAT), "across nodes"))

@@ -43,7 +43,7 @@ def check_shared(algorithm: str, wired: bool) -> None:
             f"unknown algorithm {algorithm!r}: routed:OUTER names the algorithm between nodes: {nearest(outer, FLAT)}"
         )
     if wired and kind == MAPPED:
-        raise UsageError(texts.NO_MESSAGES(name=kind))
+        raise UsageError(texts.NO_MESSAGES.format(name=kind))
     check_name(outer or OUTER, wired)
 
 
@@ -65,11 +65,11 @@ def prepare_shared(
     why = unavailable(transport, buffer, algorithm, [tag])
     counter, views = transport.signal_counter(tag), transport.peer_views(buffer)
     if why is not None or counter is None or views is None:
-        raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
+        raise Unavailable(texts.CANNOT_RUN.format(algorithm=algorithm, why=why))
     program = node_program(transport.local_size) if on_host(views) else one_pass_program(transport.local_size)
     if transport.nodes == 1:
         if why := not_added(dtype):
-            raise Unavailable(texts.CANNOT_RUN(algorithm=algorithm, why=why))
+            raise Unavailable(texts.CANNOT_RUN.format(algorithm=algorithm, why=why))
         return make_mapped(program, transport, views, counter, op, dtype, device)
     outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes, rounded=wire is not None)
     least = LEAST_BYTES // buffer.dtype.itemsize
@@ -94,7 +94,7 @@ def unavailable(transport: Transport, buffer: Array, algorithm: str, tags: Seque
 
 def not_added(dtype: str) -> str | None:
     """Return the reason why ``mapped`` does not take elements of this type; None if it does."""
-    return None if dtype in TYPES else texts.NOT_ADDED(known=", ".join(TYPES), dtype=dtype)
+    return None if dtype in TYPES else texts.NOT_ADDED.format(known=", ".join(TYPES), dtype=dtype)
 
 
 def _lacking(transport: Transport, buffer: Array, tags: Sequence[int]) -> str | None:

@@ -32,9 +32,9 @@ def is_stream(algorithm: str) -> bool:
 def check_stream(name: str, wired: bool) -> None:
     """Check a name. Raises UsageError if it is unknown, or if ``wired``: it has no messages to round."""
     if name not in STREAMS:
-        raise UsageError(texts.UNKNOWN_ALGORITHM(name=name, hint=nearest(name, STREAMS)))
+        raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, STREAMS)))
     if wired:
-        raise UsageError(texts.NO_MESSAGES(name=name))
+        raise UsageError(texts.NO_MESSAGES.format(name=name))
 
 
 def stream_window(transport: Transport) -> StreamWindow:
@@ -50,7 +50,7 @@ def cannot_stream(transport: Transport, buffer: Array, dtype: str) -> str | None
     if transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and it works within one"
     if dtype not in TYPES:
-        return texts.NOT_ADDED(known=", ".join(TYPES), dtype=dtype)
+        return texts.NOT_ADDED.format(known=", ".join(TYPES), dtype=dtype)
     if not isinstance(buffer, np.ndarray):
         return "the buffer is not in host memory"
     if transport.local_size > MOST_RANKS:
@@ -79,7 +79,7 @@ def prepare_streamed(
 ) -> Streamed:
     """Return the all-reduce of one buffer in place. Collective the first time. Raises UsageError."""
     if why := cannot_stream(transport, buffer, dtype):
-        raise UsageError(texts.CANNOT_RUN(algorithm=name, why=why))
+        raise UsageError(texts.CANNOT_RUN.format(algorithm=name, why=why))
     streamed = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize, content)
     flat = np.asarray(buffer).reshape(-1)
     streamed.bind(flat, flat)

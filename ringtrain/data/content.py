@@ -94,10 +94,10 @@ def make_part(images, labels, where: str) -> Part:
             f"{where}: labels have the shape {labels.shape} for {len(images)} images; it must be ({len(images)},)"
         )
     if len(images) == 0:
-        raise DataError(texts.NO_EXAMPLES(where=where))
+        raise DataError(texts.NO_EXAMPLES.format(where=where))
     low, high = int(labels.min()), int(labels.max())
     if low < IGNORE or high >= MOST_CLASSES:
-        raise DataError(texts.LABELS_RANGE(where=where, low=low, high=high, most=MOST_CLASSES - 1))
+        raise DataError(texts.LABELS_RANGE.format(where=where, low=low, high=high, most=MOST_CLASSES - 1))
     return memory_part(np.ascontiguousarray(images), np.ascontiguousarray(labels, np.int32))
 
 

@@ -38,7 +38,7 @@ def hdf5_errors(path: Path | str, name: str = ""):
     try:
         yield
     except MemoryError as error:
-        raise DataError(texts.TOO_LARGE(path=path)) from error
+        raise DataError(texts.TOO_LARGE.format(path=path)) from error
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
         problem = f"{name}: {error}" if name else error
         raise DataError(

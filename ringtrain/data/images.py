@@ -85,14 +85,14 @@ class FilePicture(Picture):
         self.width, self.height = self._image.size if self._turn not in TURNED else self._image.size[::-1]
 
     def pixels(self) -> np.ndarray:
-        with decoder_errors(texts.NO_IMAGE(file=self._where)):
+        with decoder_errors(texts.NO_IMAGE.format(file=self._where)):
             return np.ascontiguousarray(self.seen()[..., : self._channels])
 
     def seen(self) -> np.ndarray:
         return pixels_of(self.decoded())
 
     def show(self, part: Part, out: np.ndarray) -> None:
-        with decoder_errors(texts.NO_IMAGE(file=self._where)):
+        with decoder_errors(texts.NO_IMAGE.format(file=self._where)):
             super().show(part, out)
 
     def cut(self, box: Box, out: np.ndarray) -> None:
@@ -101,7 +101,7 @@ class FilePicture(Picture):
         top, left, rows, columns = box
         height, width = out.shape[:2]
         least = max(1, self.height * height // rows), max(1, self.width * width // columns)
-        with decoder_errors(texts.NO_IMAGE(file=self._where)):
+        with decoder_errors(texts.NO_IMAGE.format(file=self._where)):
             self._image.draft(None, least if self._turn in TURNED else least[::-1])
             image = self.decoded()
             if image.size == (self.width, self.height):
@@ -129,7 +129,7 @@ def _opened(data: bytes, where: str):
     # No warnings of Pillow: they concern bytes, and an image is taken or refused as a whole.
     if not any(action == "ignore" and module and module.match("PIL.x") for action, _, _, module, _ in warnings.filters):
         warnings.filterwarnings("ignore", module=r"PIL\.")
-    with decoder_errors(texts.NO_IMAGE(file=where)):
+    with decoder_errors(texts.NO_IMAGE.format(file=where)):
         image = module.open(BytesIO(data), formats=FORMATS)
         bits = _bits(image)
     known = image.mode in GREY | COLOUR

@@ -128,7 +128,7 @@ def read_array(path: str, shape: Shape) -> ArraySplit:
 
     Raises: DataError if the file is damaged or its array is not of such inputs.
     """
-    with decoding(texts.NOT_READ_FILE(path=path)):
+    with decoding(texts.NOT_READ_FILE.format(path=path)):
         if path.lower().endswith(".npy"):
             return unlabelled(np.load(path, mmap_mode="r", allow_pickle=False), shape, path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -140,7 +140,7 @@ def read_array(path: str, shape: Shape) -> ArraySplit:
 
 def _array_name(path: str, archive) -> str:
     if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise DataError(texts.NPZ_NO_ARCHIVE(path=path))
+        raise DataError(texts.NPZ_NO_ARCHIVE.format(path=path))
     names = archive.files if len(archive.files) == 1 else ARRAY_NAMES
     for name in names:
         if name in archive.files:

@@ -1,22 +1,18 @@
 """The errors and notes that a user sees of this room, each with named fields."""
 
-from ringtrain.template import Template
-
-ARRAY_TYPE = Template(
+ARRAY_TYPE = (
     "{where} is of type {dtype}: ringtrain reads whole numbers and floats of up to 64 bits (uint8, int16, float32, …)"
 )
-ENDED_BEFORE = Template("{where} ends before byte {offset}, where an example lies: it was changed, or the copy is cut")
-NOT_FINITE = Template("{where} has values that are not finite (NaN or infinite): remove or replace these examples")
+ENDED_BEFORE = "{where} ends before byte {offset}, where an example lies: it was changed, or the copy is cut"
+NOT_FINITE = "{where} has values that are not finite (NaN or infinite): remove or replace these examples"
 CLASSES_NO_NAMES = "the attribute classes is not a list of names: make the file with `ringtrain data make`"
-NO_ARRAY = Template("is not an array of this file ({hint})")
-NO_EXAMPLES = Template("{where}: there are no examples")
-LABELS_RANGE = Template(
-    "{where}: labels lie in {low} … {high}; they must be class numbers from 0 to {most}, or -1 for no label"
-)
+NO_ARRAY = "is not an array of this file ({hint})"
+NO_EXAMPLES = "{where}: there are no examples"
+LABELS_RANGE = "{where}: labels lie in {low} … {high}; they must be class numbers from 0 to {most}, or -1 for no label"
 OUT_OF_MEMORY = "it takes more memory than there is"
-TOO_LARGE = Template("{path} could not be read: " + OUT_OF_MEMORY)
-NOT_READ_FILE = Template("{path} could not be read")
-NO_IMAGE = Template("{file} could not be read as an image")
-SHAPES_DIFFER = Template("{name}: test images have the shape {test}, training images {train}: they must be the same")
-NPZ_NO_ARCHIVE = Template("{path} could not be read: it is not a whole archive; write it with numpy.savez")
-SOURCE_UNREADABLE = Template("{path} could not be read: {error}")
+TOO_LARGE = "{path} could not be read: " + OUT_OF_MEMORY
+NOT_READ_FILE = "{path} could not be read"
+NO_IMAGE = "{file} could not be read as an image"
+SHAPES_DIFFER = "{name}: test images have the shape {test}, training images {train}: they must be the same"
+NPZ_NO_ARCHIVE = "{path} could not be read: it is not a whole archive; write it with numpy.savez"
+SOURCE_UNREADABLE = "{path} could not be read: {error}"

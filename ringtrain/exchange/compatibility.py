@@ -17,7 +17,6 @@ from ringtrain.errors import ConfigError, nearest
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.catalogue import DATA, STRATEGIES, Strategy
 from ringtrain.ops.precision import HALVES
-from ringtrain.template import Template
 
 ON, OFF, UNSET = (True,), (False,), (None,)
 DEFAULTS = TrainConfig().values()
@@ -70,7 +69,7 @@ class Rule:
         if self.why is None:
             users = self._accepted()
             return f"{option} is used by {users} alone; this run uses {other}: leave it out, or use {users}"
-        why = Template(self.why if isinstance(self.why, str) else self.why[values[self.other]])(other=other)
+        why = (self.why if isinstance(self.why, str) else self.why[values[self.other]]).format(other=other)
         instead = ", or ".join(filter(None, [self.also, self._accepted()]))
         if not instead:
             return f"{option} {why}. Leave one of the two out"

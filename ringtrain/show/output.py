@@ -4,10 +4,9 @@ import sys
 import time
 from collections.abc import Iterable
 
-from ringtrain.template import Template, joined
+from ringtrain.errors import RingtrainError
+from ringtrain.template import Lines, escaped_message, joined
 
-NOTE = Template("note: {note}")
-COMPLAINT = Template("ringtrain: {text}")
 PROGRESS_EVERY_S = 5.0
 
 
@@ -23,12 +22,19 @@ def echo_file(text: str) -> None:
 
 def echo_notes(notes: Iterable[str], err: bool = False) -> None:
     for note in notes:
-        echo(NOTE(note=note), err=err)
+        echo(f"note: {note}", err=err)
 
 
-def complain(text) -> None:
+def from_ringtrain(message: str | RingtrainError, rank: int | None = None) -> Lines:
+    """Return an error or a note with its sender: ringtrain, or one of its ranks. An error keeps its lines."""
+    sender = "ringtrain" if rank is None else f"ringtrain: rank {rank}"
+    text = Lines(message) if isinstance(message, RingtrainError) else message
+    return Lines(f"{sender}: {escaped_message(text)}")
+
+
+def complain(text: str | RingtrainError, rank: int | None = None) -> None:
     """Print an error or a warning."""
-    echo(COMPLAINT(text=text), err=True)
+    echo(from_ringtrain(text, rank), err=True)
 
 
 class ProgressLine:

@@ -12,12 +12,11 @@ from ringtrain.show.figures import check_picture, write_picture
 from ringtrain.show.output import echo
 from ringtrain.show.tables import Column, fitting_tables, plain_lines
 from ringtrain.storage import files
-from ringtrain.template import Template
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PICTURE = Template("the picture is in {path}")
+PICTURE = "the picture is in {path}"
 PLAIN_WIDTH = 120  # of a file or a pipe
 
 
@@ -76,7 +75,7 @@ class OutputPaths:
         """Draw the picture that the user wants, and say where it is. Raises RingtrainError."""
         if self.plot_path:
             write_picture(make, self.plot_path)
-            echo(PICTURE(path=self.plot_path))
+            echo(PICTURE.format(path=self.plot_path))
 
 
 def write_text(path, text: str) -> None:

@@ -46,7 +46,7 @@ def make_onnx(graph: Graph, weights: Mapping[str, np.ndarray], prepared: Prepara
         import onnx
         from onnx import helper, numpy_helper
     except ImportError:
-        raise UsageError(texts.NO_PACKAGE(package="onnx", extra="onnx")) from None
+        raise UsageError(texts.NO_PACKAGE.format(package="onnx", extra="onnx")) from None
     operators = Operators(helper, numpy_helper.from_array)
     names = {INPUT: _prepare(operators, prepared, graph.input_shape)}
     for node in graph.nodes:

@@ -22,7 +22,7 @@ def _library():
         import safetensors
         import safetensors.numpy
     except ImportError:
-        raise UsageError(texts.NO_PACKAGE(package="safetensors", extra="safetensors")) from None
+        raise UsageError(texts.NO_PACKAGE.format(package="safetensors", extra="safetensors")) from None
     return safetensors
 
 
@@ -40,9 +40,9 @@ class TensorFile:
                 self._dtypes = {name: each.get_dtype() for name, each in slices.items()}
             self._starts = self._offsets()
         except OSError as error:
-            raise UsageError(texts.UNREADABLE(path=path, reason=error.strerror or error)) from None
+            raise UsageError(texts.UNREADABLE.format(path=path, reason=error.strerror or error)) from None
         except (library.SafetensorError, ValueError) as error:
-            raise UsageError(texts.NO_SAFETENSORS(path=path, error=plain(str(error)))) from None
+            raise UsageError(texts.NO_SAFETENSORS.format(path=path, error=plain(str(error)))) from None
 
     def _offsets(self) -> dict[str, int]:
         """The first byte of each tensor. The library has checked the header."""
@@ -69,9 +69,9 @@ class TensorFile:
         try:
             values = np.fromfile(self.path, TYPES[kind], count, offset=self._starts[name])
         except OSError as error:
-            raise UsageError(texts.UNREADABLE(path=self.path, reason=error.strerror or error)) from None
+            raise UsageError(texts.UNREADABLE.format(path=self.path, reason=error.strerror or error)) from None
         if values.size != count:
-            raise UsageError(texts.NO_SAFETENSORS(path=self.path, error="it became shorter while it was read"))
+            raise UsageError(texts.NO_SAFETENSORS.format(path=self.path, error="it became shorter while it was read"))
         if kind == "BF16":
             values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
         if not np.isfinite(values).all():

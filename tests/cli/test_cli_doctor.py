@@ -92,7 +92,7 @@ def test_missing_packages_are_lines(tmp_path):
 @pytest.mark.parametrize("package", ["tomli_w", "numpy", "h5py"])
 def test_a_missing_package_is_one_message(package, tmp_path):
     done = without([package], "train", "--iterations", "1", "--out", tmp_path)
-    assert done.returncode == 2 and done.stderr == says(NO_PACKAGE(package=package))
+    assert done.returncode == 2 and done.stderr == says(NO_PACKAGE.format(package=package))
 
 
 def test_a_module_of_ringtrain_that_is_missing_is_a_defect():

@@ -69,8 +69,8 @@ def test_numbers_of_variables_are_digits_of_a_number_and_a_rank_is_one_of_its_wo
     [
         ("batch = " + "9" * 5000, "Exceeds the limit"),
         ("batch = " + "[" * 5000, parsing.TOML_TOO_DEEP),
-        ("batch = 0x" + "f" * 5000, parsing.NUMBER_OF_BITS(bits=20000)),
-        ("lr_steps = [18446744073709551616]", parsing.NUMBER_OF_BITS(bits=65)),
+        ("batch = 0x" + "f" * 5000, parsing.NUMBER_OF_BITS.format(bits=20000)),
+        ("lr_steps = [18446744073709551616]", parsing.NUMBER_OF_BITS.format(bits=65)),
         ('out = "a\\u0000"', says("run file r.toml: out", "'a\\x00'")),
     ],
 )

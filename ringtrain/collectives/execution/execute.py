@@ -130,7 +130,7 @@ class Execution(Reduction):
     def start(self) -> None:
         """Begin: the buffer is final on this rank. It belongs to the execution until :meth:`test` returns True."""
         if self._left:
-            raise TransportError(texts.STARTED_AGAIN(name=f"{self._name} with tag {self._tag}"))
+            raise TransportError(texts.STARTED_AGAIN.format(name=f"{self._name} with tag {self._tag}"))
         self._left, self._moved = len(self._tasks), 0
         self._gate.unmarked = True
         self._queues.restart()

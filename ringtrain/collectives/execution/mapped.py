@@ -94,7 +94,7 @@ class Mapped(Reduction):
             self._wait_on(deadline_s)
 
     def _started_again(self) -> TransportError:
-        return TransportError(texts.STARTED_AGAIN(name=SHARED))
+        return TransportError(texts.STARTED_AGAIN.format(name=SHARED))
 
     def _wait_on(self, deadline_s: float) -> None:
         wait_for(self._call.rest, deadline_s, self._awaited, lambda: self.moved, self._world.patience, sleeps=True)
@@ -106,7 +106,7 @@ class Mapped(Reduction):
     def _awaited(self) -> str:
         late = awaited_ranks(self._world, self._counter)
         awaited = texts.AWAITED_START if self._state[0] == COMING else texts.AWAITED_END
-        return awaited(whom=late, name=SHARED, rank=self._world.world_ranks[self._world.rank])
+        return awaited.format(whom=late, name=SHARED, rank=self._world.world_ranks[self._world.rank])
 
 
 class MappedOnDevice(NodeReduction):

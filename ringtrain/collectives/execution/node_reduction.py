@@ -30,7 +30,7 @@ class NodeReduction(Reduction):
 
     def start(self) -> None:
         if self._state != IDLE:
-            raise TransportError(texts.STARTED_AGAIN(name=self._called))
+            raise TransportError(texts.STARTED_AGAIN.format(name=self._called))
         self._mark = self._device.mark()
         self._state = FINAL
         self.test()
@@ -66,7 +66,7 @@ class NodeReduction(Reduction):
         late = awaited_ranks(self._world, self._counter)
         awaited = texts.AWAITED_START if self._state in (FINAL, COMING) else texts.AWAITED_END
         whom = "its device" if self._state in (FINAL, WORKING) else late
-        return awaited(whom=whom, name=self._called, rank=self._world.world_ranks[self._world.rank])
+        return awaited.format(whom=whom, name=self._called, rank=self._world.world_ranks[self._world.rank])
 
 
 def awaited_ranks(transport: Transport, counter: SignalCounter) -> str:

@@ -143,7 +143,7 @@ class Streamed(Reduction):
         array: the array whose memory they are, which is kept only while a run needs it; None: both are kept
         """
         if self.started:
-            raise TransportError(texts.STARTED_AGAIN(name=STREAMED))
+            raise TransportError(texts.STARTED_AGAIN.format(name=STREAMED))
         self._arrays, self._array = None if array else (source, target), array
         self._call.bind(array_address(source), array_address(target), self._count)
 
@@ -153,7 +153,7 @@ class Streamed(Reduction):
 
     def start(self) -> None:
         if self.started:
-            raise TransportError(texts.STARTED_AGAIN(name=STREAMED))
+            raise TransportError(texts.STARTED_AGAIN.format(name=STREAMED))
         self._begin()
         self.test()
 

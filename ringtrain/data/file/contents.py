@@ -82,7 +82,7 @@ def _fill_labels(source: OpenSource, name: str, part: Part, arrays: dict[Key, np
     for rows, block in label_blocks(part):
         if part.of_values:
             if not np.isfinite(block).all():
-                raise DataError(texts.NOT_FINITE(where=part.labels.where))
+                raise DataError(texts.NOT_FINITE.format(where=part.labels.where))
         else:
             low, high = int(block.min()), int(block.max())
             lowest, highest = min(lowest, low), max(highest, high)
@@ -103,7 +103,7 @@ def _fill_labels(source: OpenSource, name: str, part: Part, arrays: dict[Key, np
 
 def _out_of_range(part: Part, low: int, high: int) -> str:
     where = part.labels.where if part.labels is not None else part.inputs.where
-    return texts.LABELS_RANGE(where=where, low=low, high=high, most=MOST_CLASSES - 1)
+    return texts.LABELS_RANGE.format(where=where, low=low, high=high, most=MOST_CLASSES - 1)
 
 
 def label_blocks(part: Part) -> Iterator[tuple[slice, np.ndarray]]:
@@ -206,7 +206,7 @@ def label_problems(name: str, labels: np.ndarray, classes: int) -> Iterator[str]
     """Yield a problem if labels are not class numbers, or values are not finite."""
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
-            yield texts.NOT_FINITE(where=f"{name}/labels")
+            yield texts.NOT_FINITE.format(where=f"{name}/labels")
         return
     wrong = np.argwhere((labels < IGNORE) | (labels >= classes))
     if len(wrong):

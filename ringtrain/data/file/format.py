@@ -71,10 +71,10 @@ def named_array(file, name: str) -> h5py.Dataset | str:
     owner = file
     for group in groups:
         if not group or not _holds(owner, group, h5py.Group):
-            return texts.NO_ARRAY(hint=_near(group, owner))
+            return texts.NO_ARRAY.format(hint=_near(group, owner))
         owner = owner[group]
     if not last or not _holds(owner, last, h5py.Dataset):
-        return texts.NO_ARRAY(hint=_near(last, owner))
+        return texts.NO_ARRAY.format(hint=_near(last, owner))
     array = owner[last]
     problem = _storage_problem(array, "N, ...")
     return problem or (array if array.dtype.hasobject else hdf5.claim_problem(array) or array)
@@ -181,7 +181,7 @@ def _statistics_form_problems(file, shape) -> Iterator[str]:
 
 def _array_problem(group, key: str) -> str | None:
     if not _holds(group, key, h5py.Dataset):
-        return texts.NO_ARRAY(hint=_near(key, group))
+        return texts.NO_ARRAY.format(hint=_near(key, group))
     array, form = group[key], ARRAYS[key]
     problem = _storage_problem(array, form.axes)
     if problem:

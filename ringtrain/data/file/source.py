@@ -122,7 +122,7 @@ def _check_parts(where: str, parts: dict[str, Part], extents: int | None) -> Non
     read = [input_shape(part.inputs.shape[1:], extents) for part in (train, test)]
     if read[0] != read[1] or test.inputs.dtype != train.inputs.dtype:
         shown = (f"{part.inputs.dtype} {part.inputs.shape[1:]}" for part in (test, train))
-        raise DataError(texts.SHAPES_DIFFER(name=where, **dict(zip(("test", "train"), shown, strict=True))))
+        raise DataError(texts.SHAPES_DIFFER.format(name=where, **dict(zip(("test", "train"), shown, strict=True))))
     forms = [(part.label_shape, part.label_dtype.name) for part in (train, test)]
     if forms[0] != forms[1]:
         raise DataError(

@@ -82,7 +82,7 @@ class FloatSums:
         """Add a block. Shapes: [n, ..., C]. Raises: DataError if a value is not finite"""
         sums = inputs.sum(axis=0, dtype=np.float64)
         if not np.isfinite(sums).all():
-            raise DataError(texts.NOT_FINITE(where=self._where))
+            raise DataError(texts.NOT_FINITE.format(where=self._where))
         if self._shift is None:
             self._shift = sums.mean(axis=_all_but_last(sums)) / len(inputs)
         self._pixels += sums

@@ -78,7 +78,7 @@ def _read_split(named: dict, prefix: str, names) -> Part | None:
 
 
 def _read_array(path: Path, axes: int):
-    with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as stored, decompressed(stored) as file:
+    with decoding(texts.NOT_READ_FILE.format(path=path)), open(path, "rb") as stored, decompressed(stored) as file:
         head = file.read(4 + 4 * axes)
         if head[:4] != bytes((0, 0, 8, axes)):
             raise DataError(

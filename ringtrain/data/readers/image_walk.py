@@ -27,7 +27,7 @@ def listed(folder: str) -> list[os.DirEntry]:
         with os.scandir(folder) as entries:
             return sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
     except OSError as error:
-        raise DataError(texts.SOURCE_UNREADABLE(path=folder, error=error.strerror or error)) from error
+        raise DataError(texts.SOURCE_UNREADABLE.format(path=folder, error=error.strerror or error)) from error
 
 
 def entry_is_folder(entry: os.DirEntry) -> bool:

@@ -64,7 +64,7 @@ def make_dataset(
     content = read_source(source, size, progress)
     shapes = [part.inputs.shape[1:] for _, part in content.parts()]
     if len(set(shapes)) > 1:
-        raise DataError(texts.SHAPES_DIFFER(name=content.name, test=shapes[1], train=shapes[0]))
+        raise DataError(texts.SHAPES_DIFFER.format(name=content.name, test=shapes[1], train=shapes[0]))
     if not content.classes and not content.train.of_values:
         raise DataError(
             f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"

@@ -31,6 +31,6 @@ def read_source(path, size: Size | None = None, progress: Progress = no_progress
             raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
         return reader.read(path, size, progress)
     except OSError as error:
-        raise DataError(texts.SOURCE_UNREADABLE(path=path, error=error)) from error
+        raise DataError(texts.SOURCE_UNREADABLE.format(path=path, error=error)) from error
     except MemoryError as error:
-        raise DataError(texts.TOO_LARGE(path=path)) from error
+        raise DataError(texts.TOO_LARGE.format(path=path)) from error

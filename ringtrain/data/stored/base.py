@@ -93,13 +93,13 @@ def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
     """Return the type in the machine's order of bytes. Raises: DataError unless it is of numbers, with a first axis of
     examples."""
     if dtype.kind not in NUMBERS or dtype.itemsize > 8 or dtype.subdtype is not None:
-        raise DataError(texts.ARRAY_TYPE(where=where, dtype=dtype))
+        raise DataError(texts.ARRAY_TYPE.format(where=where, dtype=dtype))
     if not shape or 0 in shape[1:]:
         raise DataError(
             f"{where} has the shape {tuple(shape)}: the first axis counts the examples, and none of the others is 0"
         )
     if shape[0] == 0:
-        raise DataError(texts.NO_EXAMPLES(where=where))
+        raise DataError(texts.NO_EXAMPLES.format(where=where))
     return dtype.newbyteorder("=")
 
 

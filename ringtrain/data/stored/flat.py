@@ -92,7 +92,7 @@ class FlatArray(StoredArray):
             with self._files.use(self._path) as file:
                 yield file
         except OSError as error:
-            raise DataError(texts.SOURCE_UNREADABLE(path=self._path, error=error.strerror or error)) from error
+            raise DataError(texts.SOURCE_UNREADABLE.format(path=self._path, error=error.strerror or error)) from error
 
     @contextmanager
     def _rows(self, out) -> Iterator[tuple[int, memoryview]]:
@@ -116,7 +116,7 @@ class FlatArray(StoredArray):
             while at < end:
                 read = os.preadv(file, [piece[: end - at]], at)
                 if not read:
-                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=at))
+                    raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=at))
                 value, at = zlib.crc32(piece[:read], value), at + read
         if value != self._crc.value:
             raise DataError(
@@ -140,7 +140,7 @@ class FlatArray(StoredArray):
         while memory:
             got = os.preadv(file, [memory], offset)
             if not got:
-                raise DataError(texts.ENDED_BEFORE(where=self.where, offset=offset))
+                raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=offset))
             memory, offset = memory[got:], offset + got
 
     def advise(self, start: int, stop: int, needed: bool) -> None:

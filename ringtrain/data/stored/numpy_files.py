@@ -19,7 +19,7 @@ PIECE_BYTES = 1 << 20
 
 def open_npy(path: Path, files: OpenFiles) -> StoredArray:
     """Open a .npy file. Raises: DataError"""
-    with decoding(texts.NOT_READ_FILE(path=path)), open(path, "rb") as file:
+    with decoding(texts.NOT_READ_FILE.format(path=path)), open(path, "rb") as file:
         shape, dtype = _header(file, str(path))
         return FlatArray(path, file.tell(), shape, dtype, str(path), files)
 
@@ -30,9 +30,9 @@ class NpzFile:
     def __init__(self, path: Path, files: OpenFiles):
         self._path, self._files = path, files
         # A file that is no archive NumPy would read as an array, or a pickle.
-        with decoding(texts.NOT_READ_FILE(path=path)):
+        with decoding(texts.NOT_READ_FILE.format(path=path)):
             if not zipfile.is_zipfile(path):
-                raise DataError(texts.NPZ_NO_ARCHIVE(path=path))
+                raise DataError(texts.NPZ_NO_ARCHIVE.format(path=path))
             with zipfile.ZipFile(path) as archive:
                 members = [info for info in archive.infolist() if not info.is_dir()]
         self._members = {info.filename.removesuffix(".npy"): info for info in members}
@@ -42,7 +42,7 @@ class NpzFile:
         """Return the array of a name. Raises: DataError"""
         if name not in self._members:
             raise DataError(f"{self._path} has no array {name}; it has {', '.join(self.names) or 'none'}")
-        with decoding(texts.NOT_READ_FILE(path=f"{self._path}: {name}")), zipfile.ZipFile(self._path) as archive:
+        with decoding(texts.NOT_READ_FILE.format(path=f"{self._path}: {name}")), zipfile.ZipFile(self._path) as archive:
             return _member(self._path, archive, self._members[name], self._files)
 
 
@@ -76,7 +76,7 @@ def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype]:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, columns_first, dtype = read(file)
     if dtype.hasobject:
-        raise DataError(texts.ARRAY_TYPE(where=where, dtype=dtype))
+        raise DataError(texts.ARRAY_TYPE.format(where=where, dtype=dtype))
     if columns_first and len(shape) > 1:
         raise DataError(
             f"{where} is stored column by column (Fortran order), so examples are not in one piece: save "
@@ -100,7 +100,7 @@ class InflatedArray(StoredArray):
 
     def read(self, start: int, stop: int, out) -> None:
         rows = np.empty((stop - start, *self.shape[1:]), self._stored)
-        with self._lock, decoder_errors(texts.NOT_READ_FILE(path=self.where)):
+        with self._lock, decoder_errors(texts.NOT_READ_FILE.format(path=self.where)):
             if self._stream is None:
                 self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
             self._stream.seek(self._header + start * self.row_bytes)  # which reads what lies before
@@ -108,6 +108,6 @@ class InflatedArray(StoredArray):
             while memory:
                 got = self._stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
                 if not got:
-                    raise DataError(texts.ENDED_BEFORE(where=self.where, offset=self._stream.tell()))
+                    raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=self._stream.tell()))
                 memory = memory[got:]
         np.copyto(out, rows, casting="unsafe")

@@ -51,7 +51,7 @@ class Comparison:
                 raise
             echo(f"note: no picture: {error}")
         else:
-            echo(PICTURE(path=path))
+            echo(PICTURE.format(path=path))
 
     def _figure(self) -> partial:
         whole = [(run, row) for run, row in zip(self.runs, self.rows, strict=True) if isinstance(run, RunLog)]
