@@ -2,8 +2,8 @@
 
 import pytest
 
-from ringtrain.cli.output import from_ringtrain
 from ringtrain.errors import UsageError
+from ringtrain.show.output import from_ringtrain
 from ringtrain.storage.hdf5 import is_text
 from ringtrain.template import Lines, escaped, joined
 

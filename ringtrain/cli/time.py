@@ -10,7 +10,7 @@ import click
 from ringtrain import plugin
 from ringtrain.bench.header import make_header
 from ringtrain.bench.layers.layer_rows import layer_rows, layer_table, summary_lines, totals
-from ringtrain.bench.layers.layers import ITERATION, Rig, keys_of, measure_layers, measure_peaks
+from ringtrain.bench.layers.layers import ITERATION, LayerBench, keys_of, measure_layers, measure_peaks
 from ringtrain.bench.measure.timing import START
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.world import in_world
@@ -88,14 +88,14 @@ def _time(transport: Transport, name: str, options: dict, iterations: int, warm_
         header["peak_bytes"] = max(transport.gather_json(peak_bytes()))
         training.worker.passes.forget()  # the layers have memory of their own
         with training.batches(transport, 0, ENDLESS) as batches:
-            rig = together(transport, lambda: _rig(config, graph, training, batches))
-            take_turns(transport, rig.iterate, compiles=ops.records)
+            layer_bench = together(transport, lambda: _layer_bench(config, graph, training, batches))
+            take_turns(transport, layer_bench.iterate, compiles=ops.records)
             peaks = measure_peaks(transport, ops)
-            measure_layers(transport, rig, keys_of(graph), warm_up)
-            samples = measure_layers(transport, rig, keys_of(graph), iterations) | {(ITERATION, ""): whole}
-    header["held_bytes"] = rig.held_bytes
+            measure_layers(transport, layer_bench, keys_of(graph), warm_up)
+            samples = measure_layers(transport, layer_bench, keys_of(graph), iterations) | {(ITERATION, ""): whole}
+    header["held_bytes"] = layer_bench.held_bytes
     header |= {"peak_flops_per_s": peaks.flops_per_s, "peak_bytes_per_s": peaks.bytes_per_s}
-    rows = layer_rows(graph, samples, config.run.batch, config.device.dtype, peaks, rig.ways)
+    rows = layer_rows(graph, samples, config.run.batch, config.device.dtype, peaks, layer_bench.ways)
     total = totals(rows, samples, config.run.batch, transport.size)
     if transport.rank == 0:
         if is_live(sys.stdout, os.environ):
@@ -117,12 +117,12 @@ def _asked(ranks: int, name: str, options: dict):
     return config, model
 
 
-def _rig(config, graph, training: Assembly, batches: Batches):
+def _layer_bench(config, graph, training: Assembly, batches: Batches):
     """Return the network on this rank's part of each batch. Raises UsageError."""
     start, stop = training.division.cut(config.run.batch, training.transport.rank)
     hyper, inputs = config.optimizer, partial(_inputs, training.worker.passes.feed, batches)
     loss, make = make_loss(config.model), lambda spans: make_optimizer(config.optimizer.optimizer, spans, hyper)
-    return Rig(training.ops, graph, training.arena, stop - start, config.run.batch, make, loss, inputs)
+    return LayerBench(training.ops, graph, training.arena, stop - start, config.run.batch, make, loss, inputs)
 
 
 def _inputs(feed: DeviceInput, batches: Batches, space: Workspace):

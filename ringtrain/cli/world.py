@@ -60,16 +60,16 @@ def world_session() -> Iterator[WorldSession]:
     from ringtrain.monitor.hang_detector import HangDetector
 
     activity = Activity(deadline_of(os.environ))
-    ender = Ender(read_launch(os.environ).rank, activity)
-    with HangDetector(activity, ender.rank, ender.end) as detector:
-        session = WorldSession(_joined(activity, ender))
+    aborter = HangAborter(read_launch(os.environ).rank, activity)
+    with HangDetector(activity, aborter.rank, aborter.end) as detector:
+        session = WorldSession(_joined(activity, aborter))
         detector.listen()
         with _errors_printed(session):
             yield session
         session.world.end(session.code, _barrier(session.world.transport))
 
 
-def _joined(activity, ender: "Ender") -> "World":
+def _joined(activity, aborter: "HangAborter") -> "World":
     from ringtrain.monitor.guarded_transport import guarded
     from ringtrain.transport.world import World
 
@@ -78,9 +78,9 @@ def _joined(activity, ender: "Ender") -> "World":
         try:
             world = World(lambda transport: guarded(transport, activity), activity.deadline_s)
         except TransportError as error:  # this rank prints it: the others may have met
-            ender.end(error)
+            aborter.end(error)
             raise
-    ender.world, activity.lost = world, no_words
+    aborter.world, activity.lost = world, no_words
     return world
 
 
@@ -128,7 +128,7 @@ def _barrier(transport: "Transport") -> bool:
     return False
 
 
-class Ender:
+class HangAborter:
     """End a process that hangs, from a thread: this process alone before it has joined a world, then all ranks."""
 
     def __init__(self, rank: int, activity):

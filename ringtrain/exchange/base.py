@@ -277,7 +277,7 @@ class Exchange(ABC):
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         """Form buckets and prepare the messages; once, before the first iteration. Collective."""
 
-    def lone_update(self) -> OwnedUpdate | None:
+    def recordable_update(self) -> OwnedUpdate | None:
         """Return the update of a rank that has no others, if it is all that an iteration of this strategy does: then a
         device may record it with the passes. None: there is more to do."""
         return None

@@ -27,7 +27,7 @@ def make_parameter_server(settings: ExchangeSettings) -> Exchange:
     return (ChangePush if stale else GradientPush)(settings)
 
 
-class Only(NamedTuple):
+class AllowedValues(NamedTuple):
     """The values of an option that a strategy takes, and why it takes no other."""
 
     values: tuple[str, ...]
@@ -49,8 +49,8 @@ class Strategy:
     make: Callable[[ExchangeSettings], Exchange]
     summary: str
     options: tuple[str, ...]
-    overlap: Only | None
-    algorithm: Only | None
+    overlap: AllowedValues | None
+    algorithm: AllowedValues | None
     tuning: str | None
     wire: str | None
     compress: str | None
@@ -87,7 +87,9 @@ STRATEGIES = {
         make=Delayed,
         summary="apply the previous gradient while this one is exchanged",
         options=(),
-        overlap=Only(("backward", "forward"), "exchanges while the next iteration computes; {other} forbids that"),
+        overlap=AllowedValues(
+            ("backward", "forward"), "exchanges while the next iteration computes; {other} forbids that"
+        ),
         algorithm=None,
         tuning=None,
         wire=None,
@@ -106,7 +108,9 @@ STRATEGIES = {
         summary="each rank updates its slice and holds only its optimizer state",
         options=(),
         overlap=None,
-        algorithm=Only((AUTO, *HALVES), "updates between the two halves of an all-reduce; {other} has no halves"),
+        algorithm=AllowedValues(
+            (AUTO, *HALVES), "updates between the two halves of an all-reduce; {other} has no halves"
+        ),
         tuning="holds times of whole all-reduces; {other} runs their halves",
         wire=texts.WIRE,
         compress="needs the sums of whole parameters; {other} gives each rank the sums of its slice",
@@ -144,7 +148,9 @@ STRATEGIES = {
         make=Gossip,
         summary="average with one other rank",
         options=("gossip_max_lag",),
-        overlap=Only(("backward",), "exchanges weights during the whole iteration; {other} cannot change that"),
+        overlap=AllowedValues(
+            ("backward",), "exchanges weights during the whole iteration; {other} cannot change that"
+        ),
         algorithm=None,
         tuning=None,
         wire=texts.WIRE,
@@ -162,8 +168,8 @@ STRATEGIES = {
         make=Master,
         summary="rank 0 reads the data, computes the loss and updates",
         options=(),
-        overlap=Only(("backward",), "updates on rank 0 between two passes; {other} cannot change that"),
-        algorithm=Only(
+        overlap=AllowedValues(("backward",), "updates on rank 0 between two passes; {other} cannot change that"),
+        algorithm=AllowedValues(
             (AUTO, STAR), "gathers gradients on rank 0 and sends weights back, as the star does; {other} does not"
         ),
         tuning="holds times of all-reduces to choose from; {other} has one algorithm only",
@@ -183,7 +189,7 @@ STRATEGIES = {
         summary="ranks that own spans sum and update",
         options=("servers", "dedicated", "asynchronous", "server_levels", "staleness"),
         overlap=None,
-        algorithm=Only((AUTO,), texts.ALGORITHM_SERVERS),
+        algorithm=AllowedValues((AUTO,), texts.ALGORITHM_SERVERS),
         tuning=texts.TUNING_SERVERS,
         wire=texts.WIRE,
         compress=texts.COMPRESS_SERVERS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.errors import UsageError
-from ringtrain.transport.base import Seat
+from ringtrain.transport.base import RankInfo
 
 PORT = "29500"  # torch's usual one. No process listens there
 DEADLINE = "RINGTRAIN_DEADLINE_S"
@@ -44,21 +44,21 @@ def asked_deadline(environ: Mapping[str, str]) -> float | None:
     raise UsageError(f"{DEADLINE} is {environ[DEADLINE]!r}: wanted a number of seconds above 0")
 
 
-def torchrun_variables(seat: Seat, address: str) -> dict[str, str]:
+def torchrun_variables(rank_info: RankInfo, address: str) -> dict[str, str]:
     """Return the variables that torchrun sets for a rank, by its place. ``address``: the host of rank 0.
 
     Libraries (Lightning, accelerate) read them before Slurm's and the MPI's, which mean other things under mpirun.
     """
     return {
-        "RANK": str(seat.rank),
-        "WORLD_SIZE": str(seat.size),
-        "LOCAL_RANK": str(seat.local_rank),
-        "LOCAL_WORLD_SIZE": str(seat.local_size),
-        "GROUP_RANK": str(seat.node),
-        "GROUP_WORLD_SIZE": str(seat.nodes),
+        "RANK": str(rank_info.rank),
+        "WORLD_SIZE": str(rank_info.size),
+        "LOCAL_RANK": str(rank_info.local_rank),
+        "LOCAL_WORLD_SIZE": str(rank_info.local_size),
+        "GROUP_RANK": str(rank_info.node),
+        "GROUP_WORLD_SIZE": str(rank_info.nodes),
         "ROLE_NAME": "default",
-        "ROLE_RANK": str(seat.rank),
-        "ROLE_WORLD_SIZE": str(seat.size),
+        "ROLE_RANK": str(rank_info.rank),
+        "ROLE_WORLD_SIZE": str(rank_info.size),
         "TORCHELASTIC_RUN_ID": "ringtrain",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",

@@ -67,7 +67,7 @@ class Conv2D(SpatialConvolution):
     ghost: int = field(default=0, kw_only=True)
 
     def way(self, ops: Ops, count, inputs):
-        return ops.conv2d_way((count, *inputs[0]), self.parameters(inputs)[0].shape, self.geometry)
+        return ops.conv2d_variant((count, *inputs[0]), self.parameters(inputs)[0].shape, self.geometry)
 
     def forward(self, ctx, weights, xs):
         (x_NHWC,) = xs

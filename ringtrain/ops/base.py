@@ -276,7 +276,7 @@ class Ops(ABC):
         """Gradients of :meth:`conv2d`; dx of a normalised x is the gradient of the normalised array. ``add``: dx is
         added to."""
 
-    def conv2d_way(self, x_shape: Sequence[int], w_shape: Sequence[int], geometry: ConvGeometry) -> str:
+    def conv2d_variant(self, x_shape: Sequence[int], w_shape: Sequence[int], geometry: ConvGeometry) -> str:
         """Return the way that :meth:`conv2d` and its gradients take for arrays of these shapes, in a word for people;
         two if the gradient of x goes another way; nothing where there is one alone, or where it is known only after a
         trial."""

@@ -71,7 +71,7 @@ def _check_found(command: ScriptCommand) -> None:
 def _run(command: ScriptCommand, transport: Transport) -> int:
     """Run the script as the program of this rank, and return its exit code. A script that fails ends all ranks."""
     hosts = transport.gather_json(socket.gethostname())
-    set_variables(os.environ, torchrun_variables(transport.seat, hosts[0]))
+    set_variables(os.environ, torchrun_variables(transport.rank_info, hosts[0]))
     _set_threads(transport)
     world = TorchWorld(transport, command.algorithm, asked_deadline(os.environ), command.check_collectives)
     take_over(world)

@@ -103,8 +103,8 @@ class TagSpace(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """The place of a rank in its world.
+class RankInfo:
+    """A rank, its node and the size of its world.
 
     node:       the index of this rank's node, from 0, of ``nodes``
     local_rank: counts within the node, which has ``local_size`` ranks
@@ -144,7 +144,7 @@ class PointToPoint(Protocol):
 class Transport(ABC):
     """One rank's connection to the other ranks of its world."""
 
-    seat: Seat
+    rank_info: RankInfo
     patience: Patience  # how to wait here
     links: LinkTraffic  # bytes that left the node
     before_closing: list[Callable[[], None]]  # collective close callbacks, run before the transport closes
@@ -157,31 +157,31 @@ class Transport(ABC):
 
     @property
     def rank(self) -> int:
-        return self.seat.rank
+        return self.rank_info.rank
 
     @property
     def size(self) -> int:
-        return self.seat.size
+        return self.rank_info.size
 
     @property
     def node(self) -> int:
-        return self.seat.node
+        return self.rank_info.node
 
     @property
     def nodes(self) -> int:
-        return self.seat.nodes
+        return self.rank_info.nodes
 
     @property
     def local_rank(self) -> int:
-        return self.seat.local_rank
+        return self.rank_info.local_rank
 
     @property
     def local_size(self) -> int:
-        return self.seat.local_size
+        return self.rank_info.local_size
 
     @property
     def neighbours(self) -> tuple[int, ...]:
-        return self.seat.neighbours
+        return self.rank_info.neighbours
 
     def has_lost(self) -> bool:
         """Whether a rank of this world is known to have died: then other errors may be its consequence."""
@@ -334,7 +334,7 @@ class ForwardingTransport(Transport, _Untyped):
     vars().update({name: _forward(name) for name in (*sorted(Transport.__abstractmethods__), "has_lost")})
 
     def __init__(self, inner: Transport):
-        self._inner, self.seat, self.patience, self.links = inner, inner.seat, inner.patience, inner.links
+        self._inner, self.rank_info, self.patience, self.links = inner, inner.rank_info, inner.patience, inner.links
         self.before_closing, self.before_leaving = inner.before_closing, inner.before_leaving
         self.why_not_fault_tolerant, self.why_not_shared = inner.why_not_fault_tolerant, inner.why_not_shared
         self.activity = inner.activity

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, MessageHandle, Moves, Seat, TagSpace, Transport, sizes_differ
+from ringtrain.transport.base import Handle, MessageHandle, Moves, RankInfo, TagSpace, Transport, sizes_differ
 from ringtrain.transport.buffers import aligned_zeros
 from ringtrain.transport.fault_tolerance import START_TOLERANT
 from ringtrain.transport.native_call import BROADCAST, NativeCall
@@ -96,7 +96,7 @@ class Loopback(Transport):
 
     def __init__(self, allocate: Callable[[int, DTypeLike], Array] = aligned_zeros):
         self._allocate = allocate
-        self.seat = Seat(rank=0, size=1, node=0, nodes=1, local_rank=0, local_size=1, neighbours=(0,))
+        self.rank_info = RankInfo(rank=0, size=1, node=0, nodes=1, local_rank=0, local_size=1, neighbours=(0,))
         self.patience, self.links, self.activity = Patience(), LinkTraffic(self.neighbours), Activity()
         self.before_closing, self.before_leaving = [], []
         self.why_not_fault_tolerant = f"this is a single process, and no other rank could survive it: {START_TOLERANT}"

@@ -15,8 +15,8 @@ from ringtrain.bench.layers.layers import (
     ITERATION,
     LOSS,
     UPDATE,
+    LayerBench,
     Peaks,
-    Rig,
     Stopwatch,
     TimedLayer,
     keys_of,
@@ -62,8 +62,8 @@ def graph():
     return spec.parse_model(NET, "net").graph()
 
 
-def rig_of(graph, ops=None, count=BATCH, optimizer="sgd", loss="ce"):
-    """A rig with the same examples in each iteration."""
+def layer_bench_of(graph, ops=None, count=BATCH, optimizer="sgd", loss="ce"):
+    """A bench of layers with the same examples in each iteration."""
     ops, loss, random = ops or make_ops("reference", "float64"), LOSSES[loss](), np.random.default_rng(0)
     form, classes = loss.labels_of(graph.shapes[graph.output])
     x, labels = random.standard_normal((count, *graph.input_shape)), random.random((count, *form.shape))
@@ -77,7 +77,9 @@ def rig_of(graph, ops=None, count=BATCH, optimizer="sgd", loss="ce"):
 
     arena = Arena(lambda n, dtype: ops.zeros((n,), dtype), graph.parameters(), ops.dtype)
     initialise(arena, ops, 0)
-    return Rig(ops, graph, arena, count, BATCH, lambda spans: make_optimizer(optimizer, spans, HYPER), loss, inputs)
+    return LayerBench(
+        ops, graph, arena, count, BATCH, lambda spans: make_optimizer(optimizer, spans, HYPER), loss, inputs
+    )
 
 
 def samples_of(graph, **known):
@@ -87,7 +89,7 @@ def samples_of(graph, **known):
 
 
 def test_every_layer_is_timed_once_in_each_direction_and_a_device_is_waited_for(graph):
-    seconds = rig_of(graph).iterate()
+    seconds = layer_bench_of(graph).iterate()
     untimed = {key for key in keys_of(graph) if key not in seconds}
     assert untimed == {("pool", BACKWARD)}
     assert set(seconds) <= set(keys_of(graph))
@@ -102,7 +104,7 @@ def test_every_layer_is_timed_once_in_each_direction_and_a_device_is_waited_for(
 
     layer.forward(Pass(ops, Workspace(ops)), {}, [x])
     assert not ops.runtime.waiting()
-    assert rig_of(graph, FakeGpuOps(dtype="float64")).iterate().keys() == rig_of(graph).iterate().keys()
+    assert layer_bench_of(graph, FakeGpuOps(dtype="float64")).iterate().keys() == layer_bench_of(graph).iterate().keys()
     for node in graph.plan:
         timed = TimedLayer(node.name, node.layer, Stopwatch(make_ops("cpu")))
         assert (timed.adds, timed.factors) == (node.layer.adds, node.layer.factors)
@@ -112,14 +114,14 @@ def test_every_layer_is_timed_once_in_each_direction_and_a_device_is_waited_for(
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_iteration_computes_the_same(graph, optimizer):
     """The rate is 0: weights stay; running statistics alone move."""
-    rig = rig_of(graph, optimizer=optimizer)
-    before = rig._arena.weights.copy()
-    rig.iterate()
-    rig.iterate()
-    changed = before != rig._arena.weights
-    moved = {span.name for span in rig._arena.spans if changed[span.start : span.stop].any()}
+    layer_bench = layer_bench_of(graph, optimizer=optimizer)
+    before = layer_bench._arena.weights.copy()
+    layer_bench.iterate()
+    layer_bench.iterate()
+    changed = before != layer_bench._arena.weights
+    moved = {span.name for span in layer_bench._arena.spans if changed[span.start : span.stop].any()}
     assert moved == {"norm.mean", "norm.variance"}
-    assert np.abs(rig._arena.grads).max() > 0
+    assert np.abs(layer_bench._arena.grads).max() > 0
 
 
 def test_the_slowest_rank_counts(graph):
@@ -192,11 +194,11 @@ def test_peaks_are_of_all_ranks_by_the_slowest(monkeypatch):
 
 def test_the_way_of_a_convolution_is_what_the_operations_say(graph):
     ops = make_ops("reference", "float64")
-    ops.conv2d_way = lambda x, w, geometry: f"{x} {w} {geometry.kernel}"
-    rig = rig_of(graph, ops)
-    assert rig.ways["conv"] == f"{(BATCH, 4, 4, 3)} {(3, 3, 3, 4)} 3" and rig.ways["pool"] == ""
-    rows = layer_rows(graph, samples_of(graph), BATCH, "float64", ways=rig.ways)
-    assert [row["way"] for row in rows] == [rig.ways.get(row["layer"], "") for row in rows]
+    ops.conv2d_variant = lambda x, w, geometry: f"{x} {w} {geometry.kernel}"
+    layer_bench = layer_bench_of(graph, ops)
+    assert layer_bench.ways["conv"] == f"{(BATCH, 4, 4, 3)} {(3, 3, 3, 4)} 3" and layer_bench.ways["pool"] == ""
+    rows = layer_rows(graph, samples_of(graph), BATCH, "float64", ways=layer_bench.ways)
+    assert [row["way"] for row in rows] == [layer_bench.ways.get(row["layer"], "") for row in rows]
 
 
 def test_totals_and_shares_of_fully_connected_layers(graph):
@@ -261,6 +263,6 @@ def test_text_is_aligned_and_its_last_lines_speak_of_the_exchange_where_there_is
 @pytest.mark.parametrize("loss", ["ce", "mse", "bce"])
 def test_a_net_that_ends_in_an_image_has_labels_of_each_pixel(loss):
     text = 'input = { shape = [8, 8, 3] }\nlayers = [{ name = "c", kind = "Conv2D", channels = 4, kernel = 3 }]'
-    rig = rig_of(spec.parse_model(text, "net").graph(), loss=loss)
-    assert rig.iterate().keys() >= {("c", FORWARD), ("c", BACKWARD), (LOSS, "")}
-    assert rig._totals[2] == BATCH * 36 * (1 if loss == "ce" else 4)  # labelled elements
+    layer_bench = layer_bench_of(spec.parse_model(text, "net").graph(), loss=loss)
+    assert layer_bench.iterate().keys() >= {("c", FORWARD), ("c", BACKWARD), (LOSS, "")}
+    assert layer_bench._totals[2] == BATCH * 36 * (1 if loss == "ce" else 4)  # labelled elements

@@ -21,7 +21,7 @@ def test_the_deadline_of_the_environment():
 
 
 def test_ranks_on_two_nodes_are_told_their_places():
-    variables = LoopbackWorld(3, nodes=2).run(lambda transport: torchrun_variables(transport.seat, "first"))
+    variables = LoopbackWorld(3, nodes=2).run(lambda transport: torchrun_variables(transport.rank_info, "first"))
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     assert [[each[name] for name in names] for each in variables] == [
         ["0", "3", "0", "2", "0", "2"],
@@ -32,7 +32,7 @@ def test_ranks_on_two_nodes_are_told_their_places():
 
 
 def test_an_address_stays_and_a_rank_of_an_outer_launcher_does_not():
-    seat = Loopback().seat
+    seat = Loopback().rank_info
     environ = {"RANK": "7", "MASTER_PORT": "1234"}
     set_variables(environ, torchrun_variables(seat, "here"))
     assert (environ["RANK"], environ["MASTER_PORT"], environ["MASTER_ADDR"]) == ("0", "1234", "here")

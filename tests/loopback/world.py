@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from ringtrain.arrays import Array
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, MessageHandle, Moves, Seat, TagSpace, TestedHandle, Transport
+from ringtrain.transport.base import Handle, MessageHandle, Moves, RankInfo, TagSpace, TestedHandle, Transport
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
 from ringtrain.transport.launch_environment import number_nodes
 from ringtrain.transport.loopback import OwnCounters
@@ -157,7 +157,9 @@ class ThreadTransport(Transport):
         self._world, self._allocate = world, allocate
         node, local_rank = world.node_of[rank], world.node_of[:rank].count(world.node_of[rank])
         neighbours = tuple(other for other, home in enumerate(world.node_of) if home == node)
-        self.seat = Seat(rank, world.size, node, len(world.neighbours), local_rank, len(neighbours), neighbours)
+        self.rank_info = RankInfo(
+            rank, world.size, node, len(world.neighbours), local_rank, len(neighbours), neighbours
+        )
         self.links = LinkTraffic(neighbours)
         self.patience = Patience(pause=_let_others, poll=world.check)
         self._arenas: list[SharedArena] = []

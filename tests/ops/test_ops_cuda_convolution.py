@@ -32,7 +32,7 @@ def test_many_tiles_and_sums_in_parts():
 
 
 # ── every way ────────────────────────────────────────────────────────────────────────────────────────────────
-class Named(Choice):
+class FixedChoice(Choice):
     """The way of a name, where there is one; else the first. ``taken``: how often it was there."""
 
     def __init__(self, name):
@@ -50,7 +50,7 @@ class Named(Choice):
 @pytest.mark.parametrize("name", ["implicit", "columns, own", "columns, cuBLAS"])
 def test_every_way_as_the_reference(name, monkeypatch):
     monkeypatch.setattr(columns, "MOST_BYTES", 20_000)  # one image at a time, or two
-    choice = Named(name)
+    choice = FixedChoice(name)
     ops, reference = cuda_ops("float32", choice=choice), ReferenceOps("float32")
     calls = [call for call in calls_of([CudaConvolution], "float32", 3) if not is_large(call)]
     for call in calls:
@@ -76,7 +76,7 @@ TILES_OF = {"bfloat16": "implicit", "float16": "implicit 128x64", "tf32": "impli
 @pytest.mark.parametrize("name", WIDE)
 def test_tensor_cores(precision, name):
     """Against the reference in float64 on what the cores are given: sums are exact to float32, results are rounded."""
-    assert_passes(cuda_ops("float32", precision, choice=Named(TILES_OF[precision])), precision, WIDE[name])
+    assert_passes(cuda_ops("float32", precision, choice=FixedChoice(TILES_OF[precision])), precision, WIDE[name])
 
 
 def assert_passes(ops, precision, shape):

@@ -12,7 +12,7 @@ from ringtrain.ops.normalised import Normalised, NormStatistics
 from ringtrain.ops.reference import ReferenceOps
 from tests.ops.cases import Call, statistics_of, uploaded
 from tests.ops.cuda_support import TOLERANCE, TYPES, assert_close, cuda_ops, needs_compiler, perform
-from tests.ops.test_ops_cuda_convolution import SMALLEST, Named, as_float64, assert_alike
+from tests.ops.test_ops_cuda_convolution import SMALLEST, FixedChoice, as_float64, assert_alike
 
 pytestmark = [needs_compiler, pytest.mark.device]
 
@@ -70,7 +70,7 @@ def image_of(ops, name, ghost=None):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("ghost", [None, GHOST], ids=["", "of a normalised image"])
 def test_moments_are_those_of_the_rounded_result(types, name, ghost):
-    ops = cuda_ops(*types, choice=Named("implicit"))
+    ops = cuda_ops(*types, choice=FixedChoice("implicit"))
     y, moments = measured(ops, name, *image_of(ops, name, ghost))
     if ghost and SHAPES[name][3] % (16 // ops.active.itemsize):
         assert moments is not None  # normalised before
@@ -80,7 +80,7 @@ def test_moments_are_those_of_the_rounded_result(types, name, ghost):
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("tile", wgmma.TILES, ids=str)
 def test_moments_by_wgmma(tile):
-    choice, name = Named(f"wgmma {tile}"), "several tiles a ghost batch"
+    choice, name = FixedChoice(f"wgmma {tile}"), "several tiles a ghost batch"
     ops = cuda_ops("float32", "bfloat16", choice=choice)
     y, moments = measured(ops, name, *image_of(ops, name))
     assert choice.taken == (tile.columns // 2 < 72)
@@ -88,19 +88,19 @@ def test_moments_by_wgmma(tile):
 
 
 def test_a_way_that_measures_nothing_says_so():
-    ops = cuda_ops(choice=Named("columns, own"))
+    ops = cuda_ops(choice=FixedChoice("columns, own"))
     assert measured(ops, "1x1", *image_of(ops, "1x1"))[1] is None
 
 
 def test_moments_of_other_ghost_batches_than_the_image_is_normalised_by_are_not_made():
     """Its tiles are those of the image's ghost batches."""
-    ops = cuda_ops(choice=Named("implicit"))
+    ops = cuda_ops(choice=FixedChoice("implicit"))
     assert measured(ops, "1x1", *image_of(ops, "1x1", GHOST - 1))[1] is None
 
 
 def test_a_ghost_batch_may_be_of_more_examples_than_fit_in_a_kernels_integers():
     """Of x and of y: all examples are one ghost batch."""
-    ops, name, ghost = cuda_ops(choice=Named("implicit")), "several tiles a ghost batch", 2**31 // 12
+    ops, name, ghost = cuda_ops(choice=FixedChoice("implicit")), "several tiles a ghost batch", 2**31 // 12
     n, h, width, _, k, geometry = SHAPES[name]
     x, w = image_of(ops, name, ghost)
     y, wanted = ops.empty((n, h, width, k)), ops.empty((n, h, width, k))
@@ -133,7 +133,7 @@ def test_moments_of_a_ghost_batch_are_the_same_wherever_it_is():
 @pytest.mark.parametrize("name", list(SHAPES)[:-1])
 def test_tensor_cores_of_a_normalised_image(precision, name):
     """Against the reference in float64 on the image as it is rounded after its normalisation."""
-    ops, exact = cuda_ops("float32", precision, choice=Named("implicit")), ReferenceOps("float64")
+    ops, exact = cuda_ops("float32", precision, choice=FixedChoice("implicit")), ReferenceOps("float64")
     n, h, width, _, k, geometry = SHAPES[name]
     x, w = image_of(ops, name, GHOST)
     seen = ops.empty(x.shape, ops.active)
@@ -204,7 +204,7 @@ def test_a_sum_keeps_where_it_was_above_0(types, shape):
 
 
 def test_a_normalised_nan_stays_one():
-    ops = cuda_ops(choice=Named("implicit"))
+    ops = cuda_ops(choice=FixedChoice("implicit"))
     ones = np.ones((1, 4), np.float32)
     x, w = np.zeros((1, 3, 3, 4), np.float32), np.ones((1, 1, 4, 4), np.float32)
     x[0, 1, 2, 3] = np.nan

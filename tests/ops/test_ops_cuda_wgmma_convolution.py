@@ -17,7 +17,7 @@ from ringtrain.ops.cuda.gemm import products_of
 from ringtrain.ops.precision import active_dtype
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cuda_support import cuda_ops, get, needs_compiler, put
-from tests.ops.test_ops_cuda_convolution import Named, assert_passes
+from tests.ops.test_ops_cuda_convolution import FixedChoice, assert_passes
 from tests.ops.test_ops_cuda_products import device_of
 from tests.ops.test_ops_cuda_wgmma import SMALL, both_orders, drawn, long_sums
 
@@ -40,7 +40,7 @@ SHAPES = {
 
 def convolved(name, precision, tile, passes=3):
     """What both passes give, of which the tile does so many as there are."""
-    choice = Named(f"wgmma {tile}")
+    choice = FixedChoice(f"wgmma {tile}")
     results = assert_passes(cuda_ops("float32", precision, choice=choice), precision, SHAPES[name])
     assert choice.taken == passes
     return results
@@ -63,7 +63,7 @@ def test_passes_of_float16():
 @pytest.mark.device
 def test_channels_behind_the_last_one_are_0_in_both_factors():
     """A step has 64 of them: infinite weights of the next tap, which lie behind those of a tap, must not meet a 0."""
-    ops, geometry = cuda_ops("float32", "bfloat16", choice=Named("wgmma 128x64")), ConvGeometry(3, 1, 1)
+    ops, geometry = cuda_ops("float32", "bfloat16", choice=FixedChoice("wgmma 128x64")), ConvGeometry(3, 1, 1)
     x, w = np.ones((1, 4, 4, 8), "float32").astype(ops.active), np.ones((3, 3, 8, 8), "float32")
     w[2, 2] = np.inf
     y = ops.empty((1, 4, 4, 8), ops.active)

@@ -75,6 +75,6 @@ def test_one_rank_records_its_iterations_and_several_scale_no_loss(size):
     def made(transport):
         ops = FakeGpuOps(precision="float16")
         run = training(DeviceTransport(transport, ops), 2, ops, precision="float16", device="cuda")
-        return run.worker._lone is not None, run.config.device.loss_scale
+        return run.worker._recordable is not None, run.config.device.loss_scale
 
     assert everywhere(size, made) == [(size == 1, None if size == 1 else 1.0)] * size

@@ -83,7 +83,7 @@ class TimedLayer(Layer):
         )
 
 
-class Rig:
+class LayerBench:
     """A net with weights, batches and an optimizer, on one rank.
 
     arena:  of its parameters
@@ -159,14 +159,16 @@ def keys_of(graph: Graph) -> list[Key]:
     return [*layers, *((name, "") for name in WITHOUT_LAYER)]
 
 
-def measure_layers(transport: Transport, rig: Rig, keys: list[Key], iterations: int) -> dict[Key, list[float]]:
+def measure_layers(
+    transport: Transport, layer_bench: LayerBench, keys: list[Key], iterations: int
+) -> dict[Key, list[float]]:
     """Return the seconds of each iteration by key, each the slowest rank's. A barrier starts the ranks together. A
     layer whose backward never runs, since nothing before it is trained, has 0 there. Collective.
     """
     samples = []
     for _ in range(iterations):
         transport.barrier()
-        seconds = rig.iterate()
+        seconds = layer_bench.iterate()
         samples.append([seconds.get(key, 0.0) for key in keys])
     everyone = np.reshape(transport.gather_json(samples), (transport.size, iterations, len(keys)))
     slowest = np.max(everyone, axis=0)  # [iterations, keys]

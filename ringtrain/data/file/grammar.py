@@ -25,7 +25,7 @@ WILD = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class DataSpec:
     """``files`` in order; ``names``: of the arrays of inputs and labels (or None), where they were given; ``labels``:
     the files of labels, where these are apart."""
 
@@ -35,26 +35,26 @@ class Named:
     labels: tuple[Path, ...] = ()
 
 
-def parse_data(text) -> Named:
+def parse_data(text) -> DataSpec:
     """Return the files and arrays that ``text`` names. Raises: DataError if a pattern has no file, or names are
     malformed."""
     text = str(text)
     if text == "digits":
-        return Named(text, (DIGITS,))
+        return DataSpec(text, (DIGITS,))
     if Path(text).exists():
-        return Named(text, (Path(text),))
+        return DataSpec(text, (Path(text),))
     head, comma, tail = text.partition(",")
     if comma and head.endswith(".npy"):
         if not tail.endswith(".npy"):
             raise DataError(f"{text}: inputs and labels are two .npy files: x.npy,y.npy")
-        return Named(text, _files(head), labels=_files(tail))
+        return DataSpec(text, _files(head), labels=_files(tail))
     head, colon, tail = text.rpartition(":")
     if colon and head:
         names = tail.split(",")
         if len(names) > 2 or not all(names):
             raise DataError(f"{text}: name one or two arrays after the colon, as in FILE.h5:images,labels")
-        return Named(text, _files(head), (names[0], names[1] if names[1:] else None))
-    return Named(text, _files(text))
+        return DataSpec(text, _files(head), (names[0], names[1] if names[1:] else None))
+    return DataSpec(text, _files(text))
 
 
 def is_here(text) -> bool:

@@ -23,7 +23,7 @@ from ringtrain.data.file.format import (
     read_statistics,
     seal_problems,
 )
-from ringtrain.data.file.grammar import PAIRS, Named, existing, parse_data
+from ringtrain.data.file.grammar import PAIRS, DataSpec, existing, parse_data
 from ringtrain.data.file.statistics import PixelStatistics
 from ringtrain.data.split import Shape
 from ringtrain.data.stored.base import JoinedArray, ReshapedRows, StoredArray
@@ -131,7 +131,7 @@ def _check_parts(where: str, parts: dict[str, Part], extents: int | None) -> Non
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _open(named: Named) -> OpenSource:
+def _open(named: DataSpec) -> OpenSource:
     files = OpenFiles()
     opened = [_open_file(named, file, files) for file in named.files]
     if named.labels:
@@ -163,7 +163,7 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
     return replace(opened[0], where=text, parts=parts, statistics=None, sealed=False, joined=noted, unused=unused)
 
 
-def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
+def _open_file(named: DataSpec, path: Path, files: OpenFiles) -> OpenSource:
     existing(path)
     if path.suffix == ".npy":
         if named.names:
@@ -182,7 +182,7 @@ def _open_file(named: Named, path: Path, files: OpenFiles) -> OpenSource:
         return _open_arrays(named, path, file, files)
 
 
-def _open_arrays(named: Named, path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
+def _open_arrays(named: DataSpec, path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
     """Arrays of an HDF5 file of another program."""
 
     def array(name: str) -> StoredArray:

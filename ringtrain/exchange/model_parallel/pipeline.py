@@ -249,7 +249,7 @@ class OutsideFront(Loopback):
 
     def __init__(self, size: int):
         super().__init__()
-        self.seat = replace(self.seat, rank=-1, size=size)
+        self.rank_info = replace(self.rank_info, rank=-1, size=size)
 
 
 def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]) -> Pipeline:

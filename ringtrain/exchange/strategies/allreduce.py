@@ -59,7 +59,7 @@ class AllReduce(Exchange):
         notes = [*self._reduction.notes, *filter(None, [self._updates.note])]
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
-    def lone_update(self) -> OwnedUpdate | None:
+    def recordable_update(self) -> OwnedUpdate | None:
         plain = type(self._reduction) is BucketedAllReduce and self._reduction.exact
         return self._update if plain and self._settings.transport.size == 1 and self._update.recorded else None
 

@@ -180,7 +180,7 @@ class CpuOps(HostOps):
         self._kernels.dropout(x_ND, y_ND, examples_N, *sizes, key, keys.dropout_threshold(rate), 1 / (1 - rate))
 
     # ── layers ────────────────────────────────────────────────────────────────────────────────────────────
-    def conv2d_way(self, x_shape, w_shape, geometry):
+    def conv2d_variant(self, x_shape, w_shape, geometry):
         p, q = geometry.output(x_shape[1]), geometry.output(x_shape[2])
         y_shape = x_shape[0], p, q, w_shape[3]
         names = (algorithm(geometry, x_shape, y_shape, self.dtype, to_inputs) for to_inputs in (False, True))

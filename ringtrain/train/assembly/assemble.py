@@ -275,11 +275,13 @@ def _worker(
     stop: Callable[[], bool],
 ) -> Worker:
     ctx, shards = passes.ctx, shards_of(config.exchange, exchange)
-    lone = exchange.lone_update() if ctx.ops.records and stage is None and ctx.add_over_ranks is None else None
-    window, rows = exchange.facts.max_iteration_lag if lone is None else 1, shards.count if shards else 1
+    recordable = (
+        exchange.recordable_update() if ctx.ops.records and stage is None and ctx.add_over_ranks is None else None
+    )
+    window, rows = exchange.facts.max_iteration_lag if recordable is None else 1, shards.count if shards else 1
     losses = LossAllReduce(ctx.ops, transport, stop, window, rows, config.exchange.deadline_s, passes.scale)
     partition = BatchPartition(exchange, transport.rank, grain, config.run.accumulate, shards)
-    return Worker(passes, exchange, transport, partition, losses, rate.at, stage, lone)
+    return Worker(passes, exchange, transport, partition, losses, rate.at, stage, recordable)
 
 
 def shards_of(config: ExchangeConfig, exchange: Exchange) -> ShardParts | None:

@@ -51,9 +51,10 @@ class StepHooks:
 class Worker:
     """Runs one rank's part of each iteration.
 
-    rate:  iteration → learning rate
-    stage: the instructions of a rank that holds a part of the network; None: the rank holds all of it
-    lone:  the update of a rank that has no others, which a device records with the passes; None: there is more to do
+    rate:       iteration → learning rate
+    stage:      the instructions of a rank that holds a part of the network; None: the rank holds all of it
+    recordable: the update of a rank that has no others, which a device records with the passes; None: there is more
+                to do
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class Worker:
         losses: LossAllReduce,
         rate: Callable[[int], float],
         stage: PipelineStage | None = None,
-        lone: OwnedUpdate | None = None,
+        recordable: OwnedUpdate | None = None,
     ):
         self.passes, self.exchange, self.rate, self.activity = passes, exchange, rate, transport.activity
-        self._partition, self._losses, self._stage, self._lone = partition, losses, stage, lone
-        if lone is not None:
-            lone.guard = losses.row(0)
+        self._partition, self._losses, self._stage, self._recordable = partition, losses, stage, recordable
+        if recordable is not None:
+            recordable.guard = losses.row(0)
         self._divergence = Divergence(exchange, transport, passes, losses)
         usual = independent if exchange.facts.dynamic_batches else instructions
         self._instructions = stage.instructions if stage else usual
@@ -111,7 +112,9 @@ class Worker:
         batch = self._partition.own(batch)
         # One recording has the same operations on the same memory in each iteration.
         traced, slowed = self.hooks.perform != self.run, self.passes.feed.pause is not None
-        replayed = self._lone is not None and len(batch.labels) > 0 and batch.mix is None and not (traced or slowed)
+        replayed = (
+            self._recordable is not None and len(batch.labels) > 0 and batch.mix is None and not (traced or slowed)
+        )
         self._begin(batch, no_batch if self._partition.scattered else following, replayed)
         self._recent = [*self._recent[-1:], self._batch]
         count = len(batch.labels)
@@ -156,8 +159,8 @@ class Worker:
         keep_empty = self.exchange.facts.within_passes or ctx.add_over_ranks is not None
         self._batch = RankBatch(batch, self._partition.micro(batch, keep_empty), following)
         ctx.total, self.passes.denominator = batch.total, self._denominator()
-        if self._lone is not None and replayed:
-            self.passes.begin(batch.iteration, (self._lone.rate_1, self.rate(batch.iteration)))
+        if self._recordable is not None and replayed:
+            self.passes.begin(batch.iteration, (self._recordable.rate_1, self.rate(batch.iteration)))
             return
         self.passes.begin(batch.iteration)
         self._losses.begin()
@@ -226,7 +229,7 @@ class Worker:
     def _whole(self) -> None:
         """All operations of an iteration of a rank that has no others, on the batch that is held. Its memory is another
         one's with the next batch, so that no part is recorded by itself."""
-        passes, ctx, update = self.passes, self.passes.ctx, self._lone
+        passes, ctx, update = self.passes, self.passes.ctx, self._recordable
         assert update is not None, "ranks that have others replay parts of an iteration"
         last = len(self._batch.micro) - 1
         recorded, ctx.recorded = ctx.recorded, False

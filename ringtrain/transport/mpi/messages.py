@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
 from ringtrain.transport.activity import Activity
-from ringtrain.transport.base import Handle, Moves, Seat, TagSpace, Transport
+from ringtrain.transport.base import Handle, Moves, RankInfo, TagSpace, Transport
 from ringtrain.transport.buffers import MESSAGE_BYTES, as_bytes, message_bounds
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job, is_fault_tolerant, wait_until_read, why_not_fault_tolerant
@@ -75,7 +75,7 @@ class Messages(Transport):
         self._spaces: list[SingleMessages] = []
         self.before_closing, self.before_leaving = [], []
         self.activity = Activity()
-        self.seat = self._find_seat(claims)
+        self.rank_info = self._find_rank_info(claims)
         self.links = LinkTraffic(self.neighbours)
         self.world_ranks = range(self.size) if world_ranks is None else world_ranks
         level = MPI.Query_thread()
@@ -88,11 +88,11 @@ class Messages(Transport):
         self.patience = Patience(0.0 if has_too_few_cores(self._node_comm) else SPIN_S, poll=self._poll)
         self._requests = PersistentMessages(self._comm, self.patience, message_bytes, self.world_ranks)
 
-    def _find_seat(self, claims: dict[str, int]) -> Seat:
+    def _find_rank_info(self, claims: dict[str, int]) -> RankInfo:
         rank, node_of = self._comm.rank, number_nodes(leaders(self._comm, self._node_comm))
         neighbours = tuple(other for other, node in enumerate(node_of) if node == node_of[rank])
         local_rank = choose_local_ranks(self.gather_json(claims), node_of)[rank]
-        return Seat(rank, self._comm.size, node_of[rank], max(node_of) + 1, local_rank, len(neighbours), neighbours)
+        return RankInfo(rank, self._comm.size, node_of[rank], max(node_of) + 1, local_rank, len(neighbours), neighbours)
 
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
         """Return memory in a shared window of the node, if the system has one."""
