@@ -22,6 +22,7 @@ def starts_ranks(item):
     return any(item.iter_markers("mpi")) or any(item.iter_markers("cluster"))
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
 def pytest_collection_modifyitems(config, items):
     """Two workers share the tests by files, but those that start ranks run one after another, in one worker, and first.
     The daily run leaves the thorough tests out, unless the command line names tests or this marker.
