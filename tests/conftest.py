@@ -18,18 +18,26 @@ settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
 
 
-def starts_ranks(item):
-    return any(item.iter_markers("mpi")) or any(item.iter_markers("cluster"))
+RANKS = ("tests/mpi/", "tests/cluster/", "tests/docs/test_docs_commands.py", "tests/docs/test_docs_pages.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Two workers share the tests by files, but those that start ranks run one after another, in one worker."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class RanksInOneWorker(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "ranks" if nodeid.startswith(RANKS) else super()._split_scope(nodeid)
+
+    return RanksInOneWorker(config, log)
+
+
 def pytest_collection_modifyitems(config, items):
-    """Two workers share the tests by files, but those that start ranks run one after another, in one worker, and first.
-    The daily run leaves the thorough tests out, unless the command line names tests or this marker.
+    """Ranks first: they take longest. The daily run leaves the thorough tests out, unless the command line names tests
+    or this marker.
     """
-    items.sort(key=lambda item: not starts_ranks(item))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("ranks" if starts_ranks(item) else item.path.name))
+    items.sort(key=lambda item: not item.nodeid.startswith(RANKS))
     if os.environ.get("RINGTRAIN_LONG_RUNS") == "1" or "thorough" in config.option.markexpr:
         return
     if any("::" in name for name in config.args):
