@@ -1,5 +1,8 @@
 """Communicators on all ranks of a loopback world."""
 
+import inspect
+from functools import wraps
+
 from ringtrain import Communicator
 from ringtrain.allreduce.machine import inspect_machine
 from ringtrain.allreduce.tuning_table import Table, Tuning
@@ -14,6 +17,22 @@ def together(size, function, nodes=1, shares=True, **options):
             return function(communicator)
 
     return LoopbackWorld(size, nodes, shares=shares).run(body)
+
+
+def on_ranks(size=None, **options):
+    """Run a test :func:`together`: its ``communicator`` is a rank's, and its other arguments are fixtures; the one of
+    the name ``size`` counts where no number stands here."""
+
+    def decorate(test):
+        @wraps(test)
+        def run(*instance, **fixtures):
+            together(size or fixtures["size"], lambda each: test(*instance, communicator=each, **fixtures), **options)
+
+        fixtures = [each for name, each in inspect.signature(test).parameters.items() if name != "communicator"]
+        run.__signature__ = inspect.Signature(fixtures)
+        return run
+
+    return decorate
 
 
 def tuning_file(path, *rows):

@@ -41,3 +41,13 @@ def small_pieces(monkeypatch):
     for name in ("collective_runs.STAGING_BYTES", "memory.STAGING_BYTES", "communicator.STAGING_BYTES"):
         monkeypatch.setattr(f"ringtrain.api.{name}", 800)
     monkeypatch.setattr("ringtrain.api.collective_runs.MESSAGE_BYTES", 800)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def jax():
+    return pytest.importorskip("jax")

@@ -11,7 +11,7 @@ from ringtrain.api import collective_runs
 from ringtrain.api.collective_runs import choose_algorithm
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.errors import MismatchError, StalledError, UsageError
-from tests.api.communicators import together
+from tests.api.communicators import on_ranks, together
 from tests.fakes.arrays import halves
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -35,68 +35,58 @@ def finished(result, async_op):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 class TestEveryCollective:
     @pytest.mark.parametrize("algorithm", ["auto", "mpi", *HALVES])
-    def test_broadcast(self, small_pieces, size, async_op, algorithm):
-        def body(communicator):
-            for count in COUNTS:
-                for root in {0, size - 1}:
-                    rows = rows_of(size, count, "f4")
-                    array = rows[communicator.rank].copy()
-                    result = communicator.broadcast(array, root, algorithm=algorithm, async_op=async_op)
-                    assert finished(result, async_op) is array and (array == rows[root]).all()
-
-        together(size, body)
+    @on_ranks()
+    def test_broadcast(self, communicator, small_pieces, size, async_op, algorithm):
+        for count in COUNTS:
+            for root in {0, size - 1}:
+                rows = rows_of(size, count, "f4")
+                array = rows[communicator.rank].copy()
+                result = communicator.broadcast(array, root, algorithm=algorithm, async_op=async_op)
+                assert finished(result, async_op) is array and (array == rows[root]).all()
 
     @pytest.mark.parametrize("algorithm", BY_RANK)
-    def test_all_gather(self, small_pieces, size, async_op, algorithm):
-        def body(communicator):
-            for count in COUNTS:
-                rows = rows_of(size, count, "u2")
-                got = communicator.all_gather(rows[communicator.rank], algorithm=algorithm, async_op=async_op)
-                assert finished(got, async_op).tolist() == rows.tolist()
-
-        together(size, body)
+    @on_ranks()
+    def test_all_gather(self, communicator, small_pieces, size, async_op, algorithm):
+        for count in COUNTS:
+            rows = rows_of(size, count, "u2")
+            got = communicator.all_gather(rows[communicator.rank], algorithm=algorithm, async_op=async_op)
+            assert finished(got, async_op).tolist() == rows.tolist()
 
     @pytest.mark.parametrize("algorithm", BY_RANK)
-    def test_reduce_scatter(self, small_pieces, size, async_op, algorithm):
-        def body(communicator):
-            rank = communicator.rank
-            for count in COUNTS:
-                for dtype, op in (("f4", "sum"), ("f8", "mean"), ("i4", "max"), ("i8", "min")):
-                    rows = rows_of(size, count, dtype)
-                    result = communicator.reduce_scatter(rows + rank, op, algorithm=algorithm, async_op=async_op)
-                    every = np.array([rows[rank] + other for other in range(size)])
-                    wanted = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}[op](every, 0)
-                    got = finished(result, async_op)
-                    assert got.tolist() == wanted.tolist() and got.dtype == dtype
+    @on_ranks()
+    def test_reduce_scatter(self, communicator, small_pieces, size, async_op, algorithm):
+        rank = communicator.rank
+        for count in COUNTS:
+            for dtype, op in (("f4", "sum"), ("f8", "mean"), ("i4", "max"), ("i8", "min")):
+                rows = rows_of(size, count, dtype)
+                result = communicator.reduce_scatter(rows + rank, op, algorithm=algorithm, async_op=async_op)
+                every = np.array([rows[rank] + other for other in range(size)])
+                wanted = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}[op](every, 0)
+                got = finished(result, async_op)
+                assert got.tolist() == wanted.tolist() and got.dtype == dtype
 
-        together(size, body)
+    @on_ranks()
+    def test_gather_scatter_and_all_to_all(self, communicator, size, async_op):
+        rank, last = communicator.rank, size - 1
+        for count in COUNTS:
+            for dtype in TYPES_MOVED:
+                rows = rows_of(size, count, dtype)
+                every = finished(communicator.gather(rows[rank], last, async_op=async_op), async_op)
+                assert every is None if rank < last else every.tolist() == rows.tolist()
+                out = np.empty(count, dtype)
+                row = communicator.scatter(rows if rank == 0 else None, out=out, async_op=async_op)
+                assert finished(row, async_op) is out and out.tolist() == rows[rank].tolist()
+                every = finished(communicator.all_to_all(rows, async_op=async_op), async_op)
+                assert every.dtype == dtype and every.tolist() == [rows[rank].tolist()] * size
 
-    def test_gather_scatter_and_all_to_all(self, size, async_op):
-        def body(communicator):
-            rank, last = communicator.rank, size - 1
-            for count in COUNTS:
-                for dtype in TYPES_MOVED:
-                    rows = rows_of(size, count, dtype)
-                    every = finished(communicator.gather(rows[rank], last, async_op=async_op), async_op)
-                    assert every is None if rank < last else every.tolist() == rows.tolist()
-                    out = np.empty(count, dtype)
-                    row = communicator.scatter(rows if rank == 0 else None, out=out, async_op=async_op)
-                    assert finished(row, async_op) is out and out.tolist() == rows[rank].tolist()
-                    every = finished(communicator.all_to_all(rows, async_op=async_op), async_op)
-                    assert every.dtype == dtype and every.tolist() == [rows[rank].tolist()] * size
-
-        together(size, body)
-
-    def test_uneven_parts(self, size, async_op):
-        def body(communicator):
-            rank = communicator.rank
-            counts = [(rank + other) % 3 for other in range(size)]  # the same there and back
-            rows = np.repeat(np.arange(size), counts)[:, None] * [1, 10] + 100 * rank
-            options = {"send_counts": counts, "recv_counts": counts, "async_op": async_op}
-            got = finished(communicator.all_to_all(rows, **options), async_op)
-            assert got.tolist() == (np.repeat(np.arange(size), counts)[:, None] * 100 + [rank, 10 * rank]).tolist()
-
-        together(size, body)
+    @on_ranks()
+    def test_uneven_parts(self, communicator, size, async_op):
+        rank = communicator.rank
+        counts = [(rank + other) % 3 for other in range(size)]  # the same there and back
+        rows = np.repeat(np.arange(size), counts)[:, None] * [1, 10] + 100 * rank
+        options = {"send_counts": counts, "recv_counts": counts, "async_op": async_op}
+        got = finished(communicator.all_to_all(rows, **options), async_op)
+        assert got.tolist() == (np.repeat(np.arange(size), counts)[:, None] * 100 + [rank, 10 * rank]).tolist()
 
     def test_barrier(self, size, async_op):
         came = []
@@ -109,22 +99,20 @@ class TestEveryCollective:
         together(size, body)
 
 
-def test_strides_overlaps_and_out():
-    def body(communicator):
-        rank = communicator.rank
-        square = np.arange(12.0).reshape(3, 4) + 100 * rank
-        communicator.broadcast(square[:, 1::2], 1)
-        assert square[:, 1::2].tolist() == (np.arange(12.0).reshape(3, 4)[:, 1::2] + 100).tolist()
-        assert square[0, 0] == 100 * rank
-        every = np.zeros((4, 3)).T  # with strides
-        assert communicator.all_gather(square[0, :].copy(), out=every) is every and every[1, 1] == square[0, 1]
-        square = np.arange(9.0).reshape(3, 3) * (rank + 1)
-        communicator.all_gather(square[rank], out=square)  # the row lies in the result
-        assert square.tolist() == (np.arange(9.0).reshape(3, 3) * [[1], [2], [3]]).tolist()
-        table = np.arange(6.0).reshape(3, 2)
-        assert communicator.reduce_scatter(table, out=table[0]).tolist() == [6 * rank, 6 * rank + 3]
-
-    together(3, body)
+@on_ranks(3)
+def test_strides_overlaps_and_out(communicator):
+    rank = communicator.rank
+    square = np.arange(12.0).reshape(3, 4) + 100 * rank
+    communicator.broadcast(square[:, 1::2], 1)
+    assert square[:, 1::2].tolist() == (np.arange(12.0).reshape(3, 4)[:, 1::2] + 100).tolist()
+    assert square[0, 0] == 100 * rank
+    every = np.zeros((4, 3)).T  # with strides
+    assert communicator.all_gather(square[0, :].copy(), out=every) is every and every[1, 1] == square[0, 1]
+    square = np.arange(9.0).reshape(3, 3) * (rank + 1)
+    communicator.all_gather(square[rank], out=square)  # the row lies in the result
+    assert square.tolist() == (np.arange(9.0).reshape(3, 3) * [[1], [2], [3]]).tolist()
+    table = np.arange(6.0).reshape(3, 2)
+    assert communicator.reduce_scatter(table, out=table[0]).tolist() == [6 * rank, 6 * rank + 3]
 
 
 def test_bfloat16_is_moved_and_added(monkeypatch):
@@ -250,22 +238,20 @@ RECORDS = ([("a", "i4"), ("b", "f4")], [("a", "f4"), ("b", "i4")])
 
 
 @pytest.mark.parametrize("types", [(">f4", "<f4"), RECORDS])
-def test_other_orders_of_bytes_and_fields_are_other_types(types):
-    def body(communicator):
-        array = np.ones((2, 2), types[communicator.rank])
-        for call in (
-            lambda: communicator.broadcast(array, algorithm="mpi"),
-            lambda: communicator.all_gather(array),
-            lambda: communicator.gather(array),
-            lambda: communicator.scatter(*((array,) if communicator.rank == 0 else ()), out=array[0]),
-            lambda: communicator.all_to_all(array),
-        ):
-            with pytest.raises(UsageError, match="ranks make different calls"):
-                call()
-        with pytest.raises(UsageError, match=says([2, 2, 2])):
-            communicator.all_gather(array, out=np.ones((2, 2, 2), types[1 - communicator.rank]))
-
-    together(2, body)
+@on_ranks(2)
+def test_other_orders_of_bytes_and_fields_are_other_types(communicator, types):
+    array = np.ones((2, 2), types[communicator.rank])
+    for call in (
+        lambda: communicator.broadcast(array, algorithm="mpi"),
+        lambda: communicator.all_gather(array),
+        lambda: communicator.gather(array),
+        lambda: communicator.scatter(*((array,) if communicator.rank == 0 else ()), out=array[0]),
+        lambda: communicator.all_to_all(array),
+    ):
+        with pytest.raises(UsageError, match="ranks make different calls"):
+            call()
+    with pytest.raises(UsageError, match=says([2, 2, 2])):
+        communicator.all_gather(array, out=np.ones((2, 2, 2), types[1 - communicator.rank]))
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -11,7 +11,7 @@ from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.tuning_table import TuningRow
 from ringtrain.api import plan
 from ringtrain.errors import UsageError
-from tests.api.communicators import together, tuning_file
+from tests.api.communicators import on_ranks, together, tuning_file
 from tests.loopback.world import LoopbackWorld, ThreadHandle, ThreadTransport
 from tests.says import says
 
@@ -23,52 +23,44 @@ def sizes(prepared):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm(size, algorithm):
-    def body(communicator):
-        share = np.arange(35.0).reshape(5, 7)
-        total = communicator.allreduce(share * (communicator.rank + 1), algorithm=algorithm)
-        assert total.tolist() == (share * size * (size + 1) / 2).tolist() and total.dtype == np.float64
-        assert (communicator.rank, communicator.size) == (communicator._transport.rank, size)
-
-    together(size, body)
+@on_ranks()
+def test_every_algorithm(communicator, size, algorithm):
+    share = np.arange(35.0).reshape(5, 7)
+    total = communicator.allreduce(share * (communicator.rank + 1), algorithm=algorithm)
+    assert total.tolist() == (share * size * (size + 1) / 2).tolist() and total.dtype == np.float64
+    assert (communicator.rank, communicator.size) == (communicator._transport.rank, size)
 
 
 @pytest.mark.parametrize("dtype", [name for name in TYPES if name != "bfloat16"])
 @pytest.mark.parametrize("op", ["sum", "max", "min"])
-def test_operations_and_types(dtype, op):
-    def body(communicator):
-        array = np.array([[1, -2, 3], [5, 0, -7]], dtype) * np.array(communicator.rank - 1, dtype)
-        result = communicator.allreduce(array, op)
-        every = [np.array([[1, -2, 3], [5, 0, -7]]) * (rank - 1) for rank in range(4)]
-        assert result.dtype == dtype
-        assert result.tolist() == {"sum": np.sum, "max": np.max, "min": np.min}[op](every, 0).tolist()
-
-    together(4, body)
+@on_ranks(4)
+def test_operations_and_types(communicator, dtype, op):
+    array = np.array([[1, -2, 3], [5, 0, -7]], dtype) * np.array(communicator.rank - 1, dtype)
+    result = communicator.allreduce(array, op)
+    every = [np.array([[1, -2, 3], [5, 0, -7]]) * (rank - 1) for rank in range(4)]
+    assert result.dtype == dtype
+    assert result.tolist() == {"sum": np.sum, "max": np.max, "min": np.min}[op](every, 0).tolist()
 
 
-def test_a_mean_is_divided_once():
-    def body(communicator):
-        array = np.array([1, 2, communicator.rank], np.float32)
-        for _ in range(2):
-            assert communicator.allreduce(array, "mean").tolist() == [1, 2, 1]
-        ours = communicator.empty(3)
-        ours[:] = array
-        assert communicator.allreduce(ours, "mean", out=ours) is ours and ours.tolist() == [1, 2, 1]
-
-    together(3, body)
+@on_ranks(3)
+def test_a_mean_is_divided_once(communicator):
+    array = np.array([1, 2, communicator.rank], np.float32)
+    for _ in range(2):
+        assert communicator.allreduce(array, "mean").tolist() == [1, 2, 1]
+    ours = communicator.empty(3)
+    ours[:] = array
+    assert communicator.allreduce(ours, "mean", out=ours) is ours and ours.tolist() == [1, 2, 1]
 
 
-def test_a_wire_that_rounds():
-    def body(communicator):
-        array = np.full(5, 1.001, np.float32)
-        assert (communicator.allreduce(array, "mean") == np.float32(1.001)).all()
-        assert (communicator.allreduce(array, "mean", wire="bfloat16") == 1).all()
-        reduction = communicator.prepare(array, wire="float16")
-        reduction.start()
-        assert (reduction.wait() == np.float32(np.float16(1.001)) * 2).all()
-        assert reduction.algorithm == "auto:sliced"
-
-    together(2, body)
+@on_ranks(2)
+def test_a_wire_that_rounds(communicator):
+    array = np.full(5, 1.001, np.float32)
+    assert (communicator.allreduce(array, "mean") == np.float32(1.001)).all()
+    assert (communicator.allreduce(array, "mean", wire="bfloat16") == 1).all()
+    reduction = communicator.prepare(array, wire="float16")
+    reduction.start()
+    assert (reduction.wait() == np.float32(np.float16(1.001)) * 2).all()
+    assert reduction.algorithm == "auto:sliced"
 
 
 def test_a_tuning_file_is_gone_by(tmp_path):
@@ -86,35 +78,31 @@ def test_a_tuning_file_is_gone_by(tmp_path):
     assert together(2, body, tuning=path) == [("auto:star", why, "auto:star")] * 2
 
 
-def test_the_array_stays_as_it_is_and_out_takes_the_result_and_scalars_and_empty_arrays_keep_their_shape():
-    def body(communicator):
-        arguments, out = np.ones((2, 3)), np.zeros((2, 3))
-        assert communicator.allreduce(arguments, out=out) is out
-        assert (arguments == 1).all() and (out == 2).all()
-        assert communicator.allreduce(arguments, out=arguments) is arguments and (arguments == 2).all()
-        number, point = communicator.allreduce(np.float64(2.5)), communicator.allreduce(np.array(3))
-        assert number == 5 and isinstance(number, np.float64) and point.shape == () and point == 6
-        nothing = communicator.allreduce(np.zeros((3, 0, 2), np.int32))
-        assert nothing.shape == (3, 0, 2) and nothing.dtype == np.int32
-
-    together(2, body)
+@on_ranks(2)
+def test_the_array_stays_as_it_is_and_out_takes_the_result_and_scalars_and_empty_arrays_keep_their_shape(communicator):
+    arguments, out = np.ones((2, 3)), np.zeros((2, 3))
+    assert communicator.allreduce(arguments, out=out) is out
+    assert (arguments == 1).all() and (out == 2).all()
+    assert communicator.allreduce(arguments, out=arguments) is arguments and (arguments == 2).all()
+    number, point = communicator.allreduce(np.float64(2.5)), communicator.allreduce(np.array(3))
+    assert number == 5 and isinstance(number, np.float64) and point.shape == () and point == 6
+    nothing = communicator.allreduce(np.zeros((3, 0, 2), np.int32))
+    assert nothing.shape == (3, 0, 2) and nothing.dtype == np.int32
 
 
 @pytest.mark.parametrize("count", [9, 250])
-def test_out_may_overlap_the_array(small_pieces, count):
-    def body(communicator):
-        want = np.arange(count) * 3
-        memory = np.arange(float(count))
-        communicator.allreduce(memory[:-1], out=memory[1:])
-        assert memory.tolist() == [0, *want[:-1]]
-        memory[:] = np.arange(count)
-        communicator.allreduce(memory[::-1], out=memory)
-        assert memory.tolist() == want[::-1].tolist()
-        square = np.arange(float(count * count)).reshape(count, count)
-        communicator.allreduce(square.T, out=square)
-        assert (square == np.arange(count * count).reshape(count, count).T * 3).all()
-
-    together(3, body)
+@on_ranks(3)
+def test_out_may_overlap_the_array(communicator, small_pieces, count):
+    want = np.arange(count) * 3
+    memory = np.arange(float(count))
+    communicator.allreduce(memory[:-1], out=memory[1:])
+    assert memory.tolist() == [0, *want[:-1]]
+    memory[:] = np.arange(count)
+    communicator.allreduce(memory[::-1], out=memory)
+    assert memory.tolist() == want[::-1].tolist()
+    square = np.arange(float(count * count)).reshape(count, count)
+    communicator.allreduce(square.T, out=square)
+    assert (square == np.arange(count * count).reshape(count, count).T * 3).all()
 
 
 def test_large_arrays_pass_in_pieces(small_pieces, prepared):
@@ -259,36 +247,32 @@ def test_memory_that_one_rank_cannot_share_is_not_registered(shares):
     assert LoopbackWorld(4, nodes=2, shares=shares).run(body) == [shares] * 4
 
 
-def test_a_prepared_reduction_runs_again_and_again():
-    def body(communicator):
-        theirs, ours = np.zeros((2, 3), np.float32), communicator.empty((2, 3))
-        reductions = [communicator.prepare(theirs, "mean"), communicator.prepare(ours, "max", algorithm="star")]
-        assert [reduction.algorithm for reduction in reductions] == ["auto:mapped", "star"]
-        assert re.match(says("the", "default"), reductions[0].why) and reductions[1].why == ""
-        assert all(reduction.test() for reduction in reductions)
-        for turn in range(3):
-            theirs[:], ours[:] = turn + communicator.rank, turn - communicator.rank
-            for reduction in reductions:
-                reduction.start()
-            while not reductions[0].test():
-                pass
-            assert reductions[1].wait() is ours and reductions[0].wait() is theirs
-            assert (theirs == turn + 1).all() and (ours == turn).all()
-
-    together(3, body)
-
-
-def test_a_prepared_reduction_of_strided_and_of_empty_arrays_and_others_meanwhile():
-    def body(communicator):
-        grid = np.ones((3, 4))
-        for array in (grid[:, 1], grid[:0], np.array(1.0)):
-            reduction = communicator.prepare(array)
+@on_ranks(3)
+def test_a_prepared_reduction_runs_again_and_again(communicator):
+    theirs, ours = np.zeros((2, 3), np.float32), communicator.empty((2, 3))
+    reductions = [communicator.prepare(theirs, "mean"), communicator.prepare(ours, "max", algorithm="star")]
+    assert [reduction.algorithm for reduction in reductions] == ["auto:mapped", "star"]
+    assert re.match(says("the", "default"), reductions[0].why) and reductions[1].why == ""
+    assert all(reduction.test() for reduction in reductions)
+    for turn in range(3):
+        theirs[:], ours[:] = turn + communicator.rank, turn - communicator.rank
+        for reduction in reductions:
             reduction.start()
-            assert communicator.allreduce(np.ones(5)).tolist() == [2] * 5
-            assert reduction.wait() is array and (array == 2).all()
-        assert grid.sum() == 12 + 3
+        while not reductions[0].test():
+            pass
+        assert reductions[1].wait() is ours and reductions[0].wait() is theirs
+        assert (theirs == turn + 1).all() and (ours == turn).all()
 
-    together(2, body)
+
+@on_ranks(2)
+def test_a_prepared_reduction_of_strided_and_of_empty_arrays_and_others_meanwhile(communicator):
+    grid = np.ones((3, 4))
+    for array in (grid[:, 1], grid[:0], np.array(1.0)):
+        reduction = communicator.prepare(array)
+        reduction.start()
+        assert communicator.allreduce(np.ones(5)).tolist() == [2] * 5
+        assert reduction.wait() is array and (array == 2).all()
+    assert grid.sum() == 12 + 3
 
 
 def test_bench_gives_the_rows_of_the_benchmark():

@@ -7,7 +7,7 @@ import pytest
 
 from ringtrain.api.libraries import lend
 from ringtrain.errors import UsageError
-from tests.api.communicators import together
+from tests.api.communicators import on_ranks, together
 from tests.fakes.arrays import Lender, cupy_like, halves
 from tests.says import says
 
@@ -27,43 +27,36 @@ def test_cupy_goes_through_the_host_and_back_to_its_device(cupy, alone):
     assert alone.allreduce(arguments, out=out) is out and (out.get() == 4).all()
 
 
-def test_cupy_on_several_ranks(cupy):
-    def body(communicator):
-        array = cupy.asarray(np.arange(6, dtype=np.float64).reshape(2, 3))
-        column = array[:, 1]
-        assert communicator.allreduce(column, out=column) is column
-        assert array.get().tolist() == [[0, 3, 2], [3, 12, 5]]
-        reduction = communicator.prepare(column)
-        for times in (3, 9):
-            reduction.start()
-            assert reduction.wait() is column and array.get().tolist() == [[0, 3 * times, 2], [3, 12 * times, 5]]
-        unlike = says("float64", [2], [2, 3])
-        with pytest.raises(UsageError, match=unlike):
-            communicator.allreduce(array, out=column)
-
-    together(3, body)
+@on_ranks(3)
+def test_cupy_on_several_ranks(communicator, cupy):
+    array = cupy.asarray(np.arange(6, dtype=np.float64).reshape(2, 3))
+    column = array[:, 1]
+    assert communicator.allreduce(column, out=column) is column
+    assert array.get().tolist() == [[0, 3, 2], [3, 12, 5]]
+    reduction = communicator.prepare(column)
+    for times in (3, 9):
+        reduction.start()
+        assert reduction.wait() is column and array.get().tolist() == [[0, 3 * times, 2], [3, 12 * times, 5]]
+    unlike = says("float64", [2], [2, 3])
+    with pytest.raises(UsageError, match=unlike):
+        communicator.allreduce(array, out=column)
 
 
-def test_any_array_that_speaks_dlpack_is_read_where_it_lies():
-    def body(communicator):
-        memory = np.arange(6.0).reshape(2, 3)
-        array = Lender(memory.T)
-        result = communicator.allreduce(array)
-        assert type(result) is np.ndarray and result.tolist() == (memory.T * 2).tolist()
-        assert communicator.allreduce(array, out=array) is array and memory.tolist() == [[0, 2, 4], [6, 8, 10]]
-
-    together(2, body)
+@on_ranks(2)
+def test_any_array_that_speaks_dlpack_is_read_where_it_lies(communicator):
+    memory = np.arange(6.0).reshape(2, 3)
+    array = Lender(memory.T)
+    result = communicator.allreduce(array)
+    assert type(result) is np.ndarray and result.tolist() == (memory.T * 2).tolist()
+    assert communicator.allreduce(array, out=array) is array and memory.tolist() == [[0, 2, 4], [6, 8, 10]]
 
 
-def test_a_read_only_lender_is_read_and_not_written_to(alone):
+def test_a_read_only_lender_is_not_written_to_and_unknown_devices_and_shy_lenders_are_refused(alone):
     memory = np.ones(3)
     memory.flags.writeable = False
     assert alone.allreduce(Lender(memory)).tolist() == [1, 1, 1]
     with pytest.raises(UsageError, match=says("out")):
         alone.allreduce(np.ones(3), out=Lender(memory))
-
-
-def test_unknown_devices_and_shy_lenders_are_refused():
     with pytest.raises(UsageError, match=says("a tests.fakes.arrays.Lender", 10, 3)):
         lend(Lender(np.ones(3), device=(10, 3)))
     with pytest.raises(UsageError, match=says("pass", "NumPy")):
@@ -84,52 +77,39 @@ def test_bfloat16_of_ml_dtypes():
 
 # ── PyTorch ───────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
-def test_torch_types(dtype):
-    torch = pytest.importorskip("torch")
-
-    def body(communicator):
-        tensor = torch.arange(12, dtype=getattr(torch, dtype)).reshape(3, 4).t()[::2]
-        want = (tensor * 3).tolist()
-        result = communicator.allreduce(tensor)
-        assert result.dtype == tensor.dtype and result.tolist() == want
-        assert communicator.allreduce(tensor, out=tensor) is tensor and tensor.tolist() == want
-
-    together(3, body)
+@on_ranks(3)
+def test_torch_types(communicator, dtype, torch):
+    tensor = torch.arange(12, dtype=getattr(torch, dtype)).reshape(3, 4).t()[::2]
+    want = (tensor * 3).tolist()
+    result = communicator.allreduce(tensor)
+    assert result.dtype == tensor.dtype and result.tolist() == want
+    assert communicator.allreduce(tensor, out=tensor) is tensor and tensor.tolist() == want
 
 
-def test_torch_parameters_are_refused_and_detached_ones_are_their_memory():
-    torch = pytest.importorskip("torch")
-
-    def body(communicator):
-        layer = torch.nn.Linear(3, 2)
-        with pytest.raises(UsageError, match=says("requires", "autograd")):
-            communicator.allreduce(layer.weight)
-        with torch.no_grad():
-            layer.weight.fill_(communicator.rank)
-        communicator.allreduce(layer.weight.detach(), "mean", out=layer.weight.detach())
-        assert (layer.weight == 0.5).all()
-        layer(torch.ones(1, 3)).sum().backward()
-        reduction = communicator.prepare(layer.weight.grad)
-        reduction.start()
-        assert (reduction.wait() == 2).all() and (layer.weight.grad == 2).all()
-
-    together(2, body)
+@on_ranks(2)
+def test_torch_parameters_are_refused_and_detached_ones_are_their_memory(communicator, torch):
+    layer = torch.nn.Linear(3, 2)
+    with pytest.raises(UsageError, match=says("requires", "autograd")):
+        communicator.allreduce(layer.weight)
+    with torch.no_grad():
+        layer.weight.fill_(communicator.rank)
+    communicator.allreduce(layer.weight.detach(), "mean", out=layer.weight.detach())
+    assert (layer.weight == 0.5).all()
+    layer(torch.ones(1, 3)).sum().backward()
+    reduction = communicator.prepare(layer.weight.grad)
+    reduction.start()
+    assert (reduction.wait() == 2).all() and (layer.weight.grad == 2).all()
 
 
-def test_torch_tensors_in_our_memory():
-    torch = pytest.importorskip("torch")
-
-    def body(communicator):
-        tensor = torch.from_numpy(communicator.empty(5, "bfloat16").view("int16")).view(torch.bfloat16)
-        tensor.fill_(1.5)
-        assert communicator.allreduce(tensor, out=tensor) is tensor and tensor.tolist() == [3] * 5
-        return [request.position for request in communicator._plans._kept]
-
-    assert together(2, body) == [[(0, 0)]] * 2
+@on_ranks(2)
+def test_torch_tensors_in_our_memory(communicator, torch):
+    tensor = torch.from_numpy(communicator.empty(5, "bfloat16").view("int16")).view(torch.bfloat16)
+    tensor.fill_(1.5)
+    assert communicator.allreduce(tensor, out=tensor) is tensor and tensor.tolist() == [3] * 5
+    assert [request.position for request in communicator._plans._kept] == [(0, 0)]
 
 
-def test_torch_tensors_that_are_no_plain_memory(alone):
-    torch = pytest.importorskip("torch")
+def test_torch_tensors_that_are_no_plain_memory(alone, torch):
     for tensor in (torch.eye(3).to_sparse(), torch.ones(3, device="meta"), torch.ones(3, dtype=torch.complex64).conj()):
         with pytest.raises(UsageError, match=says("a torch.Tensor", "dense", "GPU")):
             lend(tensor)
@@ -139,20 +119,15 @@ def test_torch_tensors_that_are_no_plain_memory(alone):
 
 # ── JAX ───────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32"])
-def test_jax_types(dtype):
-    jax = pytest.importorskip("jax")
-
-    def body(communicator):
-        array = jax.numpy.arange(12, dtype=dtype).reshape(3, 4).T
-        result = communicator.allreduce(array)
-        assert isinstance(result, jax.Array) and result.dtype == array.dtype and result.sharding == array.sharding
-        assert result.tolist() == (array * 3).tolist()
-
-    together(3, body)
+@on_ranks(3)
+def test_jax_types(communicator, dtype, jax):
+    array = jax.numpy.arange(12, dtype=dtype).reshape(3, 4).T
+    result = communicator.allreduce(array)
+    assert isinstance(result, jax.Array) and result.dtype == array.dtype and result.sharding == array.sharding
+    assert result.tolist() == (array * 3).tolist()
 
 
-def test_jax_arrays_are_not_written_to_and_tracers_not_read(alone):
-    jax = pytest.importorskip("jax")
+def test_jax_arrays_are_not_written_to_and_tracers_not_read(alone, jax):
     array = jax.numpy.ones(3)
     with pytest.raises(UsageError, match=says("out")):
         alone.allreduce(array, out=array)
@@ -201,30 +176,28 @@ class Quantity(np.ndarray):
         (np.ones(2).view(Quantity), says(f"a {__name__}.Quantity")),
     ],
 )
-def test_arrays_that_mean_more_than_their_memory_are_refused(array, text):
-    def body(communicator):
-        rank, plain = communicator.rank, np.ones(np.shape(array))
-        for call in (
-            lambda: communicator.allreduce(array),
-            lambda: communicator.allreduce(plain, out=array),
-            lambda: communicator.allreduce(array, reproducible=True),
-            lambda: communicator.prepare(array),
-            lambda: communicator.bench(array),
-            lambda: communicator.broadcast(array),
-            lambda: communicator.all_gather(array),
-            lambda: communicator.all_gather(plain, out=array),
-            lambda: communicator.reduce_scatter(array),
-            lambda: communicator.gather(array),
-            lambda: communicator.scatter(array if rank == 0 else None, out=array),
-            lambda: communicator.all_to_all(array),
-            lambda: communicator.send(array, 1 - rank),
-            lambda: communicator.recv(array, 1 - rank),
-        ):
-            with pytest.raises(UsageError) as error:
-                call()
-            assert str(error.value) == text
-
-    together(2, body)
+@on_ranks(2)
+def test_arrays_that_mean_more_than_their_memory_are_refused(communicator, array, text):
+    rank, plain = communicator.rank, np.ones(np.shape(array))
+    for call in (
+        lambda: communicator.allreduce(array),
+        lambda: communicator.allreduce(plain, out=array),
+        lambda: communicator.allreduce(array, reproducible=True),
+        lambda: communicator.prepare(array),
+        lambda: communicator.bench(array),
+        lambda: communicator.broadcast(array),
+        lambda: communicator.all_gather(array),
+        lambda: communicator.all_gather(plain, out=array),
+        lambda: communicator.reduce_scatter(array),
+        lambda: communicator.gather(array),
+        lambda: communicator.scatter(array if rank == 0 else None, out=array),
+        lambda: communicator.all_to_all(array),
+        lambda: communicator.send(array, 1 - rank),
+        lambda: communicator.recv(array, 1 - rank),
+    ):
+        with pytest.raises(UsageError) as error:
+            call()
+        assert str(error.value) == text
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")

@@ -6,7 +6,7 @@ import pytest
 from ringtrain.allreduce.catalogue import ALGORITHMS
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.catalogue import HALVES
-from tests.api.communicators import together
+from tests.api.communicators import on_ranks, together
 from tests.fakes.arrays import halves
 
 LARGE = {"float16": 30000.0, "bfloat16": 2e38}
@@ -47,26 +47,21 @@ def test_all_reduces(means, nodes):
     together(RANKS, body, nodes=nodes)
 
 
-def test_other_reductions(means):
+@on_ranks(RANKS)
+def test_other_reductions(communicator, means):
     make, right = means
-
-    def body(communicator):
-        rows = make(RANKS, 6)
-        for way in ["auto", "mpi", *(half for half in HALVES if half not in ("tree", "double-tree", "star"))]:
-            assert right(communicator.reduce_scatter(rows, "mean", algorithm=way)), way
-        assert right(communicator.allreduce(rows, "mean", reproducible=True))
-
-    together(RANKS, body)
+    rows = make(RANKS, 6)
+    for way in ["auto", "mpi", *(half for half in HALVES if half not in ("tree", "double-tree", "star"))]:
+        assert right(communicator.reduce_scatter(rows, "mean", algorithm=way)), way
+    assert right(communicator.allreduce(rows, "mean", reproducible=True))
 
 
-def test_means_in_own_memory():
-    def body(communicator):
-        ours = communicator.empty(7, np.float16)
-        for way in ("auto", "mapped", "ring"):
-            ours[:] = 30000
-            assert communicator.allreduce(ours, "mean", out=ours, algorithm=way) is ours and (ours == 30000).all()
-
-    together(RANKS, body)
+@on_ranks(RANKS)
+def test_means_in_own_memory(communicator):
+    ours = communicator.empty(7, np.float16)
+    for way in ("auto", "mapped", "ring"):
+        ours[:] = 30000
+        assert communicator.allreduce(ours, "mean", out=ours, algorithm=way) is ours and (ours == 30000).all()
 
 
 @pytest.mark.parametrize("way", ["auto", "ring", "mpi"])

@@ -13,7 +13,7 @@ from ringtrain.allreduce.tuning_table import TuningRow
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, UsageError
-from tests.api.communicators import together, tuning_file
+from tests.api.communicators import on_ranks, together, tuning_file
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
@@ -29,20 +29,19 @@ def kept(communicator, array, op="sum"):
 
 
 @pytest.mark.parametrize("op", ["sum", "mean"])
-def test_arrays_of_any_layout(op):
-    def body(communicator):
-        share, by = np.arange(24.0) + communicator.rank, 3 if op == "mean" else 1
-        want = (3 * np.arange(24.0) + 3) / by
-        raw = np.zeros(24 * 8 + 1, np.uint8)[1:].view(np.float64)
-        for array in (share.copy(), np.zeros(48)[::2], np.zeros(24, ">f8"), np.zeros(48, ">f8")[::2], raw, raw[::-1]):
-            array[:] = share
-            assert communicator.allreduce(array, op).tolist() == want.tolist()
-            assert communicator.allreduce(array, op, out=array) is array and array.tolist() == want.tolist()
-        square = np.asfortranarray(share.reshape(4, 6))
-        assert communicator.allreduce(square, op).tolist() == want.reshape(4, 6).tolist()
-        return streams(communicator), len(communicator._plans._kept), communicator._memory._staging
-
-    assert together(3, body) == [({"stream"}, 0, None)] * 3
+@on_ranks(3)
+def test_arrays_of_any_layout(communicator, op):
+    share, by = np.arange(24.0) + communicator.rank, 3 if op == "mean" else 1
+    want = (3 * np.arange(24.0) + 3) / by
+    raw = np.zeros(24 * 8 + 1, np.uint8)[1:].view(np.float64)
+    for array in (share.copy(), np.zeros(48)[::2], np.zeros(24, ">f8"), np.zeros(48, ">f8")[::2], raw, raw[::-1]):
+        array[:] = share
+        assert communicator.allreduce(array, op).tolist() == want.tolist()
+        assert communicator.allreduce(array, op, out=array) is array and array.tolist() == want.tolist()
+    square = np.asfortranarray(share.reshape(4, 6))
+    assert communicator.allreduce(square, op).tolist() == want.reshape(4, 6).tolist()
+    assert streams(communicator) == {"stream"}
+    assert not communicator._plans._kept and communicator._memory._staging is None
 
 
 def test_where_nothing_is_streamed():
@@ -62,56 +61,58 @@ def test_where_nothing_is_streamed():
         assert re.match(says("stream"), message)
 
 
-def test_the_same_array_again_takes_the_short_way():
-    def body(communicator):
-        array = np.zeros(1000, np.float32)
-        for turn in range(4):
-            array[:] = communicator.rank + turn
-            assert communicator.allreduce(array, "mean", out=array) is array and (array == turn + 0.5).all()
-            assert (kept(communicator, array, "mean") is not None) == (turn > 0)
-        for other in ({"op": "sum"}, {"op": "mean", "algorithm": "star"}, {"op": "mean", "wire": "bfloat16"}):
-            array[:] = 3
-            communicator.allreduce(array, out=array, **other)
-            assert (array == (6 if other["op"] == "sum" else 3)).all()
-        assert kept(communicator, array) is None and kept(communicator, array.copy()) is None
-
-    together(2, body)
+@on_ranks(2)
+def test_the_same_array_again_takes_the_short_way(communicator):
+    array = np.zeros(1000, np.float32)
+    for turn in range(4):
+        array[:] = communicator.rank + turn
+        assert communicator.allreduce(array, "mean", out=array) is array and (array == turn + 0.5).all()
+        assert (kept(communicator, array, "mean") is not None) == (turn > 0)
+    for other in ({"op": "sum"}, {"op": "mean", "algorithm": "star"}, {"op": "mean", "wire": "bfloat16"}):
+        array[:] = 3
+        communicator.allreduce(array, out=array, **other)
+        assert (array == (6 if other["op"] == "sum" else 3)).all()
+    assert kept(communicator, array) is None and kept(communicator, array.copy()) is None
 
 
-def test_an_array_that_has_changed_is_another_one():
-    def body(communicator):
-        array = np.zeros(100, np.float32)
-        for _ in range(2):
-            communicator.allreduce(array, out=array)
-        with pytest.raises(ValueError):
-            array.resize(200, refcheck=False)
-        array.dtype = np.int32
-        array[:] = 1 << 24
-        array += 1
-        assert (communicator.allreduce(array, out=array) == (1 << 25) + 2).all()
+@on_ranks(2)
+def test_an_array_that_has_changed_or_has_another_shape_is_another_one(communicator):
+    array = np.zeros(100, np.float32)
+    for _ in range(2):
         communicator.allreduce(array, out=array)
-        array.flags.writeable = False
-        with pytest.raises(UsageError, match=says("out")):
-            communicator.allreduce(array, out=array)
+    with pytest.raises(ValueError):
+        array.resize(200, refcheck=False)
+    array.dtype = np.int32
+    array[:] = 1 << 24
+    array += 1
+    assert (communicator.allreduce(array, out=array) == (1 << 25) + 2).all()
+    communicator.allreduce(array, out=array)
+    array.flags.writeable = False
+    with pytest.raises(UsageError, match=says("out")):
+        communicator.allreduce(array, out=array)
+    array = np.zeros((2, 3))
+    for _ in range(3):
+        communicator.allreduce(array, out=array)
+    assert kept(communicator, array) is not None
+    view = array.view()
+    assert kept(communicator, view) is None
+    with warnings.catch_warnings(action="ignore"):
+        array.shape = (3, 2)
+    assert kept(communicator, array) is None
 
-    together(2, body)
 
-
-def test_no_array_is_kept():
+@on_ranks(2)
+def test_no_array_is_kept(communicator):
     """Neither by the short way nor by a plan: who frees it has its memory back."""
-
-    def body(communicator):
-        array, other = np.ones(5000), np.ones(700)
-        communicator.allreduce(other)
-        for _ in range(3):
-            communicator.allreduce(array, out=array)
-        assert kept(communicator, array) is not None
-        references = [weakref.ref(array), weakref.ref(other)]
-        del array, other
-        gc.collect()
-        return [getattr(reference(), "size", None) for reference in references], len(communicator._same._kept)
-
-    assert together(2, body) == [([None, None], 0)] * 2
+    array, other = np.ones(5000), np.ones(700)
+    communicator.allreduce(other)
+    for _ in range(3):
+        communicator.allreduce(array, out=array)
+    assert kept(communicator, array) is not None
+    references = [weakref.ref(array), weakref.ref(other)]
+    del array, other
+    gc.collect()
+    assert all(reference() is None for reference in references) and not communicator._same._kept
 
 
 def test_ranks_may_take_the_short_way_or_not(monkeypatch):
@@ -131,34 +132,29 @@ def test_ranks_may_take_the_short_way_or_not(monkeypatch):
     assert first == second
 
 
-def test_calls_in_flight_come_before_the_short_way():
-    def body(communicator):
-        array, large = np.ones(64), np.full(300_000, 1.0)
-        for _ in range(2):
-            communicator.allreduce(array, out=array)
-        array[:] = 1
-        work = communicator.allreduce(large, out=large, async_op=True)
-        assert communicator.allreduce(array, out=array) is array and (array == 2).all()
-        assert work.wait() is large and (large == 2).all()
-
-    together(2, body)
+@on_ranks(2)
+def test_calls_in_flight_come_before_the_short_way(communicator):
+    array, large = np.ones(64), np.full(300_000, 1.0)
+    for _ in range(2):
+        communicator.allreduce(array, out=array)
+    array[:] = 1
+    work = communicator.allreduce(large, out=large, async_op=True)
+    assert communicator.allreduce(array, out=array) is array and (array == 2).all()
+    assert work.wait() is large and (large == 2).all()
 
 
-def test_a_prepared_stream_and_one_in_flight_have_one_queue():
+@on_ranks(3)
+def test_a_prepared_stream_and_one_in_flight_have_one_queue(communicator):
     """Two threads move it: the caller's and the progress thread."""
-
-    def body(communicator):
-        mine, theirs = np.full(100_000, 1.0), np.full(100_000, 2.0)
-        reduction = communicator.prepare(mine, algorithm="stream")
-        for turn in range(5):
-            mine[:], theirs[:] = turn, 2
-            reduction.start()
-            work = communicator.allreduce(theirs, out=theirs, async_op=True)
-            while not reduction.test():
-                pass
-            assert work.wait() is theirs and (mine == 3 * turn).all() and (theirs == 6).all()
-
-    together(3, body)
+    mine, theirs = np.full(100_000, 1.0), np.full(100_000, 2.0)
+    reduction = communicator.prepare(mine, algorithm="stream")
+    for turn in range(5):
+        mine[:], theirs[:] = turn, 2
+        reduction.start()
+        work = communicator.allreduce(theirs, out=theirs, async_op=True)
+        while not reduction.test():
+            pass
+        assert work.wait() is theirs and (mine == 3 * turn).all() and (theirs == 6).all()
 
 
 def test_what_is_registered_is_no_longer_streamed(monkeypatch):
@@ -219,38 +215,19 @@ def test_shapes_that_differ_are_named(known, checks):
         assert says([2, 3]).matches(message) and says([3, 2]).matches(message)
 
 
-def test_an_array_in_another_shape_is_another_one():
-    def body(communicator):
-        array = np.zeros((2, 3))
-        for _ in range(3):
-            communicator.allreduce(array, out=array)
-        assert kept(communicator, array) is not None
-        view = array.view()
-        assert kept(communicator, view) is None
-        with warnings.catch_warnings(action="ignore"):
-            array.shape = (3, 2)
-        assert kept(communicator, array) is None
-
-    together(2, body)
-
-
-def test_a_tensor_whose_memory_is_exchanged_is_another_one():
-    torch = pytest.importorskip("torch")
-
-    def body(communicator):
-        for dtype in (torch.float32, torch.bfloat16):
-            tensor = torch.ones(100, dtype=dtype)
-            for _ in range(2):
-                tensor.fill_(1)
-                assert communicator.allreduce(tensor, out=tensor) is tensor
-            assert isinstance(kept(communicator, tensor), Streamed) and (tensor == 2).all()
-            tensor.data = torch.full((300,), 3.0, dtype=dtype)
-            assert kept(communicator, tensor) is None
-            assert (communicator.allreduce(tensor, out=tensor) == 6).all() and tensor.numel() == 300
-            tensor.resize_(200)
-            assert kept(communicator, tensor) is None
-
-    together(2, body)
+@on_ranks(2)
+def test_a_tensor_whose_memory_is_exchanged_is_another_one(communicator, torch):
+    for dtype in (torch.float32, torch.bfloat16):
+        tensor = torch.ones(100, dtype=dtype)
+        for _ in range(2):
+            tensor.fill_(1)
+            assert communicator.allreduce(tensor, out=tensor) is tensor
+        assert isinstance(kept(communicator, tensor), Streamed) and (tensor == 2).all()
+        tensor.data = torch.full((300,), 3.0, dtype=dtype)
+        assert kept(communicator, tensor) is None
+        assert (communicator.allreduce(tensor, out=tensor) == 6).all() and tensor.numel() == 300
+        tensor.resize_(200)
+        assert kept(communicator, tensor) is None
 
 
 def test_one_that_is_dropped_and_not_closed_says_so_at_once():

@@ -15,7 +15,7 @@ from ringtrain.api.work import MessageWork, Work
 from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import ALONE
-from tests.api.communicators import together
+from tests.api.communicators import on_ranks, together
 from tests.fakes.clock import until
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -45,111 +45,94 @@ def test_operations_end_in_the_order_of_their_calls(size):
     assert all(sorted(ended) == list(range(10)) for ended in together(size, body))
 
 
-def test_prepared_reductions_and_memory_come_behind_operations_in_flight():
-    def body(communicator):
-        works = [communicator.allreduce(np.ones(3), async_op=True) for _ in range(5)]
-        ours = communicator.empty(4)
-        ours[:] = 1
-        reduction = communicator.prepare(ours)
-        works.append(communicator.barrier(async_op=True))
-        reduction.start()
-        assert all(work.test() for work in works)
-        assert reduction.wait().tolist() == [3] * 4
-
-    together(3, body)
+@on_ranks(3)
+def test_prepared_reductions_and_memory_come_behind_operations_in_flight(communicator):
+    works = [communicator.allreduce(np.ones(3), async_op=True) for _ in range(5)]
+    ours = communicator.empty(4)
+    ours[:] = 1
+    reduction = communicator.prepare(ours)
+    works.append(communicator.barrier(async_op=True))
+    reduction.start()
+    assert all(work.test() for work in works)
+    assert reduction.wait().tolist() == [3] * 4
 
 
-def test_the_array_of_a_work_is_written_when_it_is_done():
-    def body(communicator):
-        strided = np.zeros((4, 2))
-        work = communicator.allreduce(np.ones(4), out=strided[:, 1], async_op=True)
-        assert work.wait(PATIENCE_S)[0] == 2 and strided.tolist() == [[0, 2]] * 4
-        assert work.source is None
-
-    together(2, body)
+@on_ranks(2)
+def test_the_array_of_a_work_is_written_when_it_is_done(communicator):
+    strided = np.zeros((4, 2))
+    work = communicator.allreduce(np.ones(4), out=strided[:, 1], async_op=True)
+    assert work.wait(PATIENCE_S)[0] == 2 and strided.tolist() == [[0, 2]] * 4
+    assert work.source is None
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_send_never_waits_for_a_collective_nor_for_another_message():
+@on_ranks(2)
+def test_a_send_never_waits_for_a_collective_nor_for_another_message(communicator):
     """Rank 1 joins the barrier when it has all messages; the first that was sent is received last."""
-
-    def body(communicator):
-        if communicator.rank == 0:
-            barrier = communicator.barrier(async_op=True)
-            sends = [communicator.send(np.full(3, tag), 1, tag, async_op=True) for tag in range(3)]
-            for send in reversed(sends):
-                assert send.wait() is None
-            barrier.wait()
-        else:
-            for tag in (2, 1, 0):
-                assert communicator.recv(np.zeros(3, int), 0, tag).tolist() == [tag] * 3
-            communicator.barrier()
-
-    together(2, body)
+    if communicator.rank == 0:
+        barrier = communicator.barrier(async_op=True)
+        sends = [communicator.send(np.full(3, tag), 1, tag, async_op=True) for tag in range(3)]
+        for send in reversed(sends):
+            assert send.wait() is None
+        barrier.wait()
+    else:
+        for tag in (2, 1, 0):
+            assert communicator.recv(np.zeros(3, int), 0, tag).tolist() == [tag] * 3
+        communicator.barrier()
 
 
-def test_collective_calls_do_not_wait_for_messages_in_flight():
-    def body(communicator):
-        peer = 1 - communicator.rank
-        work = communicator.recv(np.zeros(2), peer, async_op=True)
-        with communicator.group([1, 0]) as group:
-            group.barrier()
-        assert communicator.prepare(communicator.empty(2)).wait().tolist() == [0, 0]
-        communicator.send(np.ones(2), peer, async_op=True)
-        assert work.wait().tolist() == [1, 1]
-
-    together(2, body)
+@on_ranks(2)
+def test_collective_calls_do_not_wait_for_messages_in_flight(communicator):
+    peer = 1 - communicator.rank
+    work = communicator.recv(np.zeros(2), peer, async_op=True)
+    with communicator.group([1, 0]) as group:
+        group.barrier()
+    assert communicator.prepare(communicator.empty(2)).wait().tolist() == [0, 0]
+    communicator.send(np.ones(2), peer, async_op=True)
+    assert work.wait().tolist() == [1, 1]
 
 
-def test_the_thread_ends_messages_that_nobody_waits_for():
-    def body(communicator):
-        seen = threading.Event()
-        if communicator.rank:
-            array = np.zeros(2, "c8").T
-            work = communicator.recv(array, async_op=True)
-            work.add_done_callback(lambda work: seen.set())
-            assert seen.wait(PATIENCE_S) and work.source == 0 and array[1] == 2j
-        else:
-            communicator.send(np.array([1, 2j], "c8"), 1)
-
-    together(2, body)
+@on_ranks(2)
+def test_the_thread_ends_messages_that_nobody_waits_for(communicator):
+    seen = threading.Event()
+    if communicator.rank:
+        array = np.zeros(2, "c8").T
+        work = communicator.recv(array, async_op=True)
+        work.add_done_callback(lambda work: seen.set())
+        assert seen.wait(PATIENCE_S) and work.source == 0 and array[1] == 2j
+    else:
+        communicator.send(np.array([1, 2j], "c8"), 1)
 
 
-def test_any_source_is_told():
-    def body(communicator):
-        if communicator.rank:
-            communicator.send(np.array([communicator.rank]), 0, 7)
-            return
-        works = [communicator.recv(np.zeros(1, int), tag=7, async_op=True) for _ in range(3)]
-        assert sorted(work.wait()[0] for work in works) == [1, 2, 3]
-        assert all(work.source == work.wait()[0] for work in works)
-
-    together(4, body)
+@on_ranks(4)
+def test_any_source_is_told(communicator):
+    if communicator.rank:
+        communicator.send(np.array([communicator.rank]), 0, 7)
+        return
+    works = [communicator.recv(np.zeros(1, int), tag=7, async_op=True) for _ in range(3)]
+    assert sorted(work.wait()[0] for work in works) == [1, 2, 3]
+    assert all(work.source == work.wait()[0] for work in works)
 
 
-def test_messages_keep_their_order_and_strides():
-    def body(communicator):
-        grid = np.zeros((3, 2), "i2")
-        if communicator.rank == 0:
-            for turn in range(3):
-                communicator.send(np.full((3, 2), turn, "i2")[:, 0], 1)
-        else:
-            for turn in range(3):
-                assert (communicator.recv(grid[:, 1], 0) == turn).all() and not grid[:, 0].any()
-
-    together(2, body)
+@on_ranks(2)
+def test_messages_keep_their_order_and_strides(communicator):
+    grid = np.zeros((3, 2), "i2")
+    if communicator.rank == 0:
+        for turn in range(3):
+            communicator.send(np.full((3, 2), turn, "i2")[:, 0], 1)
+    else:
+        for turn in range(3):
+            assert (communicator.recv(grid[:, 1], 0) == turn).all() and not grid[:, 0].any()
 
 
-def test_a_message_of_another_length_is_told_to_the_receiver():
-    def body(communicator):
-        if communicator.rank == 0:
-            communicator.send(np.ones(3), 1)
-            return
-        with pytest.raises(TransportError) as caught:
-            communicator.recv(np.ones(2), 0)
-        assert str(caught.value) == says(0, 24, 1, 16, "expects", "tag")
-
-    together(2, body)
+@on_ranks(2)
+def test_a_message_of_another_length_is_told_to_the_receiver(communicator):
+    if communicator.rank == 0:
+        communicator.send(np.ones(3), 1)
+        return
+    with pytest.raises(TransportError) as caught:
+        communicator.recv(np.ones(2), 0)
+    assert str(caught.value) == says(0, 24, 1, 16, "expects", "tag")
 
 
 def test_a_message_that_does_not_come_names_its_peer():
@@ -172,23 +155,21 @@ def test_a_message_that_does_not_come_names_its_peer():
     LoopbackWorld(2).run(alone)
 
 
-def test_peers_tags_and_groups_that_cannot_be():
-    def body(communicator):
-        rank, other = communicator.rank, 1 - communicator.rank
-        for peer, tag, text in (
-            (rank, 0, says(rank, 1)),
-            (2, 0, says(2, "peer", "without")),
-            (other, -1, says(-1, 32767, "tag", "since")),
-            (other, 32768, says(32768, "tag", "since")),
-        ):
-            for call in (communicator.send, communicator.recv):
-                with pytest.raises(UsageError, match=text):
-                    call(np.ones(1), peer, tag)
-        for ranks in ([], [0, 0], [0, 2], [-1]):
-            with pytest.raises(UsageError, match=says(1, ranks)):
-                communicator.group(ranks)
-
-    together(2, body)
+@on_ranks(2)
+def test_peers_tags_and_groups_that_cannot_be(communicator):
+    rank, other = communicator.rank, 1 - communicator.rank
+    for peer, tag, text in (
+        (rank, 0, says(rank, 1)),
+        (2, 0, says(2, "peer", "without")),
+        (other, -1, says(-1, 32767, "tag", "since")),
+        (other, 32768, says(32768, "tag", "since")),
+    ):
+        for call in (communicator.send, communicator.recv):
+            with pytest.raises(UsageError, match=text):
+                call(np.ones(1), peer, tag)
+    for ranks in ([], [0, 0], [0, 2], [-1]):
+        with pytest.raises(UsageError, match=says(1, ranks)):
+            communicator.group(ranks)
 
 
 def test_a_thread_that_is_idle_ends_and_the_next_operation_starts_another(monkeypatch):
@@ -203,20 +184,18 @@ def test_a_thread_that_is_idle_ends_and_the_next_operation_starts_another(monkey
 
 
 # ── errors and callbacks ──────────────────────────────────────────────────────────────────────────────────
-def test_an_error_is_raised_by_wait_or_by_the_next_call():
-    def body(communicator):
-        work = communicator.gather(np.ones(2), communicator.rank, async_op=True)
-        with pytest.raises(UsageError, match=says("different", "calls")):
-            work.wait()
+@on_ranks(2)
+def test_an_error_is_raised_by_wait_or_by_the_next_call(communicator):
+    work = communicator.gather(np.ones(2), communicator.rank, async_op=True)
+    with pytest.raises(UsageError, match=says("different", "calls")):
+        work.wait()
+    communicator.barrier()
+    ended = threading.Event()
+    communicator.gather(np.ones(2), communicator.rank, async_op=True).add_done_callback(lambda work: ended.set())
+    assert ended.wait(PATIENCE_S)
+    with pytest.raises(UsageError, match=says("different", "calls")):
         communicator.barrier()
-        ended = threading.Event()
-        communicator.gather(np.ones(2), communicator.rank, async_op=True).add_done_callback(lambda work: ended.set())
-        assert ended.wait(PATIENCE_S)
-        with pytest.raises(UsageError, match=says("different", "calls")):
-            communicator.barrier()
-        communicator.barrier()  # told once
-
-    together(2, body)
+    communicator.barrier()  # told once
 
 
 def test_after_a_stall_the_operations_behind_fail_too():
@@ -389,17 +368,15 @@ def test_groups_overlap_and_are_in_any_order():
     assert together(4, body) == [4, 3, 5, 2]
 
 
-def test_a_group_names_the_ranks_of_the_world():
-    def body(communicator):
-        group = communicator.group([3, 1])
-        if communicator.rank == 3:
-            group.set_deadline(0.1)
-            with pytest.raises(StalledError, match="rank 1 to join the barrier"):
-                group.barrier()
-            with pytest.raises(StalledError, match="rank 1 to send"):
-                group.recv(np.ones(2), 1)
-
-    together(4, body)
+@on_ranks(4)
+def test_a_group_names_the_ranks_of_the_world(communicator):
+    group = communicator.group([3, 1])
+    if communicator.rank == 3:
+        group.set_deadline(0.1)
+        with pytest.raises(StalledError, match="rank 1 to join the barrier"):
+            group.barrier()
+        with pytest.raises(StalledError, match="rank 1 to send"):
+            group.recv(np.ones(2), 1)
 
 
 def test_an_error_of_a_rank_ends_those_in_groups():
