@@ -273,13 +273,10 @@ def test_parameters_of_the_seams_are_typed_by_their_interfaces():
     assert not set().union(*(untyped(path, allowed) for path in FILES))
 
 
-def test_no_class_name_is_defined_twice():
+def test_no_class_name_is_defined_twice_and_no_text_in_a_file():
     trees = [ast.parse(path.read_text()) for path in FILES]
     names = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     assert not {name for name in names if names.count(name) > 1}
-
-
-def test_no_text_is_defined_twice_in_a_file():
     for path in (path for path in FILES if path.name.endswith("texts.py")):
         assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
         names = [name.id for each in assigned for name in ast.walk(each.targets[0]) if isinstance(name, ast.Name)]

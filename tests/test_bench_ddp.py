@@ -33,11 +33,8 @@ def test_a_row_has_medians_and_the_ratio_of_pairs(ddp, capsys):
     assert ddp.cells(row)[2:4] == ["2,000.0 µs", "4,000.0 µs"]
 
 
-def test_sizes_are_from_4_bytes_to_64_mebibytes(ddp):
+def test_each_side_starts_the_same_program_on_as_many_ranks_for_4_bytes_to_64_mebibytes(ddp):
     assert [format_bytes(size) for size in ddp.SIZES[:: len(ddp.SIZES) - 1]] == ["4 B", "64 MiB"]
-
-
-def test_each_side_starts_the_same_program_on_as_many_ranks(ddp):
     options = SimpleNamespace(torch="python", ranks=3)
     gloo, (command,) = ddp.commands(options, "gloo"), ddp.commands(options, "ringtrain")
     assert len(gloo) == 3 and len({tuple(words) for words in gloo}) == 1

@@ -44,7 +44,7 @@ def test_a_rank_that_ends_ends_the_program(side, program):
     assert ended.value.code == 1
 
 
-def test_sides_take_turns_in_blocks_of_a_least_length(side):
+def test_sides_take_turns_in_blocks_of_a_least_length_and_a_ratio_is_the_median_of_pairs(side):
     asked = []
 
     def contestant(name, seconds):
@@ -53,9 +53,6 @@ def test_sides_take_turns_in_blocks_of_a_least_length(side):
     samples = side.interleaved([contestant("a", 0.125), contestant("b", 2.0)], 1e-9)
     assert asked == [*[("a", 1)] * 2, *[("b", 1)] * 2, *[("a", 2), ("b", 1)] * side.FEWEST]
     assert samples == {"a": [0.125] * side.FEWEST, "b": [2.0] * side.FEWEST}
-
-
-def test_a_ratio_is_the_median_of_pairs(side):
     ratios = side.ratios({"ringtrain": [1.0, 2.0, 1.0], "peer": [3.0, 2.0, 2.0]}, "peer")
     assert ratios == [3.0, 1.0, 2.0] and side.ratio_text(ratios) == "**2.00** (1.00, 3.00)"
 

@@ -29,12 +29,9 @@ def wanted(options) -> dict[str, str]:
     return packages | {"python": options["options"]["python_requires"].removeprefix(">=")}
 
 
-def test_the_version():
+def test_the_version_and_the_recipe_of_conda_forge(wanted):
     for path in (ROOT / "CITATION.cff", PACKAGING / "conda" / "recipe.yaml"):
         assert re.findall(r"(?m)^ *version: (\d.*)$", path.read_text()) == [__version__], path
-
-
-def test_the_recipe_of_conda_forge(wanted):
     run = (PACKAGING / "conda" / "recipe.yaml").read_text().split("\n  run:\n")[1].split("\n\n")[0]
     assert dict(line.removeprefix("    - ").split(" >=") for line in run.splitlines()) == wanted
 

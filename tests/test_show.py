@@ -25,17 +25,11 @@ def test_the_best_figures_are_those_that_differ_from_others():
     assert Column("loss", "loss", best=max).best_rows(rows[1:]) == Column("loss", "loss").best_rows(rows) == []
 
 
-def test_a_row_of_a_growing_table_keeps_its_columns_and_cuts_no_text():
+def test_rows_keep_their_columns_are_as_wide_as_their_longest_text_and_hold_text_of_others():
     assert fixed_line([("a", 3), ("bc", 4), ("", 2)]) == "  a   bc"
     assert fixed_line([("longer", 3), ("b", 2)]) == "longer  b"
-
-
-def test_columns_are_as_wide_as_their_longest_text_and_brackets_are_plain_text():
     rows = [("64 KiB", "ring", "[red]why"), ("1 MiB", "hierarchical", "")]
     assert text_lines(rows, "rll") == ["64 KiB  ring          [red]why", " 1 MiB  hierarchical"]
-
-
-def test_text_of_others_stays_in_its_cell():
     assert text_lines([("a\x1b[2J\n\u202eb", "c")], "ll") == [r"a\x1b[2J\n\u202eb  c"]
 
 

@@ -41,7 +41,7 @@ def test_the_communicator_takes_part_and_is_right(contestants, dtype):
     assert {(row["status"], row["wrong"]) for row in rows} == {("ok", 0)}
 
 
-def test_what_they_do_not_do_is_refused(contestants):
+def test_what_they_do_not_do_is_refused_and_a_prepared_reduction_copies_nothing(contestants):
     rows = swept(contestants, dtypes=("float32", "bfloat16"), out_of_place=True)
     refused = {(row["algorithm"], row["dtype"], row["placement"]) for row in rows if row["status"] == "refused"}
     assert refused == {
@@ -50,10 +50,7 @@ def test_what_they_do_not_do_is_refused(contestants):
     }
     assert {row["wrong"] for row in rows if row["status"] == "ok"} == {0}
 
-
-def test_a_prepared_reduction_copies_nothing(contestants):
-    """Its memory is the communicator's own: what comes in is what is reduced."""
-
+    # Its memory is the communicator's own: what comes in is what is reduced.
     def body(transport):
         with Communicator(transport) as communicator:
             span = contestants.memory_of(communicator)(1003)[:1000].view(np.float32)

@@ -1,10 +1,12 @@
 """Buffers in the memory of devices that are not there: every row that there is, and every refusal."""
 
+import ctypes
 import json
 import re
 import threading
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -173,38 +175,23 @@ class FakeNccl:
 
     def NcclCommunicator(self, size, name, rank):
         assert name == bytes(range(128)) and size == len(self.parts)
-        return Communicator(self, rank)
+        return SimpleNamespace(allReduce=partial(self.all_reduce, rank), destroy=self.destroy)
 
-
-class Communicator:
-    def __init__(self, library, rank):
-        self.library, self.rank = library, rank
-
-    def allReduce(self, source, target, count, kind, op, stream):
-        assert (op, stream) == (FakeNccl.NCCL_SUM, 99)
-        dtype = {FakeNccl.NCCL_FLOAT32: "f4", FakeNccl.NCCL_FLOAT64: "f8"}[kind]
-        contribution, into = (_at(address, count, dtype) for address in (source, target))
-        self.library.parts[self.rank] = contribution.copy()
-        self.library.barrier.wait(20)
-        into[:] = sum(self.library.parts)
-        self.library.barrier.wait(20)
+    def all_reduce(self, rank, source, target, count, kind, op, stream):
+        assert (op, stream) == (self.NCCL_SUM, STREAM.ptr)
+        dtype = np.dtype({self.NCCL_FLOAT32: "f4", self.NCCL_FLOAT64: "f8"}[kind])
+        memory = ctypes.c_char * (count * dtype.itemsize)
+        contribution, into = (np.frombuffer(memory.from_address(address), dtype) for address in (source, target))
+        self.parts[rank] = contribution.copy()
+        self.barrier.wait(20)
+        into[:] = sum(self.parts)
+        self.barrier.wait(20)
 
     def destroy(self):
         FakeNccl.destroyed += 1
 
 
-def _at(address, count, dtype):
-    import ctypes
-
-    nbytes = count * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype)
-
-
-class Stream:
-    ptr = 99
-
-    def synchronize(self):
-        pass
+STREAM = SimpleNamespace(ptr=99, synchronize=lambda: None)
 
 
 def with_nccl(size, load, runtime=None, **asked):
@@ -224,7 +211,7 @@ def with_nccl(size, load, runtime=None, **asked):
 def test_nccl_takes_part_and_is_refused_where_it_cannot_run():
     library = FakeNccl(2)
     FakeNccl.destroyed = 0
-    measured = with_nccl(2, lambda: (library, Stream()), dtypes=("float32", "float64"), out_of_place=True)
+    measured = with_nccl(2, lambda: (library, STREAM), dtypes=("float32", "float64"), out_of_place=True)
     for row in by(measured, algorithm="nccl"):
         assert (row["status"], row["wrong"], row["transport"], row["way"]) == ("ok", 0, "nccl", ""), row["reason"]
     assert FakeNccl.destroyed == 2 and len(by(measured, algorithm="nccl")) == 4
@@ -234,5 +221,5 @@ def test_nccl_takes_part_and_is_refused_where_it_cannot_run():
 
     (row,) = by(with_nccl(2, absent), algorithm="nccl")
     assert row["status"] == "refused" and row["reason"] == says("find", "libnccl")
-    shared = with_nccl(2, lambda: (FakeNccl(2), Stream()), HostRuntime())
+    shared = with_nccl(2, lambda: (FakeNccl(2), STREAM), HostRuntime())
     assert by(shared, algorithm="nccl")[0]["reason"] == says("ranks 0, 1")

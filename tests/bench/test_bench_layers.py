@@ -201,7 +201,7 @@ def test_the_way_of_a_convolution_is_what_the_operations_say(graph):
     assert [row["way"] for row in rows] == [layer_bench.ways.get(row["layer"], "") for row in rows]
 
 
-def test_totals_and_shares_of_fully_connected_layers(graph):
+def test_totals_and_shares_of_fully_connected_layers_which_are_named_with_what_belongs_to_them(graph):
     samples = samples_of(graph, iteration=[30.0, 20.0, 40.0], pool_backward=[0.0] * 3)
     rows = layer_rows(graph, samples, BATCH, "float64")
     total = totals(rows, samples, BATCH, ranks=4)
@@ -220,9 +220,6 @@ def test_totals_and_shares_of_fully_connected_layers(graph):
     parameters, time = out / (conv + following + norm + out), 6 / (6 + 1 + 5 * 2)  # out, pool, five others
     assert (total["fc_layers"], total["fc_parameter_share"], total["fc_time_share"]) == (["out"], parameters, time)
     assert summary_lines(total, ONE_RANK)[0] == says("out", f"{parameters:.1%}", f"{time:.1%}")
-
-
-def test_fully_connected_layers_are_named_with_what_belongs_to_them():
     graph = spec.load_model("alexnet").graph()
     rows = layer_rows(graph, samples_of(graph), BATCH, "float32")
     assert [row["layer"] for row in rows if row["fully_connected"]] == ["fc6", "drop6", "fc7", "drop7", "fc8"]

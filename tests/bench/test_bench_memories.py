@@ -55,7 +55,7 @@ def test_all_are_compared_with_the_mpi_in_the_memory_where_it_is_faster(mpi_take
         assert f" {memory} " in tables.row_line(mpi) and mpi["speedup"] is None
 
 
-def test_auto_chooses_by_what_the_mpi_does_where_gradients_lie(mpi_takes):
+def test_auto_goes_by_the_mpi_in_shared_memory_and_what_is_wrong_there_is_seen(mpi_takes, monkeypatch):
     """What it would do in other memory is not for auto to have."""
     mpi_takes(shared=3.0, ordinary=2.0)
     flags = tune.make_context("tune", ["--algorithm", "mpi,ring"]).params
@@ -63,10 +63,6 @@ def test_auto_chooses_by_what_the_mpi_does_where_gradients_lie(mpi_takes):
     assert asked.protocol.fresh
     (row,) = swept(algorithms=("mpi",), memories=asked.memories).rows
     assert (row["memory"], row["median_s"], row["reason"]) == ("shared", 3.0, None)
-
-
-def test_what_is_wrong_in_one_memory_hides_behind_no_other(mpi_takes, monkeypatch):
-    mpi_takes(shared=3.0, ordinary=2.0)
     right = ThreadTransport.native_allreduce
 
     def silent_where_shared(self, span, op="sum", source=None):
@@ -153,25 +149,24 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
     assert events[-9:] == ["written"] + 2 * ["written", "emptied", "clock", "run"]
 
 
+RULES = {"fresh": True, "cold_bytes": 0}
+
+
 @pytest.mark.parametrize(
     ("then", "now", "words"),
     [
         ({}, Protocol(), ("buffers", "keep")),
-        ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(cold_bytes=9), ()),
-        ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(fresh=False), ("buffers", "keep")),
-        ({"protocol": {"fresh": True, "cold_bytes": 0}}, Protocol(beside=1), ("1 busy process",)),
+        ({"protocol": RULES}, Protocol(cold_bytes=9), ()),
+        ({"protocol": RULES}, Protocol(fresh=False), ("buffers", "keep")),
+        ({"protocol": RULES}, Protocol(beside=1), ("1 busy process",)),
+        ({"protocol": RULES}, Protocol(), None),
+        ({"protocol": {"cold_bytes": 9}}, Protocol(fresh=False, cold_bytes=12), None),  # nobody wrote buffers then
     ],
 )
-def test_sweeps_of_different_rules_are_not_compared(tmp_path, then, now, words):
+def test_sweeps_are_compared_where_their_rules_are_the_same(tmp_path, then, now, words):
     files.write_json(tmp_path / "old.json", then, [])
+    if words is None:
+        assert gates.earlier(tmp_path / "old.json", now)["rows"] == []
+        return
     with pytest.raises(UsageError, match=says("--warm", "--cold", "writes", "buffer", *words)):
         gates.earlier(tmp_path / "old.json", now)
-
-
-def test_sweeps_of_one_rule_are_compared(tmp_path):
-    for then, now in (
-        ({"fresh": True, "cold_bytes": 0}, Protocol()),
-        ({"cold_bytes": 9}, Protocol(fresh=False, cold_bytes=12)),  # nobody wrote buffers then
-    ):
-        files.write_json(tmp_path / "old.json", {"protocol": then}, [])
-        assert gates.earlier(tmp_path / "old.json", now)["rows"] == []

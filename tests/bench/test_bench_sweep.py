@@ -51,7 +51,7 @@ def test_busy_processes_run_beside_what_is_measured_and_end_with_it():
     assert says("2 busy processes").matches(tables.header_lines(header))
 
 
-def test_every_row_has_every_column_and_its_figures_agree(result):
+def test_every_row_has_every_column_and_figures_that_agree_and_the_header_says_how_and_where(result):
     assert len(result.rows) == len(ALGORITHMS) * 4 * 2
     for row in result.rows:
         assert tuple(row) == COLUMNS
@@ -66,9 +66,6 @@ def test_every_row_has_every_column_and_its_figures_agree(result):
         assert (row["speedup"] is None) == (row["same_over_segments"] is None) == (row["algorithm"] == "mpi")
     ring, star, mpi = (by(result.rows, algorithm=a, bytes=20_000)[0]["wire_bytes"] for a in ("ring", "star", "mpi"))
     assert abs(ring - 4 / 3 * 20_000) < 20 and star == 2 * 20_000 and mpi is None
-
-
-def test_the_header_says_how_and_where(result):
     header = json.loads(json.dumps(result.header))
     assert (header["ranks"], header["nodes"], header["start"]) == (3, 1, "barrier")
     assert header["library"] == "3 threads of one process, no MPI"
@@ -83,13 +80,21 @@ def test_the_header_says_how_and_where(result):
     assert re.search(says("worst", "bandwidth"), text) and re.search(says("barrier"), text)
 
 
-def test_links_are_calibrated_by_their_class():
+def test_links_are_calibrated_by_their_class_and_models_are_of_several_nodes():
     links = swept(4, nodes=2, sizes=(64,)).header["calibration"]["links"]
     assert list(links) == ["inside a node", "between nodes"]
     assert all(value > 0 for link in links.values() for value in link.values())
     alone = swept(1)
     assert alone.header["calibration"]["links"] == {} and {row["bound_share"] for row in alone.rows} == {0.0}
     assert tables.fit_lines(alone.header["fits"]) == []
+    sizes = (4, 100, 2000, 20_000)
+    (group,) = swept(4, nodes=2, algorithms=("mpi", "ring", "hierarchical"), sizes=sizes).header["fits"]
+    work = {name: model["work"] for name, model in group["models"].items()}
+    rounds = {name: (each["rounds"], each["rounds_between"]) for name, each in work.items()}
+    assert rounds == {"mpi": (1, 1), "ring": (0, 6), "hierarchical": (2, 2)}
+    text = "\n".join(tables.fit_lines([group]))
+    assert "hierarchical: 2 x alpha " in text and " + 2 x local_alpha " in text
+    assert re.search(says("1 size"), text)
 
 
 def test_refusals_are_rows_with_a_reason():
@@ -195,17 +200,6 @@ def test_what_is_beyond_memory_is_refused_before_it_is_taken(monkeypatch):
     monkeypatch.setattr("ringtrain.bench.model.bounds.calibrate", None)  # nothing may have begun
     with pytest.raises(UsageError, match=says("2.147e+09 GiB", "1 rank")):
         swept(1, sizes=(1 << 60,), out_of_place=True)
-
-
-def test_models_of_several_nodes():
-    sizes = (4, 100, 2000, 20_000)
-    (group,) = swept(4, nodes=2, algorithms=("mpi", "ring", "hierarchical"), sizes=sizes).header["fits"]
-    work = {name: model["work"] for name, model in group["models"].items()}
-    rounds = {name: (each["rounds"], each["rounds_between"]) for name, each in work.items()}
-    assert rounds == {"mpi": (1, 1), "ring": (0, 6), "hierarchical": (2, 2)}
-    text = "\n".join(tables.fit_lines([group]))
-    assert "hierarchical: 2 x alpha " in text and " + 2 x local_alpha " in text
-    assert re.search(says("1 size"), text)
 
 
 def test_files_hold_what_was_measured_and_are_written_whole(result, tmp_path):

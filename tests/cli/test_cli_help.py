@@ -101,8 +101,6 @@ def test_every_default_is_in_the_help_and_a_recipe_is_said_to_come_first():
         spec = config_fields().get(param.name)
         if spec is not None and spec.default not in (None, ()):
             assert re.search(r" \[default: [^]]+\]$", param.help)
-    for param in train.params:
-        spec = config_fields().get(param.name)
         if spec is not None and spec.metadata["recipe"]:
             assert "[default: the model's recipe" in param.help
     text = " ".join(shown(80).split())

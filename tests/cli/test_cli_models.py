@@ -55,7 +55,7 @@ def test_list_names_every_model_with_its_size_in_three_digits():
     assert (_bytes(0), _bytes(256), _bytes(14_400)) == ("", "256 B", "14.4 kB")
 
 
-def test_show_prints_layers_costs_and_recipe(small):
+def test_show_prints_layers_costs_recipe_and_results_also_for_another_batch(small):
     done = run("show", str(small))
     assert done.exit_code == 0
     assert "small: a [bold] one" in done.output
@@ -70,9 +70,6 @@ def test_show_prints_layers_costs_and_recipe(small):
     assert row(done.output, "total")[3] == "837"
     assert 'recipe: batch = 25, optimizer = "sgd", decay_bias_norm = false' in done.output
     assert "results" not in done.output
-
-
-def test_show_for_another_batch_with_results_and_without_a_recipe(small):
     small.write_text(SMALL + RESULTS)
     done = run("show", str(small), "--batch", "50")
     assert row(done.output, "conv")[5] == "28.8 kB"

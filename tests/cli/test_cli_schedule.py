@@ -36,7 +36,7 @@ def test_list_has_every_schedule_and_show_prints_the_steps_of_every_rank_or_of_o
     assert "rank 998" not in output and "→0 999:1000" in output
 
 
-def test_verify_says_what_it_proved():
+def test_verify_says_what_it_proved_of_rounded_schedules_too():
     output = run("verify", "hierarchical", "--nodes", "4,2,3")
     assert "hierarchical(ranks=9, chunks=12) is proved: all-reduce" in output
     assert "rounds             14" in output and "1.583 to 1.917 of the buffer" in output
@@ -47,6 +47,15 @@ def test_verify_says_what_it_proved():
     assert "hierarchical:sliced:tree(ranks=6, chunks=3)" in run(
         "verify", "hierarchical:sliced:tree", "-n", 6, "--nodes", 2
     )
+    assert "    1  1:2 = 1:2\n" in run("show", "ring", "--ranks", 2, "--rounded")
+    proved = run("verify", "hierarchical", "--nodes", "2,3", "--rounded")
+    assert "hierarchical(ranks=5, chunks=6) is proved: all-reduce, over messages that are rounded" in proved
+    assert "ring*3(ranks=4, chunks=12) is proved" in run("verify", "ring", "--rounded", "--pieces", 3)
+    slow_links = ("cost", "ring", "--nodes", 2, "--bytes", 1_000_000, "--gbit-s", 0.01)
+    whole, half = (cells(run(*slow_links, *more), "1,000,000") for more in ((), ("--rounded",)))
+    assert (whole[2], half[2]) == ("1,000,000", "500,000")
+    assert float(half[1].replace(",", "")) == pytest.approx(float(whole[1].replace(",", "")) / 2, rel=1e-3)
+    assert whole[3] == half[3] == "100.0 %"
 
 
 def test_shards_are_added_in_one_tree():
@@ -60,18 +69,6 @@ def test_shards_are_added_in_one_tree():
     lines = run("qualify", "--shards", 7)
     assert cells(lines, "2") == ["2", "2", "canonical"] and cells(lines, "4")[1] == "1 to 2"
     assert cells(lines, "7") == ["7", "1", "canonical, tree, butterfly, recursive-doubling, sliced"]
-
-
-def test_rounded_schedules():
-    assert "    1  1:2 = 1:2\n" in run("show", "ring", "--ranks", 2, "--rounded")
-    proved = run("verify", "hierarchical", "--nodes", "2,3", "--rounded")
-    assert "hierarchical(ranks=5, chunks=6) is proved: all-reduce, over messages that are rounded" in proved
-    assert "ring*3(ranks=4, chunks=12) is proved" in run("verify", "ring", "--rounded", "--pieces", 3)
-    slow_links = ("cost", "ring", "--nodes", 2, "--bytes", 1_000_000, "--gbit-s", 0.01)
-    whole, half = (cells(run(*slow_links, *more), "1,000,000") for more in ((), ("--rounded",)))
-    assert (whole[2], half[2]) == ("1,000,000", "500,000")
-    assert float(half[1].replace(",", "")) == pytest.approx(float(whole[1].replace(",", "")) / 2, rel=1e-3)
-    assert whole[3] == half[3] == "100.0 %"
 
 
 def test_cost_predicts():

@@ -43,7 +43,7 @@ def test_every_rank_reads_what_each_has_written(size):
             assert row.entries[row.last].moved == 7
 
 
-def test_the_end_compares_with_the_next_rank():
+def test_the_end_compares_with_the_next_rank_and_a_first_difference_is_behind_what_agrees():
     first, second, third = boards(3)
     words = [board.begin(SUM) for board in (first, second)]
     assert first.end(words[0]) and not second.end(words[1])  # the third has not begun it, which is no difference
@@ -52,9 +52,6 @@ def test_the_end_compares_with_the_next_rank():
     assert third.next_rank_differs(word) and not first.next_rank_differs(words[0])
     assert all(board.first_difference() == 1 for board in (first, second, third))
     assert first.differs(words[0])
-
-
-def test_a_first_difference_is_found_behind_what_agrees():
     first, second = boards(2)
     for number in range(1, 10):
         first.begin(SUM)
@@ -102,7 +99,7 @@ def test_a_row_remembers_the_last_ones():
     assert board.end(words[-1]) and board.inside() == words[-RING:-1]
 
 
-def test_calls_beyond_the_table_lose_the_text_of_the_oldest_for_others():
+def test_calls_beyond_the_table_lose_the_text_of_the_oldest_for_others_and_a_long_text_is_cut():
     writer, reader = boards(2)
     calls = [f"call {i}" for i in range(CALLS + 1)]
     for call in calls:
@@ -111,9 +108,6 @@ def test_calls_beyond_the_table_lose_the_text_of_the_oldest_for_others():
     texts = [entry.text for entry in reader.read()[0].entries.values()]
     assert texts == [says("flight", "recorder"), *calls[1:]]
     assert [entry.text for entry in writer.read()[0].entries.values()] == calls
-
-
-def test_a_long_text_is_cut():
     writer, reader = boards(2)
     writer.begin(writer.describe("é" * TEXT_BYTES))
     assert reader.read()[0].entries[1].text == "é" * (TEXT_BYTES // 2)

@@ -84,20 +84,16 @@ def test_a_process_that_was_stopped_itself_has_its_time_again_and_where_every_lo
     assert str(errors[-1]) == says("--deadline-s", "13 s", "writing")
 
 
-def test_a_stage_that_gets_on_is_not_stuck(activity, clock):
+def test_a_stage_that_gets_on_is_not_stuck_and_who_waits_within_a_held_one_is_not_limited_meanwhile(activity, clock):
     detector = HangDetector(activity, 0, None, clock)
     with activity.holds_gil("opening data"):
         for _ in range(5):
             assert looks(detector, clock, 8) is None
             activity.touch()
     assert activity.touches == 5
-
-
-def test_who_waits_within_a_held_stage_is_not_limited_meanwhile(activity, clock):
     calls = []
     arm, disarm = (lambda *armed: calls.append(armed)), (lambda: calls.append("disarmed"))
     activity.hard_timeout = SimpleNamespace(arm=arm, disarm=disarm)
-    detector = HangDetector(activity, 0, None, clock)
     with activity.holds_gil("opening data"):
         with activity.during("waiting for the others"):
             assert looks(detector, clock, 100) is None

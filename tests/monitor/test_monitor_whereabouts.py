@@ -44,14 +44,11 @@ def test_a_stage_that_gets_on_is_progress():
     assert (board.history != before).any()
 
 
-def test_whoever_is_behind_holds_the_others_up():
+def test_whoever_is_behind_is_named_by_its_host_and_every_rank_is_told_with_what_it_does():
     assert diagnosis.behind(rows_of(5, 5, 5)) == [] and diagnosis.held_up(rows_of(5, 5)) == ""
     assert diagnosis.held_up(rows_of(5, 4, 5, 4)) == says("ranks 1, 3 (node0, node1)")
     rows = rows_of(5, 4, 5)
     assert diagnosis.held_up([*rows[:2], replace(rows[2], silent_s=9.0)]) == says("rank 2 (node1)")
-
-
-def test_a_line_for_every_rank():
     rows = rows_of(5, 4, 0, doing="backward, layer 'conv2'", doing_s=3.14159)
     rows.append(RankRecord(3, {}, 6, True, "node1"))
     rows[2] = replace(rows[2], silent_s=9.0)
@@ -63,15 +60,9 @@ def test_a_line_for_every_rank():
         "  rank 3 (node1): iteration 6, ended",
         says(1, "ranks of other nodes"),
     ]
-
-
-def test_an_absent_rank_is_told_with_what_it_does():
     rows = [RankRecord(0, {}, 3, False, "a"), RankRecord(1, {}, 3, False, "b", "writing checkpoint c.h5", 301.2, True)]
     expected = says("begun none", "in iteration 3", "writing checkpoint c.h5 for 301 s")
     assert list(map(diagnosis.whereabouts, rows)) == [says("begun none", "in iteration 3"), expected]
-
-
-def test_ranks_are_placed_on_their_hosts():
     assert placed([2, 0], ["a", "b", "a"]) == "ranks 0, 2 (a)" and placed([0, 1], ["a", "b"]) == "ranks 0, 1 (a, b)"
     assert placed([1], ["", ""]) == "rank 1"
     assert placed(range(11), [f"n{i}" for i in range(11)]).endswith("n7 and 3 more)")

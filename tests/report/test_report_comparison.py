@@ -52,7 +52,7 @@ HOT = of("hot", ranks=None, end=None, test=(), failed={"error": "DivergedError",
 
 
 # ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_figures_of_a_run():
+def test_figures_of_a_run_none_for_what_was_not_recorded_and_differences_to_the_first_that_has_it():
     (row,) = rows_of([of()])
     assert (row["test_loss"], row["best_test_loss"]) == (0.6, 0.5)
     assert (row["test_accuracy"], row["best_test_accuracy"]) == (0.75, 0.8)
@@ -61,18 +61,12 @@ def test_figures_of_a_run():
     assert row["held_bytes"] == [2.5 * 2**20, 3 * 2**20, 3 * 2**20]
     assert row["lag"] == {"clock": {"median": 0, "largest": 4}, "version": {"median": 2, "largest": 2}}
     assert (row["accuracy_difference"], row["speed_ratio"]) == (0.0, 1.0)
-
-
-def test_what_was_not_recorded_is_none():
     (row,) = rows_of([OLD])
     assert [row[key] for key in ("test_loss", "bytes_sent", "peak_bytes", "held_bytes", "exposed_share")] == [None] * 5
     assert (row["images_per_s"], row["outcome"]) == (900.0, "cut short")
     (row,) = rows_of([of(ranks={**RANKS, "state_bytes": [None, 1, 1], "lag": {"clock": {}}})])
     assert row["held_bytes"] == [None, 3 * 2**20 - 2**20 + 1, 3 * 2**20 - 2**20 + 1]
     assert row["lag"] == {"clock": {"median": None, "largest": None}}
-
-
-def test_differences_are_to_the_first_run_that_has_the_figure():
     first, second = of(test=[(1.0, 0.5)]), of("b", test=[(1.0, 0.75)], end={**END, "images_per_s": 500.0})
     rows = rows_of([FailedVariant("x", "no"), OLD, first, second])
     assert [row["accuracy_difference"] for row in rows] == [None, None, 0.0, 0.25]
@@ -137,14 +131,11 @@ def test_the_table_fits_and_loses_nothing(width):
         assert figure in text, figure
 
 
-def test_figures_that_no_run_has_take_no_room():
+def test_figures_that_no_run_has_take_no_room_and_bytes_between_nodes_are_those_of_all_ranks():
     text = "\n".join(table_lines(rows_of([of(ranks={**RANKS, "lag": None}), of("b", ranks=None)]), 300))
     assert "sent" in text and "lag" not in text and "between nodes" not in text
 
-
-def test_bytes_between_nodes_are_those_of_all_ranks():
-    """Of runs on several nodes alone; without a figure of a rank there is no sum."""
-
+    # Of runs on several nodes alone; without a figure of a rank there is no sum.
     def between(*runs):
         lines = table_lines(rows_of(runs), 300)
         start = lines[0].find("between nodes")
@@ -210,13 +201,10 @@ def test_a_picture_of_runs_with_next_to_nothing(tall):
     assert len([text for each in axes for text in each.texts if "no run has recorded" in text.get_text()]) == 8
 
 
-def test_bars_have_names():
+def test_bars_have_names_and_many_ranks_are_three_bars():
     bars = axes_of([of("allreduce"), of("averaging --average-every 4 --and more")])[3:8:4]
     shown = [[label.get_text() for label in axes.get_yticklabels()] for axes in bars]
     assert shown == [["allreduce", "averaging --average-\nevery 4 --and more"]] * 2
-
-
-def test_many_ranks_are_drawn_as_three_bars():
     bars = axes_of([of(ranks={**RANKS, "bytes_sent": list(range(40))})])[7]
     assert [round(1e6 * bar.get_width()) for bar in bars.patches] == [0, 20, 39]
     assert bars.get_xlabel() == says("MB", "median")

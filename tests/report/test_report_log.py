@@ -21,20 +21,8 @@ def lines(path):
 
 # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
 def test_a_record_is_the_kind_and_all_fields():
-    assert record(iteration()) == {
-        "event": "iteration",
-        "iteration": 1,
-        "epoch": 1,
-        "loss": 2.3,
-        "accuracy": 0.125,
-        "lr": 0.05,
-        "examples": 64,
-        "images_per_s": 12_345.6,
-        "seconds": 0.5,
-        "exposed_s": None,
-    }
-    wanted = {"event": "end", "iterations": 460, "ranks": 2, "test_accuracy": 0.975, "images_per_s": 12_345.6}
-    assert record(ended()).items() >= (wanted | {"weights_sha256": "ab" * 32}).items()
+    for kind, event in (("iteration", iteration()), ("end", ended())):
+        assert record(event) == {"event": kind, **asdict(event)}
 
 
 def test_every_event_has_a_kind_of_its_own_and_a_word_for_each_field():
@@ -50,6 +38,14 @@ def test_what_is_not_finite_is_null(tmp_path):
     assert (tmp_path / "log").read_text().count('"loss": null') == 3
 
 
+def test_a_name_in_any_script_in_a_log_that_others_may_read(tmp_path):
+    before = os.umask(0o022)
+    logged(tmp_path / "log", run(model="größer\n二"))
+    os.umask(before)
+    assert lines(tmp_path / "log")[0]["model"] == "größer\n二"
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o644
+
+
 # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────
 def test_each_event_is_in_the_file_at_once(tmp_path):
     log = JsonLines(tmp_path / "log")
@@ -60,14 +56,6 @@ def test_each_event_is_in_the_file_at_once(tmp_path):
     log.close()
     kinds = [line["event"] for line in lines(tmp_path / "log")]
     assert kinds == ["start", "iteration", "compiled", "evaluation", "note", "end"]
-
-
-def test_a_name_in_any_script_in_a_log_that_others_may_read(tmp_path):
-    before = os.umask(0o022)
-    logged(tmp_path / "log", run(model="größer\n二"))
-    os.umask(before)
-    assert lines(tmp_path / "log")[0]["model"] == "größer\n二"
-    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(("resumed_at", "kept"), [(4, 7), (3, 6), (2, 5), (1, 2), (0, 1), (9, 7)])

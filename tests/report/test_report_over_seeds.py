@@ -120,7 +120,7 @@ def make(tmp_path):
     return run
 
 
-def test_runs_that_differ_by_seed_alone_are_of_one_variant(make):
+def test_runs_that_differ_by_seed_alone_are_of_one_variant_and_no_two_have_one_name(make):
     runs = [
         make("a-seed-1", 1),
         make("b3-9", 5, lr=0.2),
@@ -129,16 +129,13 @@ def test_runs_that_differ_by_seed_alone_are_of_one_variant(make):
         make("c", 1, lr=0.5),
     ]
     assert variants_by_seed(runs) == {"a-seed-1": "a", "b3-9": "b3", "a-seed-10": "a", "b3-10": "b3", "c": "c"}
+    runs = [make("x", 0), make("x-1", 1, lr=0.1), make("x-2", 2, lr=0.1), make("y", 1, lr=0.2), make("z", 2, lr=0.2)]
+    assert list(variants_by_seed(runs).values()) == ["x", "x-1", "x-1", "y", "y"]
 
 
 def test_runs_of_equal_seeds_or_without_settings_stay_alone(make):
     runs = [make("a", 1), make("b", 1), make("c", 2, written=False), make("d", 3, written=False)]
     assert variants_by_seed(runs) == {name: name for name in "abcd"}
-
-
-def test_no_two_variants_have_one_name(make):
-    runs = [make("x", 0), make("x-1", 1, lr=0.1), make("x-2", 2, lr=0.1), make("y", 1, lr=0.2), make("z", 2, lr=0.2)]
-    assert list(variants_by_seed(runs).values()) == ["x", "x-1", "x-1", "y", "y"]
 
 
 # ── table and CSV ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,14 +182,11 @@ def drawn(path, runs):
     return path.read_text()
 
 
-def test_the_picture_has_a_colour_for_each_variant_and_the_fronts(tmp_path):
+def test_the_picture_has_a_colour_for_each_variant_and_the_fronts_unless_no_run_ended(tmp_path):
     runs = [replace(A[0], start={**A[0].start, "hosts": ["vega"]}), A[1], *B, DIVERGED]
     text = drawn(tmp_path / "c.svg", runs)
     assert [f"fill: {colour}; fill-opacity: 0.18" in text for colour in COLOURS[:3]] == [True, True, False]  # bands
     assert f"fill: {COLOURS[1]}; stroke" in text and "fill: #ffffff; stroke: " + COLOURS[0] in text  # a is dominated
     assert all(label in text for label in ("deviation over seeds", "Pareto front", "on the front"))
     assert "no run has recorded" not in text and "<!-- vega -->" in text  # small print
-
-
-def test_a_picture_without_a_run_that_ended(tmp_path):
     assert drawn(tmp_path / "c.svg", [DIVERGED]).count("no run has recorded") == 8

@@ -166,15 +166,12 @@ def test_every_picture_is_xml_by_itself_shares_no_id_and_takes_the_colours_of_th
     assert all(word in page for word in ("currentColor", "var(--rule)", "prefers-color-scheme: dark", "@media print"))
 
 
-def test_what_a_run_lacks_is_a_line(bare):
+def test_what_a_run_lacks_is_a_line_and_names_are_text_wherever_they_stand(bare):
     text = words(page_of(bare))
     assert all(line in text for line in ("config.toml", "--trace", "cut short"))
     for heading in ("Communication", "Timeline", "Results", "Configuration"):
         assert f"{heading} " not in text.split("Not in this report")[0]
     assert says("cut short", "1").matches(text)
-
-
-def test_names_are_text_wherever_they_stand(bare):
     page = page_of(bare)
     assert words(page).count("<script src=//evil.example/x.js></script>&\"' $x^2$ \\x1b[2J") >= 4
     assert "default-src 'none'" in page
@@ -262,15 +259,12 @@ def test_html_is_escaped_once():
     )
 
 
-def test_a_timeline_has_a_row_for_the_loop_and_one_for_buckets():
+def test_a_timeline_has_rows_for_loop_and_buckets_of_the_last_iterations_of_the_first_ranks():
     on_device = [*of_rank(0), Slice(DEVICE, "forward", MS, 4 * MS)]
     axes = timeline.timeline_figure({0: on_device, 1: of_rank(1)}).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["rank 0", says("device"), says("buckets"), "rank 1", says("buckets")]
     assert axes.get_xlim() == (0, 9) and [text.get_text() for text in axes.texts] == ["iteration 6"]
-
-
-def test_a_timeline_has_the_last_iterations_of_the_first_ranks():
     long = [Slice(LOOP, f"iteration {k}", 10 * k * MS, 10 * (k + 1) * MS) for k in range(9)]
     axes = timeline.timeline_figure(dict.fromkeys(range(40), long)).axes[0]
     assert [text.get_text() for text in axes.texts] == ["iteration 6", "iteration 7", "iteration 8"]
@@ -278,7 +272,7 @@ def test_a_timeline_has_the_last_iterations_of_the_first_ranks():
     assert timeline._joined([(0, 1), (2, 3), (10, 20), (15, 17)], 1) == [(0, 3), (10, 20)]  # too short to be seen
 
 
-def test_buckets_are_those_that_take_longest():
+def test_buckets_are_those_that_take_longest_and_a_confusion_matrix_has_counts_while_they_fit():
     buckets = [
         {"what": "gradients", "spans": f"s{k}", "nbytes": 1024, "total_s": 0.001 * (20 - k), "exposed_s": None}
         for k in range(20)
@@ -286,9 +280,6 @@ def test_buckets_are_those_that_take_longest():
     axes = figures.buckets_figure(buckets).axes[0]
     labels = [label.get_text().split("\n")[1] for label in axes.get_yticklabels()]
     assert labels == [f"s{k}" for k in range(figures.MOST_BUCKETS)]
-
-
-def test_a_confusion_matrix_has_counts_while_they_fit():
     with rc_context(STYLE):
         small = figures.confusion_figure([[3, 1], [0, 0]], ["cat", EVIL]).axes[0]
         large = figures.confusion_figure([[1] * 60] * 60, ["c"] * 60).axes[0]

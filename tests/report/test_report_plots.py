@@ -63,14 +63,11 @@ def test_a_run_without_a_test_part_and_without_an_end(write):
     assert loss.get_ylim() == (0, 1.2 * 2.3) and score.get_title("right") == ""
 
 
-def test_a_loss_that_is_not_finite_leaves_a_gap(write):
+def test_a_loss_that_is_not_finite_leaves_a_gap_and_evaluations_within_an_epoch_are_test_points(write):
     losses = {1: 2.3, 2: float("nan"), 3: 2.3}
     axes = figure_of(write(run(), *(iteration(iteration=k, loss=value) for k, value in losses.items()))).axes
     assert list(axes[0].lines[0].get_xdata()) == [1, 3]
     assert [each.get_xlabel() for each in axes[:3]] == [says("iteration")] * 3  # less than an epoch
-
-
-def test_evaluations_within_an_epoch_are_test_points_too(write):
     evaluated = Evaluated(iteration=5, epoch=1, test_loss=1.0, test_accuracy=0.5, seconds=1.0)
     loss = figure_of(write(run(), iteration(), evaluated)).axes[0]
     assert list(loss.lines[-1].get_ydata()) == [1.0]
@@ -95,7 +92,7 @@ def test_why_there_is_no_picture(folder, write, tmp_path, monkeypatch):
 
 
 # ── the arithmetic ────────────────────────────────────────────────────────────────────────────────────────────
-def test_an_axis_of_accuracies_shows_what_matters():
+def test_axes_show_what_matters_and_are_not_compressed_by_a_divergence():
     low, high = accuracy_view([0.2, 0.9, 0.97, 0.98, 0.99, 0.985, 0.99])
     assert low == pytest.approx(94.0) and 100 < high < 101
     assert (99 - 97) / (high - low) > 0.3
@@ -104,9 +101,6 @@ def test_an_axis_of_accuracies_shows_what_matters():
     ends = [accuracy_view([0.98], [0.1, accuracy])[0] for accuracy in (0.99, 0.95, 0.8)]
     assert ends == pytest.approx([96, 94.5, 92])  # training as far as the tests keep half of the axis
     assert accuracy_view([], [0.98]) == accuracy_view([0.98])
-
-
-def test_an_axis_of_losses_is_not_compressed_by_a_divergence():
     assert loss_view([9.0, 0.5, 0.4, 0.3, 0.3], [9.0, 0.4]) == (0, 1.25)
     ends = [loss_view([1.0], [9.0, last])[1] for last in (2.0, 3.0, 9.0)]
     assert ends == pytest.approx([2.5, 3.3, 5])  # training as far as the tests keep half of the axis
@@ -121,15 +115,12 @@ def test_a_curve_is_broken_where_training_pauses():
     assert broken([], []) == ([], []) and broken([1], [2]) == ([1], [2])
 
 
-def test_a_running_mean_keeps_lines_and_smooths_noise():
+def test_a_running_mean_keeps_lines_and_smooths_noise_and_thin_curves_keep_their_end():
     assert running_mean([]) == []
     assert running_mean([1.0, 5.0, 3.0]) == [1.0, 5.0, 3.0]
     line = [float(k) for k in range(400)]
     assert running_mean(line)[4:-4] == line[4:-4]
     assert max(running_mean([0.0, 9.0] * 200)) <= 9 * 3 / 5
-
-
-def test_thin_curves_keep_their_end():
     for count in (1, 2, 1499, 1500, 1501, 3000, 4000):
         x, y = thin_out(range(count), range(count))
         assert x == y and x[-1] == count - 1 and 0 < len(x) <= POINTS

@@ -12,7 +12,7 @@ from tests.report.conftest import RANKS, ended, epoch, iteration, run
 from tests.says import says
 
 
-def test_a_whole_run(write):
+def test_a_whole_run_and_bytes_at_the_end_without_evaluations_which_are_not_made_up(write):
     trained = [iteration(iteration=k, examples=64, seconds=10.0 + k, images_per_s=64.0, loss=4 - k) for k in (1, 2)]
     log = read_run(write(run(), *trained, epoch(iteration=2, seconds=13.0, bytes_sent=800), RANKS, ended()), "mine")
     assert (log.name, log.outcome, log.iterations) == ("mine", "done", ended().iterations)
@@ -21,9 +21,6 @@ def test_a_whole_run(write):
     assert [(p.seconds, p.examples, p.nbytes, p.accuracy) for p in log.test] == [(3.0, 128, 800, 0.875)]
     assert [p.nbytes for p in log.train] == [400, 800]  # as bytes grow in proportion
     assert log.ranks["bytes_sent"] == [300, 500]
-
-
-def test_bytes_are_those_of_the_end_without_evaluations_and_not_made_up(write):
     log = read_run(write(run(), *(iteration(iteration=k) for k in (1, 2)), RANKS, ended()), "a")
     assert [p.nbytes for p in log.train] == [400, 800]
     log = read_run(write(run(), iteration(), epoch(iteration=1, bytes_sent=None)), "a")

@@ -30,35 +30,26 @@ WEAK = [sample(1, 1, 100, "weak"), sample(4, 1, 360, "weak")]
 
 
 # ── figures ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_sample_is_from_the_records_of_a_run():
+def test_a_sample_is_from_the_records_of_a_run_that_has_an_end_and_a_rate():
     figures = sample_of(of(ranks=None))
     assert (figures["ranks"], figures["nodes"], figures["batch"], figures["folder"]) == (3, 1, 64, "runs/a")
     assert (figures["images_per_s"], figures["step_s"]) == (1000.0, 0.064)
     ranks = {"exposed_s": [1.0, 2.0, 0.5], "updates": [10, 10, 0]}  # a server has no examples
     assert sample_of(of(ranks=ranks))["exposed_s"] == pytest.approx(0.15)
     assert sample_of(of(ranks=None))["exposed_s"] is None
-
-
-def test_a_run_without_an_end_or_a_rate_has_no_figure():
     for run in (OLD, HOT, of(end={**END, "reason": "interrupted"}), of(end={**END, "images_per_s": 0.0})):
         assert sample_of(run) is None
 
 
-def test_speedups_are_of_runs_of_the_same_round():
+def test_speedups_are_of_the_same_round_and_efficiency_against_the_fewest_ranks_of_its_scaling():
     one, two = scaling_rows(STRONG)
     assert (one["ranks"], one["speedup"], one["speedup_low"]) == (1, 1.0, None)
     assert (two["speedup"], two["speedup_low"], two["speedup_high"]) == (1.9, 1.8, 1.9)
     assert (two["efficiency"], two["images_per_s"], two["rounds"]) == (0.95, 180, 3)
     assert (two["images_per_s_low"], two["images_per_s_high"], two["confidence"]) == (95, 209, 0.75)
-
-
-def test_efficiency_is_against_the_fewest_ranks_that_ran():
     rows = scaling_rows([sample(2, 1, 200), sample(4, 1, 300), sample(4, 2, 1000)])
     assert [(row["ranks"], row["speedup"], row["efficiency"]) for row in rows] == [(2, 1, 1), (4, 1.5, 0.75)]
     assert rows[1]["rounds"] == 2  # of which one has no base
-
-
-def test_weak_and_strong_have_bases_of_their_own():
     rows = scaling_rows([*WEAK, *STRONG])
     assert [(row["scaling"], row["ranks"], row["batch"]) for row in rows] == [
         ("strong", 1, 64), ("strong", 2, 64), ("weak", 1, 64), ("weak", 4, 256)
@@ -116,7 +107,7 @@ def test_the_picture_has_measured_curves_and_those_of_a_plan(tmp_path):
 
 
 # ── beside a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_row_beside_a_plan_has_the_error_of_its_step():
+def test_a_plan_is_beside_rows_table_and_csv_with_the_error_of_a_step():
     """The speed-up of the plan is over the fewest ranks that were measured, as the speed-up of the runs."""
     rows = scaling_rows([sample(2, 1, 200), sample(4, 1, 300), sample(8, 1, 500), sample(4, 1, 90, "weak")])
     two, four, eight, weak = beside_predictions(rows, {("strong", 1): 1.0, ("strong", 2): 160.0, ("strong", 4): 320.0})
@@ -124,16 +115,9 @@ def test_a_row_beside_a_plan_has_the_error_of_its_step():
     assert (four["predicted_images_per_s"], four["predicted_step_s"], four["predicted_speedup"]) == (320, 0.2, 2)
     assert four["error"] == pytest.approx(four["predicted_step_s"] / four["step_s"] - 1)
     assert [row[name] for row in (eight, weak) for name in BESIDE] == 2 * [None, None, None, None]
-
-
-def test_without_the_fewest_ranks_a_plan_has_no_curve():
     rows = beside_predictions(scaling_rows(STRONG), {("strong", 2): 200.0})
     assert rows[1]["error"] == pytest.approx(-0.1) and rows[1]["predicted_speedup"] is None
-    assert sorted(curves(rows)) == ["ideal", says("strong", "global")]
-
-
-def test_the_table_and_csv_have_the_plan_beside():
-    rows = beside_predictions(scaling_rows(STRONG), {("strong", 2): 200.0})
+    assert sorted(curves(rows)) == ["ideal", says("strong", "global")]  # the plan lacks the fewest ranks
     one, two = (" ".join(line.split()) for line in plain_lines(scaling_table(rows))[2:])
     assert one.endswith(" 1 [1, 1] – –") and two.endswith(" 1 [1, 1] 200 -10")
     lines = list(csv.DictReader(io.StringIO(csv_text(rows))))

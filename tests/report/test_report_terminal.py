@@ -146,7 +146,7 @@ def test_a_run_without_a_test_part():
     ]
 
 
-def test_communication_is_one_line_where_there_is_any():
+def test_communication_is_one_line_where_there_is_any_and_the_hash_of_weights_where_it_is_asked_for():
     share, size = says("3.1"), says("4.0 MiB", "42.5 ms")
     most = says("32.5 ms", "conv.weight")
     assert displayed([run(), exchanged(), ended()])[-2] == share + size + most
@@ -156,9 +156,6 @@ def test_communication_is_one_line_where_there_is_any():
     assert not share.matches(displayed([run(), exchanged(), ended(ranks=1)]))
     small = (replace(exchanged().buckets[0], nbytes=1536),)
     assert displayed([run(), exchanged(buckets=small), ended()])[-2] == share + says("1.5 KiB", "10 ms")
-
-
-def test_the_hash_of_weights_is_shown_where_it_is_asked_for():
     shown = says("ab" * 32)
     happened = [epoch(weights_sha256="ab" * 32), ended()]
     assert shown not in displayed([run(), *happened])
@@ -179,6 +176,14 @@ def test_the_best_epoch_has_a_mark_and_the_end_names_it():
 def test_times_and_kernels_from_the_cache():
     assert words.compiled(Compiled(seconds=0.31, kernels=0)) == says("0.3")
     assert list(map(words.clock, (0.4, 59.6, 3599.0, 3661.0))) == ["0:00", "1:00", "59:59", "1:01:01"]
+
+
+def test_how_far_ranks_were_apart_and_how_fast_each_was():
+    """A clock lag of 0 nine times, of 1 once; version lags 0, 2 and 2: their medians, and the most."""
+    ranks = replace(RANKS, updates=[10, 4], training_s=[2.0, 0.0])
+    assert words.lag_line(ranks) is None
+    apart = replace(ranks, lag={"clock": {0: 9, 1: 1}, "version": {2: 2, 0: 1}, "other": {}})
+    assert words.lag_line(apart) == says("clock", 0, 1, "version", 2, "5, 0")
 
 
 ALL = ["train loss", "acc", "test loss", "acc", "rate", "images/s", "time"]
@@ -212,14 +217,6 @@ def test_a_head_comes_once_and_again_where_a_narrower_screen_has_other_columns()
     assert row == "epoch  1/20     1.5000  50.00%          -       -        0.05    12,346   1:05"  # not evaluated
 
 
-def test_how_far_ranks_were_apart_and_how_fast_each_was():
-    """A clock lag of 0 nine times, of 1 once; version lags 0, 2 and 2: their medians, and the most."""
-    ranks = replace(RANKS, updates=[10, 4], training_s=[2.0, 0.0])
-    assert words.lag_line(ranks) is None
-    apart = replace(ranks, lag={"clock": {0: 9, 1: 1}, "version": {2: 2, 0: 1}, "other": {}})
-    assert words.lag_line(apart) == says("clock", 0, 1, "version", 2, "5, 0")
-
-
 # ── plain lines ─────────────────────────────────────────────────────────────────────────────────────────
 def test_progress_comes_at_a_sensible_rate():
     happened = [iteration(iteration=k, seconds=0.1 * k) for k in range(1, 401)]
@@ -229,13 +226,10 @@ def test_progress_comes_at_a_sensible_rate():
     assert len(displayed([run(), *slow])) == 12 + 5
 
 
-def test_no_control_characters():
+def test_no_control_characters_and_an_encoding_that_lacks_a_letter():
     lines = displayed([run(model="bad\x1b[31m\rname"), iteration(), Note(text="two\nlines\x07"), epoch(), ended()])
     assert "".join(lines).isprintable()
     assert says("two lines\\x07").matches(lines)
-
-
-def test_an_encoding_that_lacks_a_letter():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     sink = Terminal(PlainScreen(stream))
     sink.handle(run(model="größer"))
@@ -300,7 +294,7 @@ def shown(status, width):
     return console.file.getvalue().split("\n")
 
 
-def test_the_lines_that_change():
+def test_the_lines_that_change_before_the_first_iteration_at_it_and_later():
     status = Status(run())
     status.note(iteration(iteration=10, seconds=1.0))
     status.note(iteration(iteration=115, epoch=6, seconds=22.0))
@@ -311,6 +305,10 @@ def test_the_lines_that_change():
     parts = [says("2.3000"), says("12.50%"), says("1:09"), SPEED]
     assert line.rstrip() == says(*parts, "115", "460")
     assert [each.strip() for each in rest] == ["", ""]  # mpirun shows a line only when the next has begun
+    assert says("preparing", "first").matches(shown(Status(run()), 80)[0])
+    assert status_parts(iteration(), iteration(), run())[2] == says("-:--")
+    for width, line in ((9, "one   two"), (8, "one"), (1, "one")):
+        assert join_fitting(["one", "two", "three"], width) == line
 
 
 @pytest.mark.parametrize("width", [80, 60, 40, 20, 12])
@@ -321,13 +319,6 @@ def test_narrow_terminals(width):
     assert max(map(len, lines)) <= width
     assert len(lines) <= 4
     assert says("2.3000").matches(lines[1])
-
-
-def test_before_the_first_iteration_and_at_it():
-    assert says("preparing", "first").matches(shown(Status(run()), 80)[0])
-    assert status_parts(iteration(), iteration(), run())[2] == says("-:--")
-    for width, line in ((9, "one   two"), (8, "one"), (1, "one")):
-        assert join_fitting(["one", "two", "three"], width) == line
 
 
 def test_a_live_run_leaves_the_terminal_as_it_was(pty, monkeypatch):
@@ -349,7 +340,7 @@ def test_a_live_run_leaves_the_terminal_as_it_was(pty, monkeypatch):
     assert screen.written() == "error: the loss is not finite\r\n"
 
 
-def test_the_cursor_is_never_left_hidden(pty):
+def test_the_cursor_is_never_left_hidden_and_nobodys_text_reaches_the_terminal_as_a_command(pty):
     """A rank may be killed at any time, and nobody brings the cursor back then."""
     screen = pty(80)
     live = LiveScreen(screen.stream)
@@ -357,9 +348,6 @@ def test_the_cursor_is_never_left_hidden(pty):
     written = screen.written()
     live.close()
     assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l")
-
-
-def test_nobodys_text_reaches_the_terminal_as_a_command(pty):
     written = live_screen(pty(80), run(), ["model \x1b]0;mine\x07"], lambda live: live.line("note: \x1b[2Jmine"))
     assert "\x1b]0;" not in written and "\x1b[2J" not in written
     assert "model \\x1b]0;mine\\x07" in written and "note: \\x1b[2Jmine" in written

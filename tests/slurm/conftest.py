@@ -29,23 +29,12 @@ ENVIRONMENT = {
 }
 NET = """
 summary = "for tests"
-[input]
-shape = [8, 8, 1]
-mean = "image"
-std = "channel"
-pad = 1
-flip = true
-[[layers]]
-name = "flat"
-kind = "Flatten"
-[[layers]]
-name = "drop"
-kind = "Dropout"
-rate = 0.3
-[[layers]]
-name = "fc"
-kind = "Linear"
-units = 10
+input = { shape = [8, 8, 1], mean = "image", std = "channel", pad = 1, flip = true }
+layers = [
+  { name = "flat", kind = "Flatten" },
+  { name = "drop", kind = "Dropout", rate = 0.3 },
+  { name = "fc", kind = "Linear", units = 10 },
+]
 [recipe]
 batch = 30
 lr = 0.05
