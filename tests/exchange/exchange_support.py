@@ -104,13 +104,10 @@ def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, read
     return LoopbackWorld(size, nodes).run(body)
 
 
-def each_equal(results, wanted, close=None):
+def each_equal(results, wanted, close=0):
     """Assert that the weights of all ranks are equal, or close."""
     for weights in results:
-        if close is None:
-            np.testing.assert_array_equal(weights, wanted)
-        else:
-            np.testing.assert_allclose(weights, wanted, rtol=close, atol=close)
+        np.testing.assert_allclose(weights, wanted, rtol=close, atol=close)
 
 
 def all_alike(ranks, want, kept=None, step=4):

@@ -157,9 +157,12 @@ def test_replicas_are_equal_and_half_the_bytes_are_sent(algorithm):
         assert 0 < error < 20 * roundoff
 
 
-def test_the_flag_offers_every_wire_and_a_rank_that_rounds_is_not_exact():
+def test_the_flag_offers_every_wire_and_ranks_that_do_not_round_are_exact_and_all_train():
     assert config_fields()["wire"].metadata["choices"] == WIRES
     assert not AllReduce(Loopback(), ReferenceOps("float32"), wire="float16").facts.exact
+    exchange = AllReduce(LoopbackWorld(3).transport(0), ReferenceOps("float64"))
+    assert exchange.facts.roles == Roles((0, 1, 2)) and exchange.denominator(5, 15) == 15
+    assert exchange.facts.exact and exchange.facts.name == "allreduce" and exchange.prepare("graph") == "graph"
 
 
 @pytest.mark.parametrize(
@@ -186,12 +189,6 @@ def test_a_wire_carries_sums_of_float32_alone():
     ):
         with pytest.raises(UsageError, match=message):
             make_allreduce(Loopback(), np.zeros(3, dtype), algorithm, np.add, op=op, wire=wire)
-
-
-def test_everybody_trains_and_the_loss_is_divided_by_the_whole():
-    exchange = AllReduce(LoopbackWorld(3).transport(0), ReferenceOps("float64"))
-    assert exchange.facts.roles == Roles((0, 1, 2)) and exchange.denominator(5, 15) == 15
-    assert exchange.facts.exact and exchange.facts.name == "allreduce" and exchange.prepare("graph") == "graph"
 
 
 def test_buckets_are_whole_spans_from_the_end():

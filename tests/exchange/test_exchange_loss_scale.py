@@ -48,10 +48,7 @@ def test_a_dynamic_factor_halves_when_it_was_too_large_and_doubles_after_long():
     scale.numbers[[FACTOR, GOOD]] = LARGEST_FACTOR, GROW_AFTER - 1
     judge(scale, True)
     assert scale.numbers.tolist() == [LARGEST_FACTOR, 0, 40]
-
-
-def test_a_fixed_factor_stays_and_counts():
-    scale = LossScale(OPS, 128.0)
+    scale = LossScale(OPS, 128.0)  # a fixed one stays, and counts
     judge(scale, False, *[True] * GROW_AFTER, False)
     assert scale.numbers.tolist() == [128, 0, 2]
 
@@ -95,13 +92,10 @@ def test_gradients_are_divided_by_the_factor_and_clipped_by_their_own_norm():
     assert begun(25.0 * 16, limit=1.25, factor=4.0)[MULTIPLIER] == 1 / 16
 
 
-def test_an_overflow_leaves_the_update_out_only_where_the_loss_is_scaled():
+def test_an_overflow_leaves_the_update_out_where_the_loss_is_scaled_and_a_loss_that_is_not_finite_everywhere():
     for bad in (np.inf, np.nan):
         assert begun(bad, factor=4.0)[[UPDATES, APPLIED]].tolist() == [0, 0]
         assert begun(bad)[[UPDATES, APPLIED]].tolist() == [1, 1]
-
-
-def test_after_a_loss_that_is_not_finite_no_update_is_applied():
     numbers = begun(1.0, totals=np.array([np.nan, 0, 1]))
     assert numbers[[UPDATES, APPLIED, DIVERGED]].tolist() == [0, 0, 1]
     OPS.begin_update(numbers, totals_3=np.array([1.0, 0, 1]))

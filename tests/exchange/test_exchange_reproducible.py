@@ -102,11 +102,9 @@ def test_fewer_examples_than_shards(overlap):
     assert together(3, total=5, overlap=overlap, iterations=3) == want != alone(iterations=3)
 
 
-def test_messages_that_end_late():
+def test_messages_that_end_late_and_a_device_that_computes_later():
     assert set(LoopbackWorld(3).run(lambda t: train(delaying(t, seed=3), algorithm="canonical"))) == {alone()}
 
-
-def test_on_a_device_that_computes_later():
     def body(t):
         ops = FakeGpuOps(dtype="float32")
         return train(DeviceTransport(t, ops), ops, bucket_bytes=300)

@@ -184,14 +184,11 @@ def test_pieces():
 # ── delayed ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("algorithm", ["ring", "mapped", "mpi"])
 def test_delayed_applies_the_sum_of_the_iteration_before(algorithm):
-    """The updates of all-reduce, one iteration later; the last sum is kept."""
+    """The updates of all-reduce, one iteration later; the last sum is kept. It begins with nothing pending."""
     (want, kept, _), *_ = run(AllReduce, 3, iterations=3)
     ranks = run(Delayed, 3, iterations=4, algorithm=algorithm, bucket_bytes=600)
     all_alike(ranks, want, kept, step=3)
     assert all(np.abs(state["pending"]).max() > 8 for _, state, _ in ranks)
-
-
-def test_delayed_begins_with_nothing_pending():
     (weights, state, _), *_ = run(Delayed, 2, iterations=0)
     assert set(state) == {"step", "momentum"} and weights.any()
 

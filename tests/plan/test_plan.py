@@ -1,25 +1,32 @@
-"""Predictions from files whose times are known."""
+"""Predictions from files whose times are known. Files of plans: what is read, which row is of a run, and what is said
+where none is."""
 
 import json
+import re
+import shlex
 from dataclasses import replace
 
+import click
 import pytest
-from click.testing import CliRunner
 from plan_files import BACKWARD_S, BESIDE_S, FORWARD_S, UPDATE_S, layers_file, sweep_file
 
 from ringtrain.bench.model.work import work_of
 from ringtrain.cli.main import ringtrain
+from ringtrain.cli.plan import plan
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ringtrain.collectives.topology import even
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.record import make_config
 from ringtrain.errors import UsageError
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
 from ringtrain.plan.iteration import BackwardTimes, exposed_s
 from ringtrain.plan.layer_times import LayerTimes
+from ringtrain.plan.plan_file import SoughtRun, find_rates, find_row, missing_note, read_plan
 from ringtrain.plan.prediction import PlanSettings, last_that_pays, predict
+from tests.cli_calls import call
+from tests.plan_rows import plan_row, plan_text
 from tests.says import says
-
-LAYERS = 5  # of mlp, as they are computed
 
 
 def planned(tmp_path, counts=(1, 2, 4), strategies=("allreduce",), algorithms=("ring",), sweep=None, **settings):
@@ -200,22 +207,21 @@ def test_batches_of_a_rank_and_algorithms_that_a_strategy_lacks(tmp_path):
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────
-def run(*arguments):
-    return CliRunner().invoke(ringtrain, ["plan", *map(str, arguments)])
-
-
-def test_the_command_shows_writes_and_draws(tmp_path):
+def test_the_command_shows_draws_and_writes_what_is_read(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    arguments = "mlp", "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path), "--per-node", 4
-    paths = tmp_path / "plan.json", tmp_path / "plan.svg"
-    done = run(*arguments, "-n", "1,2,4", "--price", 3, "--json", paths[0], "-o", paths[1])
-    assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
+    files = "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path)
+    paths = str(tmp_path / "plan.json"), str(tmp_path / "plan.svg")
+    options = "--per-node", "4", "-n", "1,2,4", "--price", "3", "--json", paths[0], "-o", paths[1]
+    code, said = call(plan, "mlp", *files, *options)
+    assert code == 0, said
+    lines = said.splitlines()
     assert lines[0] == says("mlp", "64", 4, "backward")
     assert [line.split()[0] for line in lines[2:14]] == [n for n in "124" for _ in range(4)]
-    content = json.loads(paths[0].read_text())
+    assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
+    plan_read, content = read_plan(paths[0]), json.loads((tmp_path / "plan.json").read_text())
+    assert (plan_read.model, plan_read.settings.per_node, len(plan_read.rows)) == ("mlp", 4, 12)
     assert len(content["rows"]) == 12 and content["settings"]["per_node"] == 4
-    assert paths[1].read_text().startswith("<?xml")
+    assert plan_read.rows[-1].step_s == content["rows"][-1]["step_s"] and plan_read.rows[-1].ranks == 4
 
 
 def test_the_command_says_what_is_wrong(tmp_path):
@@ -225,5 +231,110 @@ def test_the_command_says_what_is_wrong(tmp_path):
         (["mlp", "--sync", "gossip"], says("gossip")),
         (["mlp", "-n", "0"], says(0, "counted", "from")),
     ):
-        done = run(arguments[0], "--layers", layers, "--fabric", fabric, *arguments[1:])
-        assert isinstance(done.exception, UsageError) and words.matches(str(done.exception))
+        assert call(plan, arguments[0], "--layers", layers, "--fabric", fabric, *arguments[1:]) == (2, words)
+
+
+RING, SLICED = plan_row(4, step_s=0.2), plan_row(4, step_s=0.1, algorithm="sliced")
+ROWS = plan_row(), plan_row(2), RING, SLICED, plan_row(4, step_s=0.05, strategy="sharded"), plan_row(4, batch=256)
+
+
+@pytest.fixture
+def plans(tmp_path):
+    (tmp_path / "plan.json").write_text(plan_text(*ROWS))
+    return [read_plan(tmp_path / "plan.json")]
+
+
+def sought(ranks=4, nodes=1, batch=64, model="mlp", **flags):
+    return SoughtRun(make_config(**flags), model, ranks, nodes, batch)
+
+
+# ── the row of a run ──────────────────────────────────────────────────────────────────────────────────────────
+def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_as_often(plans):
+    assert find_row(plans, sought()) == SLICED
+    assert find_row(plans, sought(algorithm="ring")) == RING
+    assert find_row(plans, sought(sync="sharded")).step_s == 0.05
+    assert find_row(plans, sought(batch=256)).batch == 256
+    assert find_row(plans, sought(1, algorithm="tree", overlap="none", bucket_bytes=1)) == ROWS[0]
+    row = plan_row(4, strategy="averaging")
+    every = [replace(plans[0], rows=(row,), settings=replace(plans[0].settings, average_every=4))]
+    assert find_row(every, sought(sync="averaging", average_every=4)) == row
+    run = sought(sync="averaging")
+    assert find_row(every, run) is None
+    assert says("--average-every", "4", 8).matches(missing_note(every, run, "x", [4]))
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "known", "value"),
+    [
+        (sought(model="lenet"), "model", "mlp", "lenet"),
+        (sought(3), "ranks", "1, 2, 4", 3),
+        (sought(nodes=2), "nodes", "1", 2),
+        (sought(2, sync="sharded"), "--sync", "allreduce", "sharded"),
+        (sought(batch=128), "--batch", "64, 256", 128),
+        (sought(overlap="none"), "--overlap", "backward", "none"),
+        (sought(bucket_bytes=100), "--bucket-bytes", str(4 << 20), 100),
+        (sought(algorithm="tree"), "--algorithm", "ring, sliced", "tree"),
+    ],
+)
+def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plans, run, name, known, value):
+    assert find_row(plans, run) is None
+    reason = says(name, known, value)
+    assert says(plans[0].path, "x", reason).matches(missing_note(plans, run, "x", [run.ranks]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ({"sync": "gossip"}, "--sync gossip"),
+        ({"overlap": "forward"}, "--overlap forward"),
+        ({"batch_norm": "sync"}, "--batch-norm sync"),
+        ({"sync": "server", "servers": 2, "dedicated": True}, "--servers 2 --dedicated"),
+        ({"wire": "float16", "accumulate": 4}, "--accumulate 4 --wire float16"),
+    ],
+)
+def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plans, flags, options):
+    run = sought(**flags)
+    assert find_row(plans, run) is None
+    reason = says(options)
+    assert missing_note(plans, run, "x", [4]) == says(plans[0].path, "x", reason)
+
+
+@pytest.mark.parametrize("weak", [False, True])
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"overlap": "none", "bucket_bytes": 4096, "algorithm": "ring"}, {"sync": "averaging", "average_every": 2}],
+)
+def test_the_command_that_is_named_makes_the_row(tmp_path, plans, weak, flags):
+    """It is run as it is told, with files in place of the words in capitals."""
+    run = sought(8, batch=512, **flags)
+    assert find_row(plans, run) is None
+    command = shlex.split(re.search("`(.*)`", missing_note(plans, run, "x", [2, 8], weak))[1])
+    files = {"LAYERS.json": layers_file(tmp_path), "SWEEP.json": sweep_file(tmp_path), "PLAN.json": tmp_path / "p.json"}
+    code, said = call(ringtrain, *(str(files.get(word, word)) for word in command[1:]))
+    assert code == 0, said
+    assert find_row([read_plan(tmp_path / "p.json")], run).batch == 512
+
+
+# ── rows of a scaling ─────────────────────────────────────────────────────────────────────────────────────────
+def test_rates_of_a_scaling_what_lacks_and_several_plans(plans, tmp_path):
+    strong = {("strong", ranks): sought(ranks) for ranks in (1, 2, 4)}
+    weak = {("weak", ranks): sought(ranks, batch=64 * ranks) for ranks in (1, 2, 4)}
+    rates, notes = find_rates(plans, strong | weak)
+    assert rates == {
+        ("strong", 1): 640, ("strong", 2): 640, ("strong", 4): 640, ("weak", 1): 640, ("weak", 4): 2560
+    }  # fmt: skip
+    what = says("weak", "2")
+    reason = says("--batch", "64", 128)
+    command = says("--layers", "--fabric", "--json", "mlp", "-n 1,2,4 --per-node 2 --sync allreduce -b 64 --weak")
+    assert notes == [says(plans[0].path, what, reason, command)]
+    (tmp_path / "weak.json").write_text(plan_text(plan_row(2, batch=128), weak=True))
+    both = [*plans, read_plan(tmp_path / "weak.json")]
+    assert find_rates(both, {("weak", 2): sought(2, batch=128)}) == ({("weak", 2): 1280.0}, [])
+
+
+# ── defaults ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_what_a_plan_takes_for_granted_is_what_training_does():
+    defaults = {each.name: each.default for each in plan.params if isinstance(each, click.Option)}
+    config = ExchangeConfig()
+    for name in ("overlap", "average_every", "bucket_bytes"):
+        assert defaults[name] == getattr(config, name)

@@ -6,7 +6,6 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhe
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.transport.loopback import Loopback
 from tests.runs import records
 from tests.says import says
 
@@ -77,8 +76,3 @@ def test_the_log_says_what_is_not_as_in_the_model_file(train, folder, setting, w
     train(out="run", algorithm="ring", iterations=1, batch_norm=setting)
     texts = [note["text"] for note in records(folder / "run", "note")]
     assert [text for text in texts if "batch norm" in text] == [words]
-
-
-def test_a_network_without_batch_norm_is_refused():
-    with pytest.raises(ConfigError, match=says("--batch-norm", "ghost:4")):
-        run_of(Loopback(), DROPOUT_NET, batch_norm="ghost:4")

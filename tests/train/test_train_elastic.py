@@ -193,17 +193,12 @@ def test_elastic_changes_no_weight_and_says_what_it_does():
     assert says("--overlap", "--elastic").matches(facts(overlap="forward").notes)
 
 
-class Here:
-    why_not_fault_tolerant = ""
-
-
 def test_it_is_refused_in_a_comparison_and_where_nobody_survives():
-    check_elastic(ELASTIC.exchange, Here(), only_run=True)
-    check_elastic(TrainConfig().exchange, Here(), only_run=False)
+    sound, frail = (SimpleNamespace(why_not_fault_tolerant=why) for why in ("", "they die together"))
+    check_elastic(ELASTIC.exchange, sound, only_run=True)
+    check_elastic(TrainConfig().exchange, sound, only_run=False)
     with pytest.raises(ConfigError, match=says("--elastic")):
-        check_elastic(ELASTIC.exchange, Here(), only_run=False)
-    frail = Here()
-    frail.why_not_fault_tolerant = "they die together"
+        check_elastic(ELASTIC.exchange, sound, only_run=False)
     with pytest.raises(ConfigError, match=says("--elastic", "shrink", "they die together")):
         check_elastic(ELASTIC.exchange, frail, only_run=True)
 

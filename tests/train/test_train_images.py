@@ -22,7 +22,6 @@ from ringtrain.train.assembly.recipe import augment_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.passes import MicroBatch, ModelPasses
 from tests.fakes.fake_gpu import FakeGpuOps
-from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 SPEC = InputSpec((8, 8, 1), "channel", "channel", pad=2, flip=True)
@@ -108,10 +107,6 @@ NO_SCALES = ("", "1", "0:1", "1:.5", "0.1:2", "nan:1")
 NO_JITTER = ("", "1,1,1", "1,1,1,.6", "-1,0,0,0", "inf,0,0,0")
 
 
-def alone(check):
-    return LoopbackWorld(1).run(check)[0]
-
-
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
@@ -121,20 +116,20 @@ def alone(check):
         ({"colour_jitter": "1,1,1,0"}, says("--colour-jitter", "'digits'", "8x8x1")),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(digits, flags, text):
+def test_what_makes_no_sense_is_refused(alone, digits, flags, text):
     config = make_config(**flags)
     model = replace(load_model("digits"), input=SPEC)
     with pytest.raises(ConfigError, match=text) as refused:
-        alone(lambda transport: viewed(digits, config, model, transport))
+        viewed(digits, config, model, alone)
     assert refused.value.exit_code == 2
 
 
-def test_a_mean_image_is_of_one_size(digits):
+def test_a_mean_image_is_of_one_size(alone, digits):
     small = replace(load_model("digits"), input=replace(SPEC, shape=(6, 6, 1), mean="image"))
     config = make_config(random_resized_crop="0.5:1")
     with pytest.raises(ConfigError, match=says("--resize", "'digits'")):
-        alone(lambda transport: viewed(digits, config, small, transport))
+        viewed(digits, config, small, alone)
     resized = config.changed(resize="6")
-    data = alone(lambda transport: viewed(digits, resized, small, transport))
+    data = viewed(digits, resized, small, alone)
     assert data.mean_image.shape == data.train.shape == data.test.shape == (6, 6, 1)
     assert resize_of(resized.data) == 6 and transform_of(resized.data, small).crop.height == 6

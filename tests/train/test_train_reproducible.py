@@ -1,17 +1,21 @@
-"""``--reproducible``: bit by bit the same weights, optimizer, losses and scores at any number of ranks."""
+"""``--reproducible``: bit by bit the same weights, optimizer, losses and scores at any number of ranks. Training from
+files has the bits of training from memory."""
 
 import hashlib
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from small_runs import BATCH_NORM_NET, DROPOUT_NET, begun, everywhere, iterate, run_of
 
+from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import ConfigError
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.checkpoints.state import Progress, capture
 from ringtrain.train.load import load, score_of
+from ringtrain.transport.world import connect
 from tests.runs import records
 from tests.says import says
 from tests.tiers import daily, thorough
@@ -80,6 +84,8 @@ def test_without_it_bits_hang_on_the_number_of_ranks():
 def test_the_number_of_shards_and_the_seed_are_part_of_the_run():
     bits = [bits_at(2, DROPOUT_NET, 3, **flags)[2] for flags in ({}, {"shards": 4}, {"seed": 1})]
     assert len(set(bits)) == 3
+    # More shards than most of which have examples, and more ranks.
+    assert bits_at(9, DROPOUT_NET, 2, shards=11) == bits_at(1, DROPOUT_NET, 2, shards=11)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +104,6 @@ def test_stopped_within_an_epoch_and_gone_on_with_at_other_numbers(sizes, flags)
         ranks = everywhere(size, lambda t, s=state, a=first, b=stop: trained(t, BATCH_NORM_NET, b, a, s, **flags))
         state, first = ranks[0][3], stop
     assert bits(state) == bits_at(1, BATCH_NORM_NET, 7, **flags)[2]
-
-
-def test_more_shards_than_examples_in_most_of_them_and_more_ranks():
-    assert bits_at(9, DROPOUT_NET, 2, shards=11) == bits_at(1, DROPOUT_NET, 2, shards=11)
 
 
 # ── batch normalisation ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,15 +131,13 @@ def test_running_statistics_move_once_an_iteration():
 
 
 def test_ghost_batches_that_end_with_a_shard_are_told_of():
-    def told(**flags):
+    def noted(**flags):
         run, _ = everywhere(1, lambda t: run_of(t, BATCH_NORM_NET, reproducible=True, iterations=1, **flags))[0]
         return batch_norm.partial_ghosts(run.config, run.graph)
 
-    assert told(batch=64) is None
-    advice = says("--shards", 4)
-    assert told(batch=32) == says("4", 8, advice)
-    advice = says("--shards", "--batch", 36)
-    assert told(batch=36) == says("4 or 5", 8, advice)
+    assert noted(batch=64) is None
+    assert noted(batch=32) == says("4", 8, "--shards", 4)
+    assert noted(batch=36) == says("4 or 5", 8, "--shards", "--batch", 36)
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,22 +186,39 @@ def test_it_goes_on_as_it_began(train, tmp_path, monkeypatch):
     assert all(score == one[0] for scores in others for score in scores)
 
 
-class Kernels:
-    """Of a rank whose processor is of another kind than the others'."""
-
-    def __init__(self, rank):
-        self.rank = rank
-
-    def numerics(self):
-        return "kernels 1, products and sums rounded apart" if self.rank == 1 else "kernels 1"
-
-
 def test_ranks_on_processors_of_several_kinds_are_refused():
     def check(t, wanted):
         run, _ = run_of(t, DROPOUT_NET, reproducible=wanted)
-        reproducible.check_kernels(run.config.exchange, t, Kernels(t.rank))
+        words = "kernels 1, products and sums rounded apart" if t.rank == 1 else "kernels 1"
+        reproducible.check_kernels(run.config.exchange, t, SimpleNamespace(numerics=lambda: words))
 
     kernels = "kernels 1 on ranks 0, 2; kernels 1, products and sums rounded apart on rank 1"
     with pytest.raises(ConfigError, match=says("--reproducible", kernels)):
         everywhere(3, lambda t: check(t, True))
     everywhere(3, lambda t: check(t, False))
+
+
+# ── training from files, and from memory ──────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def files(tmp_path):
+    digits = open_dataset("digits").train
+    for number, rows in enumerate((slice(0, 150), slice(150, 300))):
+        np.savez(tmp_path / f"part-{number}.npz", x=digits.images[rows], y=digits.labels[rows])
+    return f"{tmp_path}/part-*.npz"
+
+
+def weights(transport, data, start=0, **flags):
+    """(held, hash of the weights, examples) of the iterations from ``start`` up to 12."""
+    run, ops = run_of(transport, DROPOUT_NET, examples=None, data=data, iterations=12, **flags)
+    seen = []
+    iterate(run, transport, start, 12, lambda batch: seen.append(batch.examples.copy()))
+    return run.data.location, run.arena.hash(ops), np.concatenate(seen).tolist()
+
+
+@pytest.mark.parametrize("shuffle", ["full", "blocks", None])
+def test_streamed_and_in_memory_have_the_same_bits(files, shuffle):
+    transport = connect()
+    streamed, in_memory = (weights(transport, files, stream=how, shuffle=shuffle) for how in ("yes", "no"))
+    assert streamed[0] == "streamed" and in_memory[0] == "private" and streamed[1:] == in_memory[1:]
+    # The second half needs nothing of the first.
+    assert weights(transport, files, 7, stream="yes", shuffle=shuffle)[2] == streamed[2][7 * 30 :]

@@ -41,19 +41,14 @@ def begun_with(out="run"):
     return tomllib.loads(RunFolder(out).config.read_text())["resume"]
 
 
-def test_the_same_start_again_goes_on(train, first):
-    """And keeps what the first was told besides."""
+def test_the_same_start_again_goes_on_and_so_does_auto(train, first):
+    """Again and again, and keeps what the first was told besides; a checkpoint of its own is newer."""
     whole = train(resume=first, iterations=5, lr=0.125)
     assert whole[:2] == (3, 5)
     strip()
     assert train(resume=f"./{first}/") == whole
     strip()
     assert train(resume=first) == whole and begun_with() == first
-
-
-def test_auto_begins_where_the_run_began(train, first):
-    """Again and again; and a checkpoint of its own is newer."""
-    whole = train(resume=first, iterations=5, lr=0.125)
     for _ in range(2):
         strip()
         assert train(resume="auto") == whole and begun_with() == first
@@ -83,18 +78,13 @@ def test_the_run_file_counts_more_than_what_is_found(train, first, tmp_path):
     assert train("run.toml")[:2] == (2, 4)
 
 
-def test_another_start_in_its_folder_is_refused(train, first):
+def test_another_start_in_its_folder_is_refused_and_what_it_began_with_may_be_gone(train, first, tmp_path):
     train(model="net.toml", out="second", iterations=2)
     train(resume=first, iterations=5)
     for other in (first, "second"):  # the same, where there is a checkpoint; another, where there is none
         with pytest.raises(UsageError, match=says("--resume", "--out", "run")):
             train(resume=other)
         strip()
-
-
-def test_what_it_began_with_may_be_gone(train, first, tmp_path):
-    train(resume=first, iterations=5)
-    strip()
     (tmp_path / first).rename(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match=says("run", "first")):
         train(resume="auto")

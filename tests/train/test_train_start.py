@@ -11,7 +11,7 @@ from functools import partial
 import h5py
 import numpy as np
 import pytest
-from small_runs import DIGITS, DROPOUT_NET, LOWER_THE_RATE, everywhere, on_ranks
+from small_runs import DIGITS, DROPOUT_NET, LAYERWISE, LOWER_THE_RATE, everywhere, on_ranks
 
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.config.record import FORMER_KEYS, make_config
@@ -93,6 +93,7 @@ def test_without_what_is_asked_for_no_run_begins(train, tmp_path, monkeypatch):
 
 
 def test_the_prediction_of_a_plan_is_recorded_at_the_start_and_compared_at_the_end(train, tmp_path, capsys):
+    """A plan without this run is a note, and no matter of the next start."""
     (tmp_path / "plan.json").write_text(plan_text(plan_row(batch=30, step_s=0.5), model="net"))
     train(out="run", iterations=2, plan="plan.json")
     (begun,) = records(tmp_path / "run", "start")
@@ -101,18 +102,13 @@ def test_the_prediction_of_a_plan_is_recorded_at_the_start_and_compared_at_the_e
     line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
     assert parse_record(line) == begun and parse_record(line.replace(b'"step_s": 0.5', b'"step_s": "x"')) is None
     assert re.search(r"images/s measured, 60 predicted: [+-]\d+ %\n", capsys.readouterr().out)
-
-
-def test_a_plan_without_this_run_is_a_note_and_no_matter_of_the_next_start(train, tmp_path):
     (tmp_path / "plan.json").write_text(plan_text(plan_row(batch=32), model="net"))
-    train(out="run", iterations=2, plan="plan.json")
-    (note,) = (each["text"] for each in records(tmp_path / "run", "note") if "plan.json" in each["text"])
-    reason = says("--batch", "32", 30)
-    assert says("plan.json", "this", "run", reason).matches(note)
+    train(out="other", iterations=2, plan="plan.json")
+    (note,) = (each["text"] for each in records(tmp_path / "other", "note") if "plan.json" in each["text"])
+    assert says("plan.json", "this", "run", "--batch", "32", 30).matches(note)
     (tmp_path / "plan.json").unlink()
-    train(resume="run", iterations=3)
-    starts = records(tmp_path / "run", "start")
-    assert [start["predicted"] for start in starts] == [None, None]
+    train(resume="other", iterations=3)
+    assert [start["predicted"] for start in records(tmp_path / "other", "start")] == [None, None]
 
 
 def test_a_bad_plan_ends_every_rank_and_after_a_death_none(tmp_path):
@@ -168,22 +164,8 @@ def test_synthetic_data_is_one_batch(train, tmp_path):
     ("flags", "words"),
     [
         ({}, "sgd, momentum 0.9, weight decay 0.001"),
-        *thorough(
-            (
-                {"optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05},
-                "lars, momentum 0.9, weight decay 0.001, trust 0.05",
-            )
-        ),
-        (
-            {
-                "optimizer": "lars",
-                "lr": 0.2,
-                "trust_coefficient": 0.05,
-                "momentum_correction": True,
-                "lr_policy": "inv",
-            },
-            "lars, momentum 0.9 corrected, weight decay 0.001, trust 0.05",
-        ),
+        *thorough((LAYERWISE["lars"], "lars, momentum 0.9, weight decay 0.001, trust 0.05")),
+        (LAYERWISE["corrected lars"], "lars, momentum 0.9 corrected, weight decay 0.001, trust 0.05"),
         (
             {"optimizer": "lamb", "lr": 0.02, "trust_limit": 10.0},
             "lamb, beta1 0.9, beta2 0.999, weight decay 0.001, trust ratio at most 10",
@@ -319,10 +301,6 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────────
-def batch_norm(value):
-    return says(f"{value!r}", "model", "sync")
-
-
 @pytest.mark.parametrize(
     ("flags", "kind", "message"),
     [
@@ -344,12 +322,12 @@ def batch_norm(value):
             ConfigError,
             says("--trust-coefficient 0.01", "--optimizer lars", "--optimizer sgd", "used", "uses"),
         ),
-        ({"batch_norm": "sync"}, ConfigError, says("--batch-norm", "sync", "'net'")),
+        *(({"batch_norm": each}, ConfigError, says("--batch-norm", each, "'net'")) for each in ("sync", "ghost:4")),
         ({"batch_norm": "ghots:8"}, ConfigError, says("'ghots:8'", "did you mean 'ghost:SIZE'? known:")),
-        ({"batch_norm": "ghost:0"}, ConfigError, batch_norm("ghost:0")),
-        ({"batch_norm": "ghost:" + "9" * 5000}, ConfigError, batch_norm("ghost:" + "9" * 5000)),
-        ({"batch_norm": "ghost"}, ConfigError, batch_norm("ghost")),
-        ({"batch_norm": "sync:4"}, ConfigError, batch_norm("sync:4")),
+        *(
+            ({"batch_norm": each}, ConfigError, says(f"{each!r}", "model", "sync"))
+            for each in ("ghost:0", "ghost:" + "9" * 5000, "ghost", "sync:4")
+        ),
         ({"resume": "auto", "out": None}, ConfigError, says("--resume", "--out")),
         ({"resume": "nowhere"}, CheckpointError, says("nowhere")),
         ({"out": "net.toml"}, UsageError, "is a file"),
@@ -386,8 +364,11 @@ def test_a_resumed_run_keeps_what_its_order_hangs_on(train):
         train(out="run", resume="auto", epochs=1)
 
 
-def test_a_resumed_run_keeps_its_network(train, tmp_path):
+def test_a_resumed_run_keeps_its_data_and_its_network(train, tmp_path):
+    write_digits("digits.h5")
     train(out="run", iterations=2)
+    with pytest.raises(CheckpointError, match=says("--data", "'digits'")):
+        train(out="run", resume="auto", iterations=4, data="digits.h5")
     (tmp_path / "net.toml").write_text(DROPOUT_NET.replace("channels = 6", "channels = 7"))
     with pytest.raises(CheckpointError, match=says("--model", "'net.toml'")):
         train(out="run", resume="auto", iterations=4)
@@ -409,13 +390,6 @@ def write_digits(name, labels=None, test=False, classes=10):
             file[part].attrs["checksum"] = read_part(memory_part(images, labels), no_progress)
 
 
-def test_a_resumed_run_on_other_data(train):
-    write_digits("digits.h5")
-    train(out="run", iterations=2)
-    with pytest.raises(CheckpointError, match=says("--data", "'digits'")):
-        train(out="run", resume="auto", iterations=4, data="digits.h5")
-
-
 def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
     """Of a set too large to be verified when it is opened, whose file has no checksum of its statistics."""
     monkeypatch.setattr("ringtrain.data.file.contents.VERIFY_BYTES", 0)
@@ -434,13 +408,10 @@ def test_a_resumed_run_on_another_mean_image(train, tmp_path, monkeypatch):
         train(resume="auto", iterations=4, **flags)
 
 
-def test_labels_out_of_range(train):
+def test_labels_out_of_range_are_refused_and_examples_without_one_count_nowhere(train, tmp_path, alone):
     write_digits("wrong.h5", np.full(40, 10, np.int32))
     with pytest.raises(DataError, match="40 of 40 train labels are out of range"):
         train(data="wrong.h5", iterations=2)
-
-
-def test_examples_without_a_label_count_nowhere(train, tmp_path, alone):
     write_digits("some.h5", np.where(np.arange(40) < 30, -1, np.arange(40) % 10).astype(np.int32))
     train(out="run", data="some.h5", batch=8, iterations=10)  # some batches have no label at all
     entries = records(tmp_path / "run", "iteration")
@@ -497,3 +468,67 @@ def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path,
         load(alone, "run", False, {"data": "missing.h5"}, "test")
     with pytest.raises(CheckpointError, match=says("does", "exist")):
         load(alone, "nowhere", False, {}, "test")
+
+
+# ── strategies ────────────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def ring(train):
+    return partial(train, algorithm="ring")
+
+
+@pytest.mark.parametrize(
+    ("flags", "note"),
+    [
+        ({"sync": "sharded"}, "sharded by ring: a rank keeps "),
+        ({"overlap": "forward", "clip_norm": 1.0}, "--overlap forward is backward here: the factor of"),
+        (
+            {"sync": "master", "algorithm": "auto"},
+            "rank 0 reads all batches, computes the loss and keeps the optimizer's ",
+        ),
+    ],
+)
+def test_a_strategy_says_what_it_does(ring, tmp_path, flags, note):
+    ring(out="run", iterations=1, **flags)
+    assert records(tmp_path / "run", "note")[0]["text"].startswith(note)
+
+
+def test_what_each_bucket_costs_is_in_the_log(ring, tmp_path, capsys):
+    ring(out="run", iterations=4, overlap="forward", bucket_bytes=1)
+    (exchange,) = records(tmp_path / "run", "exchange")
+    assert (exchange["overlap"], exchange["iteration"]) == ("forward", 4)
+    assert [bucket["spans"] for bucket in exchange["buckets"]] == ["fc.bias", "fc.weight", "conv1.bias", "conv1.weight"]
+    assert sum(bucket["nbytes"] for bucket in exchange["buckets"]) == 4 * (96 * 10 + 16 + 64 + 16)
+    assert all(bucket["total_s"] >= bucket["exposed_s"] > 0 for bucket in exchange["buckets"])
+    assert "communication" not in capsys.readouterr().out  # of one rank
+    waits = [entry["exposed_s"] for entry in records(tmp_path / "run", "iteration")]
+    assert len(waits) == 4 and min(waits) > 0 and sum(waits) == pytest.approx(exchange["exposed_s"])
+
+
+def test_a_run_goes_on_with_another_overlap(ring, tmp_path):
+    ring(out="whole", iterations=10, checkpoint_every=5, overlap="none")
+    ring(out="changed", iterations=5, overlap="forward")
+    ring(out="changed", iterations=10, overlap="backward", resume="auto")
+    ends = [records(tmp_path / out, "end")[-1] for out in ("whole", "changed")]
+    assert ends[0]["weights_sha256"] == ends[1]["weights_sha256"]
+
+
+def test_factors_that_compress_nothing_are_refused(ring):
+    with pytest.raises(ConfigError, match="--compress-rank 40 compresses nothing"):
+        ring(compress="powersgd", compress_rank=40)
+
+
+@pytest.mark.parametrize(
+    ("former", "flags", "words"),
+    [
+        ({"sync": "server", "staleness": 2, "servers": 1, "algorithm": "auto"}, {"sync": "allreduce"}, ""),
+        ({"sync": "averaging", "average_every": 3}, {"sync": "gossip", "gossip_max_lag": 2}, ""),
+        ({"sync": "averaging", "asynchronous": True, "algorithm": "auto"}, {"sync": "server", "staleness": 1}, ""),
+        ({"sync": "averaging", "average_every": 3}, {"sync": "averaging"}, "every 3"),
+    ],
+)
+def test_a_run_goes_on_by_another_strategy_without_the_options_of_the_former(ring, tmp_path, former, flags, words):
+    """By its own strategy it keeps them."""
+    ring(out="run", batch=64, iterations=2, **former)
+    start(Loopback(), None, {"out": "run", "resume": "auto", "iterations": 3, **flags})
+    assert records(tmp_path / "run", "end")[-1]["iterations"] == 3
+    assert words in records(tmp_path / "run", "start")[-1]["strategy"]
