@@ -64,12 +64,16 @@ def _exchanged(calls: list[NativeCall], rank: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _reduced(calls: list[NativeCall], rank: int) -> np.ndarray:
+def reduced(arrays: Sequence[np.ndarray], op: str) -> np.ndarray:
     """Return the total in rank order, so that all ranks get the same bits."""
-    total = calls[0].send.copy()
-    for call in calls[1:]:
-        REDUCE[call.op](total, call.send, out=total)
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        REDUCE[op](total, array, out=total)
     return total
+
+
+def _reduced(calls: list[NativeCall], rank: int) -> np.ndarray:
+    return reduced([call.send for call in calls], calls[0].op)
 
 
 RESULT: dict[str, Callable[[list[NativeCall], int], np.ndarray | None]] = {

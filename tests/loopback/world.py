@@ -33,7 +33,7 @@ from ringtrain.transport.shared_arena import (
 )
 from ringtrain.transport.traffic import LinkTraffic
 from ringtrain.transport.waiting import Patience, peers
-from tests.loopback.native import REDUCE, ThreadCollective, ThreadCollectiveHandle
+from tests.loopback.native import ThreadCollective, ThreadCollectiveHandle, reduced
 from tests.loopback.single_messages import ThreadMail, ThreadSpace
 
 MEET_S = 120.0  # how long a rank waits for the others in a barrier, a gather, a broadcast
@@ -189,11 +189,7 @@ class ThreadTransport(Transport):
         return ThreadHandle(self._space(self._world.messages), False, moves, tag)
 
     def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        contributions = self._gather((span if source is None else source).copy())
-        total = contributions[0].copy()
-        for contribution in contributions[1:]:
-            REDUCE[op](total, contribution, out=total)
-        span[...] = total
+        span[...] = reduced(self._gather((span if source is None else source).copy()), op)
 
     def native_allreduce_start(self, span) -> Handle:
         return self.native_start(NativeCall(ALL_REDUCE, span, span))

@@ -104,10 +104,17 @@ def failing(ranks, what, instead):
     return make
 
 
-def raising(error):
+def raising(error, after=0):
+    """Instead of a method, one that raises the error after so many calls that it answers."""
+
     def instead(runtime, right):
-        def method(*_):
-            raise error
+        calls = []
+
+        def method(*arguments):
+            calls.append(arguments)
+            if len(calls) > after:
+                raise error
+            return right(*arguments)
 
         return method
 
@@ -120,21 +127,11 @@ def test_what_cannot_be_opened_is_a_reason():
     assert why == says("rank 0", "cudaErrorPeerAccessUnsupported", "rank 1")
     why = refused(make=failing({0, 1}, "share", raising(DeviceError("not supported"))))
     assert why == says("not supported", "ranks 0, 1")
-    assert re.match(says("cannot", "opened"), refused(3, make=failing({2}, "open", second_fails)))
+    assert re.match(
+        says("cannot", "opened"), refused(3, make=failing({2}, "open", raising(DeviceError("no more"), after=1)))
+    )
     long = refused(make=failing({1}, "open", raising(DeviceError("é" * 3000))))
     assert says("rank 0").matches(long) and "éé" in long and long.endswith(", on rank 1")
-
-
-def second_fails(runtime, right):
-    calls = []
-
-    def method(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise DeviceError("no more")
-        return right(*arguments)
-
-    return method
 
 
 def test_ranks_of_one_process_are_refused():

@@ -21,30 +21,37 @@ def ended(program):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("call", ["held", "free"])
-def test_a_block_that_does_not_end_is_ended_with_its_text_and_code(call):
-    assert ended(f"with Deadline(0.05, 4, '100 % stuck'): {call}()") == (4, "ringtrain: 100 % stuck\n")
+WITHOUT_TIMERS = "def none(): raise AttributeError\ndeadline._library = none\n"  # of the C library: a thread has them
+LATER = "\nwith Deadline(0.6, 4): free()"  # ends the process, and not that of a block which has ended
+
+
+@pytest.mark.parametrize(
+    ("program", "end"),
+    [
+        ("with Deadline(0.05, 4, '100 % stuck'): held()", (4, "ringtrain: 100 % stuck\n")),
+        ("with Deadline(0.05, 4, '100 % stuck'): free()", (4, "ringtrain: 100 % stuck\n")),
+        ("with Deadline(0.05, -9): held()", (-signal.SIGKILL, "")),
+        (f"{WITHOUT_TIMERS}with Deadline(0.05, 4, 'stuck'): free()", (4, "ringtrain: stuck\n")),
+        (f"{WITHOUT_TIMERS}with Deadline(0.05, -9, 'stuck'): free()", (-signal.SIGKILL, "ringtrain: stuck\n")),
+        # The thread ends the process in its own way first; one that cannot run has its grace and no more.
+        ("with Deadline(0.05, 4, 'no', first=lambda: os._exit(5)): free()", (5, "")),
+        (
+            "deadline.GRACE_S = 0.1\nwith Deadline(0.05, 4, 'stuck', first=lambda: os._exit(5)): held()",
+            (4, "ringtrain: stuck\n"),
+        ),
+        (f"deadline.GAP_S = 0.01\nwith Deadline(0.1, 5, 'no'): pass{LATER}", (4, "")),
+        (f"deadline.GAP_S = 0.01\nwith Deadline(0.1, 5, 'no', stacks=True): pass{LATER}", (4, "")),
+        (f"deadline.GAP_S = 0.01\nwith Deadline(0.1, 5, 'no', first=lambda: os._exit(6)): pass{LATER}", (4, "")),
+    ],
+)
+def test_a_block_that_does_not_end_is_ended_with_its_text_and_code_and_one_that_ends_is_left_alone(program, end):
+    assert ended(program) == end
 
 
 def test_stacks_come_before_the_text():
     code, text = ended("with Deadline(0.05, 4, 'stuck', stacks=True): held()")
     *stacks, last = text.splitlines()
     assert (code, last) == (4, "ringtrain: stuck") and any(line.endswith(" in held") for line in stacks)
-
-
-def test_the_end_may_be_a_signal():
-    assert ended("with Deadline(0.05, -9): held()") == (-signal.SIGKILL, "")
-
-
-@pytest.mark.parametrize("how", ["", "stacks=True", "first=lambda: os._exit(6)"])
-def test_a_block_that_ends_is_left_alone(how):
-    """A later deadline ends the process, and not that of the block."""
-    program = f"deadline.GAP_S = 0.01\nwith Deadline(0.1, 5, 'no', {how}): pass\nwith Deadline(0.6, 4): free()"
-    assert ended(program) == (4, "")
-
-
-def test_a_thread_may_end_the_process_in_its_own_way_first():
-    assert ended("with Deadline(0.05, 4, 'no', first=lambda: os._exit(5)): free()") == (5, "")
 
 
 def test_the_thread_has_its_grace_before_text_and_end(monkeypatch):
@@ -57,19 +64,6 @@ def test_the_thread_has_its_grace_before_text_and_end(monkeypatch):
     monkeypatch.setattr(deadline, "_set_timer", noted)
     with deadline.Deadline(1000.0, 4, "stuck", first=print):
         assert seconds == [1000.0 + deadline.GRACE_S, 1000.0 + deadline.GRACE_S + deadline.GAP_S]
-
-
-def test_a_thread_that_cannot_run_is_not_waited_for_longer_than_its_grace():
-    program = "deadline.GRACE_S = 0.1\nwith Deadline(0.05, 4, 'stuck', first=lambda: os._exit(5)): held()"
-    assert ended(program) == (4, "ringtrain: stuck\n")
-
-
-@pytest.mark.parametrize("code", [4, -signal.SIGKILL])
-def test_without_timers_of_the_c_library_a_thread_ends_the_process(code):
-    program = (
-        f"def none(): raise AttributeError\ndeadline._library = none\nwith Deadline(0.05, {code}, 'stuck'): free()"
-    )
-    assert ended(program) == (code, "ringtrain: stuck\n")
 
 
 def test_a_text_is_cut_and_its_signs_are_not_formats():

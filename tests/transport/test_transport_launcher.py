@@ -49,15 +49,12 @@ def test_launches_are_read(environ, launch):
     assert read_launch(environ) == launch
 
 
-@pytest.mark.parametrize("environ", [{}, SBATCH, SALLOC, INTERACTIVE, ONE_BY_MPIRUN_IN_SBATCH])
-def test_one_process_alone_is_right_where_one_was_started(environ):
-    check_world(read_launch(environ), 1, "Open MPI v5")
-    check_without_mpi(read_launch(environ), "none")
-
-
-@pytest.mark.parametrize("environ", [SRUN, PMI2, MPIRUN, MPIRUN_IN_SBATCH, MPIEXEC])
-def test_a_world_that_came_together_is_right(environ):
-    check_world(read_launch(environ), 4, "Open MPI v5")
+def test_a_world_that_came_together_is_right_and_so_is_one_process_alone_where_one_was_started():
+    for environ in (SRUN, PMI2, MPIRUN, MPIRUN_IN_SBATCH, MPIEXEC):
+        check_world(read_launch(environ), 4, "Open MPI v5")
+    for environ in ({}, SBATCH, SALLOC, INTERACTIVE, ONE_BY_MPIRUN_IN_SBATCH):
+        check_world(read_launch(environ), 1, "Open MPI v5")
+        check_without_mpi(read_launch(environ), "none")
 
 
 def test_no_mpi_for_several_ranks_says_how_to_get_one():
@@ -76,21 +73,20 @@ def test_worlds_of_one_are_explained(environ, words):
         check_world(read_launch(environ), 1, "Open MPI v5.0.11")
 
 
-def test_local_ranks_come_from_one_source():
-    mpirun = [local_claims({"OMPI_COMM_WORLD_LOCAL_RANK": str(i), "SLURM_LOCALID": "0"}) for i in (0, 2, 1)]
-    assert choose_local_ranks(mpirun, [0, 0, 0]) == [0, 2, 1]
-    srun = [local_claims({"SLURM_LOCALID": str(i)}) for i in (1, 0, 0, 1)]
-    assert choose_local_ranks(srun, [0, 0, 1, 1]) == [1, 0, 0, 1]
-    mpiexec = [local_claims(MPIEXEC), local_claims(MPIEXEC | {"MPI_LOCALRANKID": "0"})]
-    assert choose_local_ranks(mpiexec, [0, 0]) == [1, 0]
-
-
-def test_sources_that_do_not_number_every_node_are_passed_over():
-    daemons = [local_claims({"SLURM_LOCALID": "0"})] * 3
-    assert choose_local_ranks(daemons, [0, 0, 1]) == [0, 1, 0]
-    half = [{"OMPI_COMM_WORLD_LOCAL_RANK": 1}, {}]
-    assert choose_local_ranks(half, [0, 0]) == [0, 1]
-    assert choose_local_ranks([{}, {}, {}, {}], [0, 1, 0, 1]) == [0, 0, 1, 1]
+@pytest.mark.parametrize(
+    ("environs", "nodes", "ranks"),
+    [
+        ([{"OMPI_COMM_WORLD_LOCAL_RANK": str(i), "SLURM_LOCALID": "0"} for i in (0, 2, 1)], [0, 0, 0], [0, 2, 1]),
+        ([{"SLURM_LOCALID": str(i)} for i in (1, 0, 0, 1)], [0, 0, 1, 1], [1, 0, 0, 1]),
+        ([MPIEXEC, MPIEXEC | {"MPI_LOCALRANKID": "0"}], [0, 0], [1, 0]),
+        # Sources that do not number every node are passed over.
+        ([{"SLURM_LOCALID": "0"}] * 3, [0, 0, 1], [0, 1, 0]),
+        ([{"OMPI_COMM_WORLD_LOCAL_RANK": "1"}, {}], [0, 0], [0, 1]),
+        ([{}] * 4, [0, 1, 0, 1], [0, 0, 1, 1]),
+    ],
+)
+def test_local_ranks_come_from_one_source(environs, nodes, ranks):
+    assert choose_local_ranks([local_claims(environ) for environ in environs], nodes) == ranks
 
 
 def test_nodes_are_numbered_by_their_lowest_rank():

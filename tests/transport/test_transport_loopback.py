@@ -129,7 +129,7 @@ def test_a_tally_gives_each_ticket_once_and_loses_no_addition(size):
         assert not cleared.any()
 
 
-def test_a_rank_alone_has_the_collectives_of_an_mpi():
+def test_a_rank_alone_has_the_collectives_of_an_mpi_and_shares_its_memory_with_nobody():
     t, out = Loopback(), np.arange(4.0)
     for kind in (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, GATHER, SCATTER):
         into = np.zeros(4)
@@ -139,18 +139,15 @@ def test_a_rank_alone_has_the_collectives_of_an_mpi():
     assert out.tolist() == [0, 1, 2, 3]
     with pytest.raises(TransportError, match=r"\b32\b.*\b8\b.*all-gather"):
         t.native_start(NativeCall(ALL_GATHER, out, np.zeros(1)))
-
-
-def test_a_rank_alone_shares_its_memory_with_nobody():
-    t, span = Loopback(), np.zeros(3)
+    span = np.zeros(3)
     assert t.peer_views(span) == [span] and t.share_mapped(span, "") and t.signal_counter(3).reached()
     assert not t.board(8).rows.any() and t.board(8).near == [0]
     window = t.node_window(5)
     assert window.dtype == np.uint8 and not window.any()
 
 
-def test_a_rank_alone_has_messages_to_itself_for_services_alone():
-    t = Loopback()
+def test_a_rank_alone_has_messages_to_itself_for_services_alone_groups_and_an_end():
+    t, ends = Loopback(), []
     box = t.service_messages()
     for text in (b"a", b"b"):
         box.send(0, 7, text)
@@ -158,10 +155,6 @@ def test_a_rank_alone_has_messages_to_itself_for_services_alone():
     t.sends([], 0).wait(5)
     with pytest.raises(StalledError, match="any rank"):
         t.tag_space().receive(np.zeros(1), None, 3).wait(0.01)
-
-
-def test_groups_of_a_rank_alone_and_its_end():
-    t, ends = Loopback(), []
     assert (t.group([0]).size, t.group([])) == (1, None)
     t.before_closing.append(lambda: ends.append(True))
     t.close()

@@ -7,23 +7,18 @@ from ringtrain.transport.mpi import memfd
 from ringtrain.transport.mpi.memfd import TOKEN_BYTES, Fence, create_memfd, open_memfd
 
 
-def test_what_one_writes_the_other_reads():
+def test_what_one_writes_the_other_reads_and_it_is_not_in_the_file_system():
+    before = set(os.listdir("/dev/shm"))
     first = create_memfd(10_000)
+    assert not any("ringtrain" in name for name in set(os.listdir("/dev/shm")) - before)
     opened = open_memfd(first.address, 10_000)
     first.memory[5000:5003] = b"abc"
     assert opened.memory[5000:5003] == b"abc" and not any(first.memory[TOKEN_BYTES:4096])
     first.close()
+    assert open_memfd(first.address, 10_000) is None
     opened.close()
     opened.memory[5000:5001] = b"z"
     assert first.memory[5000:5003] == b"zbc"
-
-
-def test_it_is_not_in_the_file_system():
-    before = set(os.listdir("/dev/shm"))
-    first = create_memfd(1 << 20)
-    assert not any("ringtrain" in name for name in set(os.listdir("/dev/shm")) - before)
-    first.close()
-    assert open_memfd(first.address, 1 << 20) is None
 
 
 def test_another_process_of_that_number_is_not_taken_for_the_one_that_made_it():

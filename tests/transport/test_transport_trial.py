@@ -38,11 +38,8 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_what_launchers_say_is_taken_out_and_what_users_set_stays():
+def test_what_launchers_say_is_taken_out_and_each_mpi_is_told_to_start_two():
     assert clean_environment(LAUNCHERS | SETTINGS) == SETTINGS
-
-
-def test_how_each_mpi_is_told_to_start_two_here():
     at = Path("/x/mpirun")
     assert command(at, "Open MPI", ["p"]) == [
         "/x/mpirun", "--host", "localhost:2", "--bind-to", "none", "-n", "2", "p",

@@ -24,11 +24,8 @@ def clock(monkeypatch):
     return clock
 
 
-def test_what_is_done_is_not_waited_for():
+def test_a_wait_ends_when_the_test_says_so_and_what_is_done_is_not_waited_for():
     wait_for(lambda: True, 0.0, lambda: "nobody")
-
-
-def test_a_wait_ends_when_the_test_says_so():
     answers = iter([False] * 50 + [True])
     wait_for(lambda: next(answers), 10.0, lambda: "nobody")
     assert not list(answers)
