@@ -1,9 +1,11 @@
 """Executions of schedules on a loopback world, in which every send is synchronous; and the numbers that they add."""
 
 import numpy as np
+import pytest
 
 from ringtrain.collectives.catalogue import SCHEDULES
 from ringtrain.collectives.execution.execute import Execution
+from ringtrain.errors import StalledError, TransportError
 from tests.loopback.world import LoopbackWorld
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
@@ -66,3 +68,19 @@ def check_restarts(schedule, segment_bytes, most=MOST, wire=None):
         assert len(counts) == allocations <= 2  # scratch and staging
 
     LoopbackWorld(schedule.size).run(body)
+
+
+def stalled(transport, run, refusal, absent=1):
+    """What a rank says that waits for one which does not come; that one says nothing. Starting twice is refused."""
+    if transport.rank != absent:
+        run.start()
+    transport.barrier()  # all others have started
+    if transport.rank == absent:
+        transport.barrier()
+        return None
+    with pytest.raises(TransportError, match=refusal):
+        run.start()
+    with pytest.raises(StalledError) as error:
+        run.wait(0.05)
+    transport.barrier()
+    return str(error.value)

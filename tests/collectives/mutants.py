@@ -4,9 +4,18 @@ import random
 from collections import Counter, deque
 from dataclasses import replace
 
+from ringtrain.collectives.catalogue import make_schedule, needs_nodes
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Schedule, Step
+from ringtrain.collectives.topology import filled
 from ringtrain.errors import ScheduleError
+
+
+def schedules(name: str, goal: str = "all-reduce", **how) -> list[Schedule]:
+    """Those of this name on a few worlds: of nodes where it needs nodes."""
+    in_nodes = goal == "all-reduce" and needs_nodes(name)
+    worlds = [(2, 2), (4, 2, 3), (1, 2)] if in_nodes else [(2,), (3,), (5,), (8,)]
+    return [make_schedule(name, filled(counts), goal, **how) for counts in worlds]
 
 
 def with_steps(schedule: Schedule, steps) -> Schedule:

@@ -14,16 +14,13 @@ from ringtrain.errors import UsageError
 from tests.says import says
 
 
-def test_the_ring_of_three():
+def test_the_ring_of_three_and_that_arithmetic_within_a_rank_stands_in_the_round_before_it():
     assert schedule_table(make_schedule("ring", 3)) == [
         ["→1 0:1\n←2 +2:3", "←0 +0:1\n→2 1:2", "←1 +1:2\n→0 2:3"],
         ["→1 2:3\n←2 +1:2", "←0 +2:3\n→2 0:1", "←1 +0:1\n→0 1:2"],
         ["→1 1:2\n←2 0:1", "←0 1:2\n→2 2:3", "←1 2:3\n→0 0:1"],
         ["→1 0:1\n←2 2:3", "←0 0:1\n→2 1:2", "←1 1:2\n→0 2:3"],
     ]
-
-
-def test_arithmetic_within_a_rank_stands_in_the_round_before_it():
     assert schedule_table(make_schedule("sliced", 2)) == [
         ["→1 1:2\n←1 4:5\n0:1 += 4:5", "←0 3:4\n→0 0:1\n1:2 += 3:4"],
         ["→1 0:1\n←1 1:2", "←0 0:1\n→0 1:2"],

@@ -9,9 +9,18 @@ from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
-from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.loopback import Loopback
-from tests.collectives.executions import DEADLINE_S, NODES, SIZES, check_restarts, exact, executed, normal, total
+from tests.collectives.executions import (
+    DEADLINE_S,
+    NODES,
+    SIZES,
+    check_restarts,
+    exact,
+    executed,
+    normal,
+    stalled,
+    total,
+)
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
 from tests.loopback.world import LoopbackWorld
@@ -75,17 +84,24 @@ def test_slices_change_no_bit(size):
     assert sliced.tobytes() == tree.tobytes()
 
 
-def test_a_copy_within_a_rank():
+def aside(rank):
     """Both ranks set their contribution aside, and come back to it."""
+    yield Step((Move(rank, 0, 1),), (Move(rank, 1, 2),))
+    yield Step((Move(1 - rank, 0, 1),), (Move(1 - rank, 2, 3),))
+    yield Step((Move(rank, 2, 3),), (Move(rank, 0, 1, add=True),))
+    yield Step((Move(rank, 1, 2),), (Move(rank, 0, 1),))
+    yield Step((Move(rank, 2, 3),), (Move(rank, 0, 1, add=True),))
 
-    def steps(rank):
-        yield Step((Move(rank, 0, 1),), (Move(rank, 1, 2),))
-        yield Step((Move(1 - rank, 0, 1),), (Move(1 - rank, 2, 3),))
-        yield Step((Move(rank, 2, 3),), (Move(rank, 0, 1, add=True),))
-        yield Step((Move(rank, 1, 2),), (Move(rank, 0, 1),))
-        yield Step((Move(rank, 2, 3),), (Move(rank, 0, 1, add=True),))
 
-    schedule = Schedule("aside", 2, 1, steps, lambda rank: 1)
+def swap(rank):
+    """Scratch takes raw contributions."""
+    yield Step((Move(1 - rank, 0, 2),), (Move(1 - rank, 2, 4),))
+    yield Step((Move(rank, 2, 4),), (Move(rank, 0, 2, add=True),))
+
+
+@pytest.mark.parametrize(("steps", "chunks"), [(aside, 1), (swap, 2)])
+def test_a_copy_within_a_rank_and_into_scratch(steps, chunks):
+    schedule = Schedule("by hand", 2, chunks, steps, lambda rank: 4)
     verify_schedule(schedule)
     for buffer in executed(schedule, [exact(rank, 77) for rank in range(2)], segment_bytes=40):
         np.testing.assert_array_equal(buffer, total(2, 77))
@@ -190,28 +206,11 @@ def test_computed_data_is_waited_for_before_it_is_sent(name):
         np.testing.assert_array_equal(buffer, total(4, 500))
 
 
-def test_scratch_takes_raw_contributions():
-    def steps(rank):
-        yield Step((Move(1 - rank, 0, 2),), (Move(1 - rank, 2, 4),))
-        yield Step((Move(rank, 2, 4),), (Move(rank, 0, 2, add=True),))
-
-    schedule = Schedule("swap", 2, 2, steps, lambda rank: 4)
-    for buffer in executed(schedule, [exact(rank, 77) for rank in range(2)], segment_bytes=40):
-        np.testing.assert_array_equal(buffer, total(2, 77))
-
-
 @pytest.mark.timing
-def test_a_missing_participant_is_named():
+def test_a_missing_participant_is_named_and_a_second_start_refused():
     def body(transport):
-        if transport.rank == 1:
-            transport.barrier()
-            return "absent"
         run = Execution(make_schedule("star", 3), transport, np.ones(4, "f4"), np.add, tag=6)
-        run.start()
-        transport.barrier()  # the other has started, too
-        with pytest.raises(StalledError) as caught:
-            run.wait(0.05)
-        return str(caught.value)
+        return stalled(transport, run, says("star(ranks=3, chunks=1)", 6))
 
     root, _, leaf = LoopbackWorld(3).run(body)
     assert root == (
@@ -219,17 +218,6 @@ def test_a_missing_participant_is_named():
         "0 of 4 messages done"
     )
     assert "waiting for rank 0 to send: rank 2 in star" in leaf
-
-
-def test_starting_twice_is_refused():
-    def body(transport):
-        run = Execution(make_schedule("ring", 2), transport, np.ones(4, "f4"), np.add, tag=3)
-        if transport.rank == 0:
-            run.start()
-            with pytest.raises(TransportError, match=says("ring(ranks=2, chunks=2)", 3)):
-                run.start()
-
-    LoopbackWorld(2).run(body)
 
 
 def test_an_execution_that_was_never_started_is_done():

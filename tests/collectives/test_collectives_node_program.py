@@ -25,18 +25,17 @@ def program_of(size):
 
 
 @pytest.mark.parametrize("size", RANKS)
-def test_sliced_is_fused_and_proved(size):
+def test_sliced_is_fused_and_proved_and_so_are_the_plan_that_runs_and_one_pass(size):
     program = program_of(size)
     verify_node_program(program)
     assert (program.size, program.chunks) == (size, size)
     for rank, tasks in enumerate(program.tasks):
         assert [task.add for task in tasks] == [True] * (size - 1) + [False] * (size - 1)
         assert {task.target for task in tasks if not task.add} == {(peer, rank) for peer in range(size) if peer != rank}
-
-
-@pytest.mark.parametrize("size", RANKS)
-def test_the_plan_that_runs_is_proved(size):
     verify_node_program(node_program(size))
+    program = one_pass_program(size)
+    verify_node_program(program)
+    assert [addition_order(program, rank) for rank in range(size)] == [list(range(size))] * size
 
 
 def test_additions_keep_the_order_of_the_schedule():
@@ -48,13 +47,6 @@ def test_additions_keep_the_order_of_the_schedule():
         ChunkOperation((1, 1), (2, 1), True),
     )
     assert set(tasks[3:]) == {ChunkOperation((peer, 1), (1, 1), False) for peer in (0, 2, 3)}
-
-
-@pytest.mark.parametrize("size", RANKS)
-def test_one_after_another_is_proved_and_done_in_one_pass(size):
-    program = one_pass_program(size)
-    verify_node_program(program)
-    assert [addition_order(program, rank) for rank in range(size)] == [list(range(size))] * size if size > 1 else [[0]]
 
 
 def test_sums_of_sums_and_one_that_not_all_are_given_are_not_one_pass():

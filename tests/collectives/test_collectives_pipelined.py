@@ -59,16 +59,13 @@ def test_less_than_a_piece_and_a_schedule_that_deadlocks_are_refused():
         pipelined(stuck, 2)
 
 
-def test_messages_of_one_time_are_one_step():
+def test_messages_of_one_time_are_one_step_and_arithmetic_within_a_rank_takes_no_round():
     one, two = (TimedMessage((0, 0), 0, peer, Move(peer, 0, 1), Move(0, 0, 1)) for peer in (1, 2))
     late = TimedMessage((1, 0), 2, 0, Move(0, 1, 2), Move(2, 1, 2))
     assert list(timed_steps(0, [late, one, two])) == [
         Step(sends=(Move(1, 0, 1), Move(2, 0, 1))),
         Step(recvs=(Move(2, 1, 2),)),
     ]
-
-
-def test_arithmetic_within_a_rank_takes_no_round():
     schedule = make_schedule("sliced", 4)
     steps = all_steps(schedule)
     met = messages(schedule, steps)

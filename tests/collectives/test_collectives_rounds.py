@@ -3,11 +3,11 @@
 from functools import partial
 
 import pytest
-from mutants import KINDS, ORDER, all_steps, edit, judge, numbered, rejections, with_steps
+from mutants import KINDS, ORDER, all_steps, edit, judge, numbered, rejections, schedules, with_steps
 
 from ringtrain.collectives import compose
 from ringtrain.collectives.algorithms.pipelined import pipelined
-from ringtrain.collectives.catalogue import FLAT, HALVES, PAIRS, SCHEDULES, check_name, make_schedule
+from ringtrain.collectives.catalogue import FLAT, HALVES, SCHEDULES, check_name, make_schedule
 from ringtrain.collectives.inspect.cost import Fabric, schedule_cost
 from ringtrain.collectives.inspect.draw import step_text
 from ringtrain.collectives.proof.verify import verify_schedule
@@ -63,15 +63,12 @@ def test_halves(name, size):
     if size > 1:
         with pytest.raises(ScheduleError, match=says("rounded", "owner")):
             proved(make_schedule(name, size, "all-gather"))
+    assert all_steps(compose.rounded(make_schedule(name, size, "all-gather"))) == all_steps(gather)
 
 
 @pytest.mark.parametrize("name", OWNED)
-def test_pipelined(name):
+def test_pipelined_and_without_it_nothing_has_changed(name):
     proved(pipelined(make_schedule(name, filled((2, 3)), rounded=True), 3))
-
-
-@pytest.mark.parametrize("name", OWNED)
-def test_without_it_nothing_has_changed(name):
     plain, with_it = (all_steps(make_schedule(name, filled((2, 3)), rounded=rounded)) for rounded in (False, True))
     for rank, (before, after) in enumerate(zip(plain, with_it, strict=True)):
         assert before == [step for step in after if not step.sends or step.sends != step.recvs], rank
@@ -84,22 +81,18 @@ def test_the_rounding_stands_between_the_halves():
     assert [step_text(step, 0) for step in second][2] == "0:1 = 0:1"
 
 
-def schedules(name):
-    worlds = [(2, 2), (4, 2, 3), (1, 2)] if name in PAIRS else [(2,), (3,), (5,), (8,)]
-    return [make_schedule(name, filled(counts), rounded=True) for counts in worlds]
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("name", OWNED)
 def test_mutants_are_rejected(name, kind):
-    rejected, accepted = rejections(kind, schedules(name), seeds=12, rounds=True)
+    rejected, accepted = rejections(kind, schedules(name, rounded=True), seeds=12, rounds=True)
     assert rejected >= 10
     assert not accepted or kind in ORDER
 
 
 @pytest.mark.parametrize("name", OWNED)
-def test_every_single_rounding_that_is_left_out_is_seen(name):
-    for original in schedules(name):
+def test_every_single_rounding_that_is_left_out_is_seen_and_the_second_judge_sees_that_all_are(name):
+    for original in schedules(name, rounded=True):
+        assert not judge(make_schedule(name, original.size), 0, rounds=True)
         roundings = [at for *at, move in numbered(all_steps(original), "sends") if at[0] == move.peer]
         for rank, k, i in roundings:
             steps = all_steps(original)
@@ -109,12 +102,6 @@ def test_every_single_rounding_that_is_left_out_is_seen(name):
             edit(steps, "recvs", rank, k, i, ())
             with pytest.raises(ScheduleError, match=OTHER_ORDER):
                 proved(with_steps(original, steps))
-
-
-@pytest.mark.parametrize("name", OWNED)
-def test_the_second_judge_sees_a_missing_rounding(name):
-    for schedule in schedules(name):
-        assert not judge(make_schedule(name, schedule.size), 0, rounds=True)
 
 
 def test_other_moves_within_a_rank_do_not_round():
@@ -154,11 +141,6 @@ def test_what_has_no_owners_is_refused(name):
     with pytest.raises(UsageError, match=wanted):
         check_name(name, rounded=True)
     check_name(name)
-
-
-def test_a_rounded_gather_is_composed_of_any_gather():
-    gather = make_schedule("circulant", 5, "all-gather")
-    assert all_steps(compose.rounded(gather)) == all_steps(make_schedule("circulant", 5, "all-gather", rounded=True))
 
 
 def test_half_the_bytes_take_half_the_time_and_are_added_at_full_length():

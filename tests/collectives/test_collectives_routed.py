@@ -14,9 +14,10 @@ from ringtrain.collectives.execution import routed
 from ringtrain.collectives.execution.node_reduction import COMING
 from ringtrain.collectives.execution.routed import slice_segments
 from ringtrain.collectives.topology import topology_from_nodes
-from ringtrain.errors import StalledError, TransportError, UsageError
+from ringtrain.errors import UsageError
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import Loopback
+from tests.collectives.executions import stalled
 from tests.fakes.transports import Late
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -159,18 +160,7 @@ def test_no_wire_without_messages_or_owners():
 def test_who_is_awaited():
     def body(t):
         run = make_allreduce(t, t.allocate(900, "f4"), "routed", np.add)
-        if t.rank == 3:
-            t.barrier()
-            t.barrier()
-            return ""
-        run.start()
-        t.barrier()  # the others have come, too
-        with pytest.raises(TransportError, match=says("routed", "all-reduce")):
-            run.start()
-        with pytest.raises(StalledError) as stalled:
-            run.wait(0.05)
-        t.barrier()
-        return str(stalled.value)
+        return stalled(t, run, says("routed", "all-reduce"), absent=3)
 
     first, _, neighbour, _ = LoopbackWorld(4, 2).run(body)
     assert neighbour == says("rank 3", "routed", "all-reduce", 2)

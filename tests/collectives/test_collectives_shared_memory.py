@@ -15,10 +15,10 @@ from ringtrain.collectives.execution.mapped import MappedOnDevice, device_operat
 from ringtrain.collectives.execution.node_reduction import FINAL, WORKING
 from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.collectives.shared_memory import node_program
-from ringtrain.errors import StalledError, TransportError
+from ringtrain.errors import StalledError
 from ringtrain.ops.cpu.mapped import COMING, LEAVING
 from ringtrain.transport.waiting import Patience
-from tests.collectives.executions import any_bits
+from tests.collectives.executions import any_bits, stalled
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
@@ -181,19 +181,7 @@ def _together(ends):
 @pytest.mark.timing
 def test_a_late_rank_is_named_and_so_is_a_second_start():
     def body(t):
-        run = mapped(t, t.allocate(6, "f4"))
-        if t.rank == 1:
-            t.barrier()
-            t.barrier()
-            return None
-        run.start()
-        t.barrier()  # the other has come, too
-        with pytest.raises(TransportError, match=says("all-reduce", "shared")):
-            run.start()
-        with pytest.raises(StalledError) as stalled:
-            run.wait(0.05)
-        t.barrier()
-        return str(stalled.value)
+        return stalled(t, mapped(t, t.allocate(6, "f4")), says("all-reduce", "shared"))
 
     first, second, third = LoopbackWorld(3).run(body)
     assert second is None

@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from functools import reduce
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,30 +12,29 @@ import pytest
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.execution import streamed
 from ringtrain.collectives.stream import STREAMS, cannot_stream, make_streamed, prepare_streamed, stream_window
-from ringtrain.errors import MismatchError, ScheduleError, StalledError, TransportError, UsageError
+from ringtrain.errors import MismatchError, ScheduleError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.loopback import Loopback
-from tests.collectives.executions import any_bits
+from tests.collectives.executions import any_bits, stalled
 from tests.collectives.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE
 from tests.collectives.stream_proof import verify_order, verify_stream
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
+from tests.tiers import thorough
 
 MIXED = [(WHOLE, 1), (SLICED, 3), (WHOLE, 9), (SLICED, 1), (SLICED, 9), (WHOLE, 2)]
 
 
 # ── the proof ─────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("slots", [1, 2, 4])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
-def test_the_programs_need_no_more_waits(size, slots):
-    verify_stream(MIXED, size, slots)
+FEW_ORDERS, MANY_ORDERS = (
+    product((1, 2, 3, 4, 6), (1, 2, 4), (50,)),
+    product((2, 3, 4, 5, 6, 8), (1, 2, 3, 4, 16), (500,)),
+)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("slots", [1, 2, 3, 4, 16])
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 8])
-def test_the_programs_need_no_more_waits_in_many_orders(size, slots):
-    verify_stream(MIXED, size, slots, orders=500)
+@pytest.mark.parametrize(("size", "slots", "orders"), [*FEW_ORDERS, *thorough(*MANY_ORDERS)])
+def test_the_programs_need_no_more_waits(size, slots, orders):
+    verify_stream(MIXED, size, slots, orders)
 
 
 @pytest.mark.parametrize(
@@ -324,18 +324,11 @@ def test_a_late_rank_is_named_by_the_world():
         group = t.group([3, 1, 2])
         if group is None:
             t.barrier()
-            return None
-        window = stream_window(group)
-        assert window.memory is not None
-        run = prepare_streamed(group, np.ones(200_000), "stream", "sum", "float64")
-        if t.rank == 1:
             t.barrier()
             return None
-        run.start()
-        with pytest.raises(StalledError) as stalled:
-            run.wait(0.05)
-        t.barrier()
-        return str(stalled.value)
+        assert stream_window(group).memory is not None
+        run = prepare_streamed(group, np.ones(200_000), "stream", "sum", "float64")
+        return stalled(t, run, says("streamed", "all-reduce"))
 
     _, _, second, third = LoopbackWorld(4).run(body)
     for rank, error in ((2, second), (3, third)):

@@ -18,14 +18,11 @@ def test_chunks_cover_the_buffer_evenly(count, chunks):
     assert max(widths) - min(widths) <= 1
 
 
-def test_a_plan_needs_no_memory_and_no_32_bit_counts():
+def test_moves_are_cut_into_segments_and_need_no_memory_and_no_32_bit_counts_and_empty_ones_vanish():
     plan = make_task_graph(make_schedule("ring", 3), 1, count=3 * 2**40, segment=2**38)
     assert max(piece.stop for piece in plan.tasks) == 3 * 2**40
     assert {piece.stop - piece.start for piece in plan.tasks} == {2**38}
     assert len(plan.tasks) == 4 * (4 + 4)
-
-
-def test_moves_are_cut_into_segments_and_empty_ones_vanish():
     plan = make_task_graph(make_schedule("star", 2), 1, count=10, segment=4)
     sent = [(p.start, p.stop) for p in plan.tasks if p.kind == SEND]
     assert sent == [(0, 4), (4, 8), (8, 10)]
@@ -53,11 +50,16 @@ def test_a_segment_is_sent_on_as_soon_as_it_is_added():
             assert [(p.kind, p.start, p.stop) for p in before] == [(ADD, piece.start, piece.stop)]
 
 
-def test_what_is_still_being_sent_is_not_overwritten():
+def test_what_is_still_being_sent_or_added_is_not_overwritten():
     plan = make_task_graph(make_schedule("ring", 3), 0, count=3, segment=1)
     (first_send,) = [i for i, p in enumerate(plan.tasks) if p.kind == SEND and p.step == 0]
     (overwriting,) = [i for i, p in enumerate(plan.tasks) if p.kind == TAKE and p.start == plan.tasks[first_send].start]
     assert overwriting in plan.done_start[first_send]
+    plan = make_task_graph(make_schedule("recursive-doubling", 4), 0, count=2, segment=2)  # in scratch
+    first_fold, second_take = (
+        [i for i, p in enumerate(plan.tasks) if p.kind == kind][at] for kind, at in ((FOLD, 0), (TAKE, 1))
+    )
+    assert second_take in plan.done_start[first_fold]
 
 
 def test_the_root_adds_in_the_order_of_ranks_and_peers_have_their_own_staging():
@@ -93,11 +95,3 @@ def test_a_fold_waits_for_what_it_reads_and_lets_go_what_reads_it():
         after = [plan.tasks[j] for j in plan.done_start[i]]
         assert before == [TAKE] and plan.start_waits[i] == 1
         assert [(p.kind, p.start) for p in after] == [(SEND, plan.tasks[i].start)]
-
-
-def test_scratch_is_not_overwritten_while_it_is_being_added():
-    plan = make_task_graph(make_schedule("recursive-doubling", 4), 0, count=2, segment=2)
-    first_fold, second_take = (
-        [i for i, p in enumerate(plan.tasks) if p.kind == kind][at] for kind, at in ((FOLD, 0), (TAKE, 1))
-    )
-    assert second_take in plan.done_start[first_fold]

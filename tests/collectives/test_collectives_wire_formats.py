@@ -194,17 +194,6 @@ def test_what_is_packed_and_unpacked_later_is_waited_for():
         np.testing.assert_array_equal(buffer, total(4, 500))
 
 
-def test_without_a_wire_a_copy_onto_itself_changes_nothing():
-    def body(transport):
-        buffer = normal(1, 100)[0]
-        run = Execution(make_schedule("ring", 1, rounded=True), transport, buffer, np.add)
-        run.start()
-        assert run.test()
-        return buffer
-
-    assert LoopbackWorld(1).run(body)[0].tobytes() == normal(1, 100)[0].tobytes()
-
-
 # ── plans ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def waiting_for(plan, i):
     """(what piece i waits for before it starts, before it is added or unpacked)"""
@@ -254,7 +243,7 @@ def test_the_owner_rounds_between_its_last_addition_and_its_first_sending():
         assert [(p.kind, p.start) for p in after] == [(SEND, plan.tasks[i].start)]
 
 
-def test_a_copy_elsewhere_is_not_rounded():
+def test_a_copy_elsewhere_is_not_rounded_nor_one_onto_itself_without_a_wire():
     """A rank sets its contribution aside, and comes back to it."""
 
     def steps(rank):
@@ -262,8 +251,9 @@ def test_a_copy_elsewhere_is_not_rounded():
         yield Step((Move(rank, 1, 2),), (Move(rank, 0, 1),))
 
     schedule = Schedule("aside", 1, 1, steps, lambda rank: 0)
-    (buffer,) = executed(schedule, normal(1, 77), "bfloat16")
-    assert buffer.tobytes() == normal(1, 77)[0].tobytes()
+    itself = make_schedule("ring", 1, rounded=True)
+    for (buffer,) in (executed(schedule, normal(1, 77), "bfloat16"), executions.executed(itself, normal(1, 77))):
+        assert buffer.tobytes() == normal(1, 77)[0].tobytes()
 
 
 @pytest.mark.parametrize("seed", range(6))
