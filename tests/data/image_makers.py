@@ -22,8 +22,8 @@ def encoded(image, kind="PNG", **options):
 
 
 def tar(path, members, **how):
-    """Write (name, bytes) as a tar; returns the offset of each header."""
-    with tarfile.open(path, "w", **how) as archive:
+    """Write (name, bytes) as a tar, compressed as its suffix says; returns the offset of each header."""
+    with tarfile.open(path, "w" if path.suffix == ".tar" else f"w:{path.suffix[1:]}", **how) as archive:
         for name, data in members:
             info = tarfile.TarInfo(name)
             info.size = len(data)

@@ -1,13 +1,13 @@
 """Tiny sources in each format, of values that are known."""
 
 import gzip
-import io
 import pickle
 import struct
-import tarfile
 
 import numpy as np
 from PIL import Image
+
+from tests.data.image_makers import tar
 
 CLASSES_10 = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -84,12 +84,7 @@ def in_folder(folder, files):
 
 
 def in_archive(path, files, folder="some-folder"):
-    suffix = path.name.rpartition(".")[2]
-    with tarfile.open(path, "w" if suffix == "tar" else f"w:{suffix}") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+    tar(path, ((f"{folder}/{name}", data) for name, data in files.items()))
     return path
 
 

@@ -58,15 +58,12 @@ def test_statistics_and_checksum_are_of_the_training_images(tiny):
     assert white.mean.tolist() == [255.0] and white.std.tolist() == [0.0] and white.mean_image.item() == 255.0
 
 
-def test_a_set_is_named_by_the_checksums_of_all_its_examples(tmp_path):
+def test_a_set_is_named_by_the_checksums_of_all_its_examples_and_has_many_classes_and_labels_of_none(tmp_path):
     sums = set()
     for number, each in enumerate([content(), content(train=11), content(test=4), content(test=0)]):
         write_dataset(tmp_path / f"{number}.h5", each)
         sums.add(open_dataset(tmp_path / f"{number}.h5").checksum)
     assert len(sums) == 4
-
-
-def test_many_classes_and_labels_without_one(tmp_path):
     names = tuple(f"class number {n:05}" for n in range(21_000))
     labels = np.array([-1, 20_999, 0], np.int32)
     write_dataset(tmp_path / "a.h5", Content("many", memory_part(part(3).inputs.array, labels), None, names, "made up"))

@@ -38,7 +38,7 @@ from tests.says import says
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
-def test_messages_are_plain_whoever_raises_them():
+def test_messages_are_plain_whoever_raises_them_and_the_nearest_of_very_long_names_is_not_looked_for():
     assert str(DataError("a\x1b[2J\u202eb\n\tc é \ud800")) == "a\\x1b[2J\\u202eb\\n\\tc é \\ud800"
     assert plain("größer") == "größer"
     long = str(RingtrainError("x" * 100_000))
@@ -46,9 +46,6 @@ def test_messages_are_plain_whoever_raises_them():
     for text in ("x" * 100_000, "\0" * LONGEST, "a\x1b[2J\n"):
         assert len(plain(text)) <= LONGEST and plain(plain(text)) == plain(text)
     assert str(RingtrainError()) == ""
-
-
-def test_the_nearest_of_very_long_names_is_not_looked_for():
     assert nearest("x" * 1000, ["x" * 999]) == f"known: {'x' * 999}"
     assert nearest("b", [1, "a"]) == "known: 1, a"
     assert nearest("Gelu", ["GELU", "ReLU"]).startswith("did you mean 'GELU'?")
@@ -97,7 +94,7 @@ def test_pairs_of_numbers_of_many_digits(capsys, words, value):
     assert f"for '{words.split()[-1]}': '{value[:40]}" in capsys.readouterr().err
 
 
-def test_texts_numbers_and_depth_are_bounded(tmp_path):
+def test_texts_numbers_and_depth_are_bounded_and_a_learning_rate_beyond_all_numbers_is_infinite(tmp_path):
     (tmp_path / "t").write_bytes(b"x" * 11)
     with pytest.raises(ValueError, match=says("it has more than 10 bytes")):
         read_text(tmp_path / "t", 10)
@@ -111,12 +108,8 @@ def test_texts_numbers_and_depth_are_bounded(tmp_path):
     with pytest.raises(ValueError, match="too deep"):
         parse_json("[" * 100_000)
     assert parse_toml("a = 1") == {"a": 1}
-
-
-@pytest.mark.parametrize("policy", ["step", "multistep"])
-def test_a_learning_rate_beyond_all_numbers_is_infinite(policy):
-    steps = (1,) if policy == "step" else tuple(range(9))
-    assert LearningRate(0.1, policy, steps, gamma=1e200).at(50) == float("inf")
+    for policy, steps in (("step", (1,)), ("multistep", tuple(range(9)))):
+        assert LearningRate(0.1, policy, steps, gamma=1e200).at(50) == float("inf")
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,17 +210,10 @@ def line(values):
     return json.dumps(values).encode() + b"\n"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"seconds": "x"}, {"iteration": -1}, {"examples": 2**63}, {"loss": 1e300}, {"images_per_s": []},
-        {"epoch": True}, {"epoch": None}, {"seconds": {}}, {"iteration": "7"}, {"loss": math.inf},
-    ],
-)  # fmt: skip
-def test_records_of_other_kinds_are_passed_over(change):
-    assert read_record(line(ITERATION)) == ITERATION
-    assert read_record(line(ITERATION).strip()) is None
-    assert read_record(line(ITERATION | change)) is None
+OTHER_KINDS = [
+    {"seconds": "x"}, {"iteration": -1}, {"examples": 2**63}, {"loss": 1e300}, {"images_per_s": []}, {"seconds": None},
+    {"epoch": True}, {"epoch": None}, {"seconds": {}}, {"iteration": "7"}, {"loss": math.inf},
+]  # fmt: skip
 
 
 def pax(path, **headers):
@@ -251,10 +237,13 @@ def test_an_archive_that_says_it_is_longer_than_it_is_takes_no_time_and_one_of_n
         read_source(tmp_path / "a.tar")
 
 
-def test_records_that_lack_something_and_kinds_that_are_no_words(tmp_path):
+def test_records_of_other_kinds_or_that_lack_something_are_passed_over(tmp_path):
+    assert read_record(line(ITERATION)) == ITERATION
+    assert read_record(line(ITERATION).strip()) is None
+    for change in OTHER_KINDS:
+        assert read_record(line(ITERATION | change)) is None, change
     short = {name: value for name, value in ITERATION.items() if name != "seconds"}
     assert read_record(line(short)) is None
-    assert read_record(line(ITERATION | {"seconds": None})) is None
     assert read_record(line(ITERATION | {"loss": None}))["loss"] is None  # not finite
     assert read_record(b'{"event": "start"}\n') == {"event": "start"}  # of an older ringtrain
     assert read_record(b'{"event": "of later", "iteration": {}}\n') == {"event": "of later", "iteration": {}}

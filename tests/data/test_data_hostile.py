@@ -18,15 +18,12 @@ from ringtrain.storage import hdf5
 from tests.says import says
 
 
-def test_no_plugin_is_looked_for_and_a_pipe_is_no_data_set(tmp_path, tiny):
+def test_filters_of_the_library_are_read_no_plugin_is_looked_for_and_a_pipe_is_no_data_set(tmp_path, tiny):
     hdf5.open_file(tiny).close()
     assert h5py.h5pl.size() == 0
     os.mkfifo(tmp_path / "a.h5")
     with pytest.raises(DataError, match=says("a.h5")):
         open_dataset(tmp_path / "a.h5")
-
-
-def test_gzip_and_others_of_the_library_are_read(tmp_path, tiny):
     with h5py.File(tiny, "r+") as file:
         images = file["train/images"][...]
         del file["train/images"]

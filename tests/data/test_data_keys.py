@@ -6,11 +6,17 @@ import pytest
 from ringtrain.data.batches import keys
 
 
-def test_splitmix_gives_the_published_first_outputs_of_seed_1234567_and_hashes_are_of_it():
+def test_splitmix_gives_the_published_first_outputs_of_seed_1234567_and_can_be_undone():
     outputs = [keys.splitmix((1234567 + step * keys.GOLDEN) & keys.MASK) for step in range(3)]
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
     key, examples = keys.make_key(7, 8), np.array([0, 1, 5, 2**40, 2**62], np.int64)
     assert keys.hashes(key, examples).tolist() == [keys.splitmix(key ^ e) for e in examples.tolist()]
+    values = np.concatenate([np.arange(1000, dtype=np.uint64), np.uint64(keys.MASK) - np.arange(9, dtype=np.uint64)])
+    x, scratch = values.copy(), np.empty_like(values)
+    keys.splitmix_into(x, scratch)
+    assert len(np.unique(x)) == len(values)
+    keys.unsplitmix_into(x, scratch)
+    assert (x == values).all()
 
 
 def test_keys_never_change_and_the_order_of_their_integers_matters():
@@ -19,15 +25,6 @@ def test_keys_never_change_and_the_order_of_their_integers_matters():
     assert keys.make_key(1, 2, 3) == 0xD0734750FDE362B3
     assert keys.make_key(-1) == keys.make_key(keys.MASK)
     assert len({keys.make_key(*each) for each in ((1, 2), (2, 1), (1,), (0, 1, 2), (1, 2, 0))}) == 5
-
-
-def test_unsplitmix_undoes_splitmix():
-    values = np.concatenate([np.arange(1000, dtype=np.uint64), np.uint64(keys.MASK) - np.arange(9, dtype=np.uint64)])
-    x, scratch = values.copy(), np.empty_like(values)
-    keys.splitmix_into(x, scratch)
-    assert len(np.unique(x)) == len(values)
-    keys.unsplitmix_into(x, scratch)
-    assert (x == values).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 1000, keys.BLOCK, keys.BLOCK + 1, 3 * keys.BLOCK - 1])

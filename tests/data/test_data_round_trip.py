@@ -69,11 +69,10 @@ def test_what_is_made_is_good_and_is_read_as_the_source_is(sets, inputs, labels,
         assert (images.reshape(3, *shape) == values[[5, 0, 3]]).all()
         if len(shape) != 2 or channel:  # made of [N, H, W] are images of one channel; for a sequence W has the channels
             assert opened.checksum == wanted.checksum
-            means = values.reshape(-1, *read).astype(np.float64).mean(axis=tuple(range(len(read))))
-            assert np.allclose(opened.mean, means, rtol=1e-12) and opened.mean_image.shape == read
-            assert np.allclose(opened.mean_image, values.reshape(-1, *read).astype(np.float64).mean(0), rtol=1e-6)
-            std = values.reshape(-1, *read).astype(np.float64).std(axis=tuple(range(len(read))))
-            assert np.allclose(opened.std, std, rtol=1e-12)
+            wide, axes = values.reshape(-1, *read).astype(np.float64), tuple(range(len(read)))
+            assert np.allclose(opened.mean, wide.mean(axes), rtol=1e-12) and opened.mean_image.shape == read
+            assert np.allclose(opened.mean_image, wide.mean(0), rtol=1e-6)
+            assert np.allclose(opened.std, wide.std(axes), rtol=1e-12)
     assert read_form(path, None, extents).train.shape == opened.train.shape
 
 

@@ -75,15 +75,12 @@ def test_shards_are_the_same_whoever_has_them(ranks):
         assert [example for a, b in spans for example in range(a, b)] == list(range(count))
 
 
-def test_parts_of_small_batches():
+def test_parts_of_small_batches_and_a_position_between_no_two_or_nothing_to_sample_is_refused():
     shards = [shard(5, number, 8) for number in range(8)]
     assert shards == [(0, 0), (0, 1), (1, 1), (1, 2), (2, 3), (3, 3), (3, 4), (4, 5)]
     assert [batch_part(2, rank, 3) for rank in range(3)] == [(0, 0), (0, 1), (1, 2)]
     assert [EvenParts(3, 2).cut(11, part) for part in range(3)] == [batch_part(11, part, 3, 2) for part in range(3)]
     assert EvenParts(3, 2).largest(11) == largest_part(11, 3, 2) == 4
-
-
-def test_a_position_between_no_two_batches_and_nothing_to_sample_are_refused():
     for seen in (1, 5, 13, -1, -10):
         with pytest.raises(DataError, match=says("--batch", seen, 4)):
             Sampler(10, 4).iteration_at(seen)

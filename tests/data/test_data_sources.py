@@ -51,7 +51,7 @@ def test_idx_folder(tmp_path, gz):
     assert read.classes == ("0", "1", "2") and read.name == "some"
 
 
-def test_idx_by_prefix_by_file_and_of_several_sets(tmp_path):
+def test_idx_by_prefix_by_file_of_several_sets_and_with_a_missing_half(tmp_path):
     folder = makers.idx_folder(tmp_path / "some", prefix="letters-")
     makers.idx_folder(folder, prefix="digits-", train=9)
     message = refused(says("IDX", "sets"), folder)
@@ -60,10 +60,7 @@ def test_idx_by_prefix_by_file_and_of_several_sets(tmp_path):
     assert (by_prefix.name, by_prefix.train.count, by_prefix.test.count) == ("letters", 6, 4)
     by_file = read_source(folder / "digits-train-images-idx3-ubyte")
     assert (by_file.train.count, by_file.test) == (9, None)
-
-
-def test_idx_with_a_missing_half_and_other_numbers_of_images_and_labels(tmp_path):
-    folder = makers.idx_folder(tmp_path / "some")
+    folder = makers.idx_folder(tmp_path / "halves")
     (folder / "t10k-labels-idx1-ubyte").unlink()
     refused(says("t10k-images-idx3-ubyte", "labels", "t10k"), folder)
     (folder / "train-labels-idx1-ubyte").write_bytes(makers.idx(np.zeros(5, np.uint8)))
@@ -153,14 +150,11 @@ def test_a_tuple_of_labels_is_as_good_as_a_list_and_a_record_is_whole(tmp_path):
     refused(says(6145, 3073, "multiple", "record"), makers.in_folder(tmp_path / "b", files))
 
 
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.xz"])
-def test_truncated_archives(tmp_path, suffix):
-    path = makers.in_archive(tmp_path / f"a.{suffix}", makers.cifar10_python())
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    refused(f"{path.name}.*(truncated|lacks|CIFAR)", path)
-
-
-def test_archives_of_something_else_of_too_much_or_with_a_name_twice(tmp_path, monkeypatch):
+def test_archives_that_are_truncated_of_something_else_of_too_much_or_with_a_name_twice(tmp_path, monkeypatch):
+    for suffix in ("tar", "tar.gz", "tar.xz"):
+        path = makers.in_archive(tmp_path / f"a.{suffix}", makers.cifar10_python())
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        refused(f"{path.name}.*(truncated|lacks|CIFAR)", path)
     refused(says("CIFAR-10 python"), makers.in_archive(tmp_path / "a.tar", {"readme": b"hello"}))
     path = makers.in_archive(tmp_path / "b.tar", makers.cifar10_python())
     with tarfile.open(path, "a") as archive:

@@ -97,20 +97,15 @@ def equal():
     return same
 
 
-@pytest.fixture
-def small_files():
-    """``with small_files(n):`` no file can grow beyond n bytes, as if the disk were full."""
-
-    @contextlib.contextmanager
-    def limit(nbytes):
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limit
+@contextlib.contextmanager
+def small_files(nbytes):
+    """No file can grow beyond this, as if the disk were full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import os
 import re
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -147,13 +146,6 @@ def test_a_state_that_no_run_goes_on_from_is_named(make):
     with pytest.raises(CheckpointError, match=says("epoch_loss")):
         store.check_resumable(make(), ("step", "epoch_loss"), "x.h5")
     store.check_resumable(make(), ("step",), "x.h5")
-
-
-def test_a_pipe_or_a_device_is_no_checkpoint(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(CheckpointError, match=says(path)):
-            store.load_checkpoint(path)
 
 
 @pytest.fixture

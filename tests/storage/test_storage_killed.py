@@ -7,19 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import ringtrain
 from ringtrain.storage.files import PARTIAL
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder
 
 NOW = datetime.datetime(2026, 1, 31)
 PROGRAM = Path(__file__).with_name("saves_until_killed.py")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return create_run_folder(str(tmp_path), "mlp", NOW, resume=False)
 
 
 def start(*arguments):
@@ -50,17 +43,15 @@ def test_killed_before_each_thing_it_does(tmp_path, make, equal):
         *statuses, end = map(int, writer.stdout.read().split())
     assert set(statuses) == {-9} and end == 0
     assert len(statuses) >= 9
-    iterations, lefts = [], []
-    for step in range(1, len(statuses) + 1):
-        iteration, left = check_and_resume(RunFolder(str(tmp_path / str(step))), make, equal)
-        iterations.append(iteration)
-        lefts.append(left)
-    assert iterations == sorted(iterations)
+    folders = [RunFolder(str(tmp_path / str(step))) for step in range(1, len(statuses) + 1)]
+    iterations, lefts = zip(*(check_and_resume(folder, make, equal) for folder in folders), strict=True)
+    assert list(iterations) == sorted(iterations)
     assert set(iterations) == {1, 2, 3}
     assert True in lefts
 
 
-def test_killed_at_any_instant(folder, make, equal):
+def test_killed_at_any_instant(tmp_path, make, equal):
+    folder = create_run_folder(str(tmp_path), "mlp", NOW, resume=False)
     draw = random.Random(3)
     for _ in range(5):
         with start(folder.path) as writer:

@@ -10,6 +10,7 @@ from ringtrain.storage.checkpoint import store
 from ringtrain.storage.files import PARTIAL
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder, find_checkpoint
 from tests.says import says
+from tests.storage.conftest import small_files
 
 NOW = datetime.datetime(2026, 1, 31, 23, 59, 58)
 
@@ -96,7 +97,7 @@ def test_what_killed_writers_left_is_removed(folder):
     assert names(folder) == [f"folder{PARTIAL}"]
 
 
-def test_text_is_replaced_whole_or_not_at_all(folder, small_files):
+def test_text_is_replaced_whole_or_not_at_all(folder):
     for text in ("seed = 1\n", "name = 'größer'\n"):
         folder.root.write(folder.config, text.encode())
     with small_files(10), pytest.raises(RingtrainError, match=r"config.toml: no room for 4,000 bytes"):
@@ -135,7 +136,7 @@ def test_a_best_one_takes_no_room_twice_where_files_have_two_names(folder, make,
 
 
 @pytest.mark.parametrize("is_best", [False, True])
-def test_a_full_disk_keeps_all_that_was_there(folder, make, equal, small_files, is_best):
+def test_a_full_disk_keeps_all_that_was_there(folder, make, equal, is_best):
     path = folder.save(make(1), keep=1, is_best=True)
     words = "--resume", folder.best if is_best else folder.numbered(2), "no", "room", f"{path.stat().st_size:,}"
     with small_files(3000), pytest.raises(RingtrainError, match=says(*words)) as failure:
@@ -168,14 +169,11 @@ def test_the_best_one_is_the_last_resort_and_none_may_be_good(folder, make):
         folder.latest()
 
 
-def test_where_there_is_none_the_runs_beside_are_named(folder):
+def test_where_there_is_none_the_runs_beside_are_named_and_other_files_are_no_checkpoints(folder, make):
     (folder.path.parent / "other" / "checkpoints").mkdir(parents=True)
     for find in (folder.latest, lambda: find_checkpoint(folder.path.parent / "rum")):
         with pytest.raises(CheckpointError, match=says("other")):
             find()
-
-
-def test_other_files_are_no_checkpoints(folder, make):
     for name in ("iteration-7.h5", "iteration-abcdefgh.h5", "iteration-00000009.h5.1.ringtrain-partial"):
         (folder.checkpoints / name).write_text("")
     assert folder.is_empty()
