@@ -1,6 +1,6 @@
 """Arrays of libraries that are not there: behind the rules of the real ones."""
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
@@ -9,15 +9,10 @@ from ringtrain.api.libraries import BorrowedArray
 from ringtrain.ops import bfloat16
 
 
-class Devices:
-    """Which one is current, as CuPy has it."""
-
-    def __init__(self):
-        self.current = 0
-
-
 class Device:
-    def __init__(self, devices: Devices, index: int):
+    """``devices``: of whom ``current`` is CuPy's."""
+
+    def __init__(self, devices: SimpleNamespace, index: int):
         self._devices, self.id = devices, index
 
     def __enter__(self):
@@ -30,7 +25,7 @@ class Device:
 def cupy_like() -> ModuleType:
     """A module with what the door uses of CuPy. Its arrays show their memory by ``get()`` alone, and can be written
     from arrays of the same module and device alone."""
-    module, devices = ModuleType("cupy"), Devices()
+    module, devices = ModuleType("cupy"), SimpleNamespace(current=0)
 
     class ndarray:
         def __init__(self, memory, device):

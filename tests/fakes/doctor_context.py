@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ringtrain.launch.doctor.doctor import DoctorContext, Line
+from ringtrain.transport.base import ForwardingTransport
 from tests.loopback.world import LoopbackWorld
 
 
@@ -10,17 +11,11 @@ def refuse(*number):
     raise AssertionError("a device was opened that nobody asked for")
 
 
-class Messaging:
+class Messaging(ForwardingTransport):
     """A world that says it has an MPI."""
-
-    def __init__(self, inner):
-        self._inner = inner
 
     def describe(self):
         return "Some MPI, thread level multiple"
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
 
 
 def put(root: Path, files: dict[str, str]) -> None:

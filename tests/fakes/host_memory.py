@@ -40,9 +40,6 @@ class DeviceArray:
             raise DeviceRefusal(f"a device array was indexed by {index!r}; only slices a:b of the leading axis")
         return DeviceArray(self._memory[index], self._device)
 
-    def __repr__(self):
-        return f"DeviceArray(shape={self.shape}, dtype={self.dtype})"
-
 
 def _refuse(name):
     def method(self, *_args, **_kwargs):
@@ -73,13 +70,10 @@ def _arrays_in(operand, but):
         yield from arrays_of({name: getattr(operand, name) for name in STATISTICS}, but)
 
 
-def is_float(dtype) -> bool:
-    return dtype.kind == "f" or dtype.name == "bfloat16"
-
-
 def poison(memory) -> None:
     """NaN in every floating-point type; 0xA5 bytes in integers."""
-    memory.reshape(-1).view(np.uint8).fill(0xFF if is_float(memory.dtype) else 0xA5)
+    is_float = memory.dtype.kind == "f" or memory.dtype.name == "bfloat16"
+    memory.reshape(-1).view(np.uint8).fill(0xFF if is_float else 0xA5)
 
 
 class Allocations:

@@ -66,7 +66,8 @@ def compile_for(architecture: str, source: str, options=()) -> tuple[bytes, dict
         raise RuntimeError(SLOWER.search(log)[0])
     binary = _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     nvrtc.nvrtcDestroyProgram(program)
-    return binary, _uses(log)
+    uses = USAGE.findall(log)
+    return binary, {name: Use(int(used), int(stack), int(out) + int(back)) for name, stack, out, back, used in uses}
 
 
 def _text(size, get, program):
@@ -74,8 +75,3 @@ def _text(size, get, program):
     memory = b" " * count
     get(program, memory)
     return memory
-
-
-def _uses(log):
-    uses = USAGE.findall(log)
-    return {name: Use(int(used), int(stack), int(out) + int(back)) for name, stack, out, back, used in uses}

@@ -31,7 +31,9 @@ def encode(memory: np.ndarray, boxes: Boxes | PixelBoxes) -> np.void:
         map["pixels"], map["box"][:2] = 1, (boxes.channels, boxes.pixels)
         map["lower"], map["upper"], map["step"] = boxes.lower, boxes.upper, (boxes.step, boxes.step)
     else:
-        _check_box(boxes.box, memory.itemsize)
+        line = boxes.box[0] * memory.itemsize
+        _refuse_unless(all(0 < extent <= 256 for extent in boxes.box), f"a box of {boxes.box}")
+        _refuse_unless(line == LINE_BYTES, f"lines of {line} bytes, swizzled by 128")
         map["box"] = boxes.box
     return map[()]
 
@@ -48,11 +50,6 @@ def _check_array(memory, extents, strides):
     last = sum((extent - 1) * stride for extent, stride in zip(extents[1:], strides, strict=True))
     if last + extents[0] * memory.itemsize > memory.nbytes:
         raise DeviceError(f"a map of {extents} elements, {strides} bytes apart, on an array of {memory.nbytes} bytes")
-
-
-def _check_box(box, itemsize):
-    _refuse_unless(all(0 < extent <= 256 for extent in box), f"a box of {box}")
-    _refuse_unless(box[0] * itemsize == LINE_BYTES, f"lines of {box[0] * itemsize} bytes, swizzled by 128")
 
 
 def _check_pixels(boxes, itemsize):
