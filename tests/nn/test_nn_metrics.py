@@ -11,11 +11,8 @@ def measured(metrics, outputs, labels, cuts=(2,)):
     sums, counts = np.zeros(metrics.sums), np.zeros(metrics.counts, np.int64)
     for x, y in zip(np.split(outputs, cuts), np.split(labels, cuts), strict=True):
         metrics.add(x, y, sums, counts)
-    return metrics.read(valid_of(labels), sums, counts), metrics.classes(counts)
-
-
-def valid_of(labels):
-    return int(np.count_nonzero(labels != -1)) if labels.dtype.kind == "i" else labels.size
+    valid = int(np.count_nonzero(labels != -1)) if labels.dtype.kind == "i" else labels.size
+    return metrics.read(valid, sums, counts), metrics.classes(counts)
 
 
 def one_hot(classes, count):

@@ -39,6 +39,7 @@ def layer_line(text: str) -> str:
 
 
 def test_a_file_says_what_is_built():
+    """Its multipliers and fills reach the parameters; folding can be turned off."""
     model = spec.parse_model(GOOD, "small")
     assert (model.name, model.summary, model.text) == ("small", "a small one", GOOD)
     assert model.input == spec.InputSpec((8, 8, 3), "channel", "channel", 0.5, 2, True)
@@ -53,18 +54,11 @@ def test_a_file_says_what_is_built():
     out = Linear("out", 5, ParameterSpec("he", decay=250.0), ParameterSpec("constant", lr=2.0))
     assert layers["out"].layer == out
     assert layers["out"].inputs == ("pool",)
-
-
-def test_multipliers_and_fills_reach_the_parameters():
-    table = dict(spec.parse_model(GOOD, "small").graph().parameters())
+    table = dict(model.graph().parameters())
     assert set(table) == {"conv.weight", "side.weight", "side.bias", "out.weight", "out.bias"}
     assert (table["conv.weight"].lr, table["conv.weight"].fill.value) == (2.0, 0.01)
     assert (table["side.bias"].decay, table["side.bias"].fill.value) == (0.0, 1.0)
     assert (table["out.weight"].decay, table["out.weight"].fill.fan_in) == (250.0, 4)
-
-
-def test_folding_can_be_turned_off():
-    model = spec.parse_model(GOOD, "small")
     assert len(model.graph(fused=False).plan) == len(model.nodes)
     assert [node.name for node in model.graph().plan] == ["conv", "side", "sum", "pool", "out"]
 
@@ -82,10 +76,7 @@ def test_a_path_or_a_name_loads(tmp_path):
     assert spec.load_model(path).name == "small"
     assert spec.load_model("lenet").name == "lenet"
     assert spec.available()["lenet"].name == "lenet.toml"
-
-
-def test_the_text_makes_the_same_model_again():
-    model = spec.load_model("resnet20")
+    model = spec.load_model("resnet20")  # whose text makes the same model again
     again = spec.parse_model(model.text, model.name)
     assert (again.nodes, again.input, again.recipe) == (model.nodes, model.input, model.recipe)
 

@@ -5,11 +5,10 @@ import pytest
 
 from ringtrain.nn import spec
 from ringtrain.nn.conv import Conv2D
-from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.layers import Flatten, Linear
 from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
-from tests.nn.nn_support import Net, make_pass
+from tests.nn.nn_support import Net, chain, make_pass
 from tests.nn.test_nn_graph import NETS
 
 
@@ -59,13 +58,8 @@ def assert_same(results, wanted):
 
 
 def chain_of(count):
-    inner = [Node(Conv2D(f"conv{i}", kernel=3, channels=4, pad=1), (f"conv{i - 1}",)) for i in range(1, count)]
-    return [
-        Node(Conv2D("conv0", kernel=3, channels=4, pad=1), (INPUT,)),
-        *inner,
-        Node(Flatten("flat"), (f"conv{count - 1}",)),
-        Node(Linear("fc", units=3), ("flat",)),
-    ]
+    convolutions = (Conv2D(f"conv{i}", kernel=3, channels=4, pad=1) for i in range(count))
+    return chain(*convolutions, Flatten("flat"), Linear("fc", units=3))
 
 
 def test_shared_memory_is_less_and_recomputing_less_still():
