@@ -125,13 +125,14 @@ def _apart(arrays: dict) -> dict:
     return apart
 
 
+def _drawing(dtype, seed):
+    random = np.random.default_rng(seed)
+    return lambda *shape: random.standard_normal(shape).astype(dtype)
+
+
 def calls(dtype, n: int):
     """Every operation, on ``n`` examples."""
-    random = np.random.default_rng(7)
-
-    def draw(*shape):
-        return random.standard_normal(shape).astype(dtype)
-
+    draw = _drawing(dtype, 7)
     of_examples = (
         _convolutions, _windows, _depthwise_lines, _upsampled, _pools, _responses, _normalised_convolutions,
         _batch_norms, _layers, _activations, _group_norms, _sequences, _images,
@@ -155,11 +156,7 @@ def of_devices(call: Call) -> bool:
 
 def wide_calls(dtype):
     """Of operations that read several channels, or classes, together."""
-    random = np.random.default_rng(4)
-
-    def draw(*shape):
-        return random.standard_normal(shape).astype(dtype)
-
+    draw, random = _drawing(dtype, 4), np.random.default_rng(4)
     yield from _pools(draw, 2, 16)
     yield from _pools(draw, 2, 264)
     yield from _responses(draw, 2, 16)
@@ -168,8 +165,38 @@ def wide_calls(dtype):
 
 
 def deep_calls(dtype):
-    random = np.random.default_rng(5)
-    yield from _convolutions(lambda *shape: random.standard_normal(shape).astype(dtype), 2, DEEP)
+    yield from _convolutions(_drawing(dtype, 5), 2, DEEP)
+
+
+def channel_calls(dtype, shape, ghost):
+    """Of batch normalisation and of a bias, on [N, ..., C]."""
+    draw = _drawing(dtype, 6)
+    norms = _batch_norms(draw, shape[0], [(shape[1:], ghost)])
+    yield from (each for each in norms if each.operation.startswith("batch"))
+    yield Call("bias_back", {"y": draw(*shape)}, {"dy": draw(*shape), "db_C": draw(shape[-1])}, {"relu": True})
+
+
+def linear_calls(dtype, n, d, k):
+    yield from _linears(_drawing(dtype, 3), n, d, k)
+
+
+def convolution_calls(active, shape, relu, accumulate=True, real="float32"):
+    """Both passes, of weights that are exact in the type of activations."""
+    n, h, w, c, k, geometry = shape
+    draw, out = _drawing(active, 4), (n, geometry.output(h), geometry.output(w), k)
+    x, y, dy = draw(n, h, w, c), draw(*out), draw(*out)
+    weight, bias = draw(geometry.kernel, geometry.kernel, c // geometry.groups, k).astype(real), draw(k).astype(real)
+    inputs, rest = {"x_NHWC": x, "w_RSCK": weight}, {"geometry": geometry, "relu": relu}
+    yield Call("conv2d", {**inputs, "b_K": bias}, {"y_NPQK": np.full_like(y, 7)}, rest)
+    outputs = {"dw_RSCK": weight.copy(), "db_K": bias.copy(), "dx_NHWC": np.full_like(x, 7)}
+    yield Call("conv2d_back", {**inputs, "y_NPQK": y, "dy_NPQK": dy}, outputs, {**rest, "accumulate": accumulate})
+
+
+def as_float64(call):
+    def wide(arrays):
+        return {name: x.astype(np.float64) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+
+    return Call(call.operation, wide(call.inputs), wide(call.outputs), call.rest)
 
 
 def _convolutions(draw, n, layers=CONVOLUTIONS):
@@ -279,24 +306,21 @@ def _responses(draw, n, channels=7):
         yield Call("lrn_within_back", back, {"dx_NHWC": draw(*shape)}, rest)
 
 
-def _batch_norms(draw, n):
-    for shape, ghost in (
-        ((n, 5, 4, 6), 2),
-        ((n, 3, 3, 150), 8),
-        ((n, 20, 20, 16), 3),
-        ((n, 9), 2),
-        ((n, 7, 3), 2),
-        ((n, 2, 3, 2, 5), 2),
-    ):
+CHANNELS_LAST = ((5, 4, 6), 2), ((3, 3, 150), 8), ((20, 20, 16), 3), ((9,), 2), ((7, 3), 2), ((2, 3, 2, 5), 2)
+
+
+def _batch_norms(draw, n, layers=CHANNELS_LAST):
+    """``layers``: the shape of an example, and how many are a ghost batch."""
+    for shape, ghost in (((n, *each), ghost) for each, ghost in layers):
         c, g = shape[-1], -(-n // ghost)
         x, y, mean, var = draw(*shape) + 3, draw(*shape), draw(g, c), np.abs(draw(g, c))
         gamma, arrays = draw(c), {"ghost": ghost, "eps": 1e-5}
         for relu in (False, True):
             moments = {"mean_GC": mean, "var_GC": var}
             inputs, rest = {"x_NHWC": x, "gamma_C": gamma, "beta_C": draw(c)}, {**arrays, "relu": relu}
-            yield Call("batch_norm", inputs, {"y_NHWC": y, **moments}, rest)
             added = {**inputs, "a_NHWC": draw(*shape)}
-            yield Call("batch_norm", added, {"y_NHWC": y, **moments}, rest)
+            for each in (inputs, added):
+                yield Call("batch_norm", each, {"y_NHWC": y, **moments}, rest)
             back = {"x_NHWC": x, "gamma_C": gamma, "y_NHWC": y, **moments}
             for dx, accumulate in product((draw(*shape), None), (False, True)):
                 outputs = {"dgamma_C": draw(c), "dbeta_C": draw(c), "dx_NHWC": dx, "dy_NHWC": draw(*shape)}
@@ -320,27 +344,30 @@ def _batch_norms(draw, n):
             yield Call("batch_norm_sums", inputs_C, sums, {"relu": relu})
             inputs_C = {"x_NHWC": x, "gamma_C": gamma, **given_C, "dy_NHWC": y, "sums_2C": draw(2, c).astype(float)}
             yield Call("batch_norm_dx", inputs_C, {"dx_NHWC": draw(*shape)}, {"count": 700, "eps": 1e-3})
-            fixed = {**inputs, "mean_C": draw(c), "var_C": np.abs(draw(c))}
-            yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
-            fixed = {**added, "mean_C": draw(c), "var_C": np.abs(draw(c))}
-            yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
+            for each in (inputs, added):
+                fixed = {**each, "mean_C": draw(c), "var_C": np.abs(draw(c))}
+                yield Call("batch_norm_fixed", fixed, {"y_NHWC": y}, {"eps": 1e-3, "relu": relu})
+
+
+def _linears(draw, n, d=50, k=40):
+    arrays, b, y = {"x_ND": draw(n, d), "w_DK": draw(d, k)}, draw(k), draw(n, k)
+    for relu, accumulate in product((False, True), repeat=2):
+        for bias, dx in ((b, draw(n, d)), (None, None)):
+            yield Call("linear", {**arrays, "b_K": bias}, {"y_NK": draw(n, k)}, {"relu": relu})
+            back = {**arrays, "y_NK": y, "dy_NK": draw(n, k)}
+            outputs = {"dw_DK": draw(d, k), "db_K": bias, "dx_ND": dx}
+            yield Call("linear_back", back, outputs, {"relu": relu, "accumulate": accumulate})
 
 
 def _layers(draw, n):
-    x, w, b, y = draw(n, 50), draw(50, 40), draw(40), draw(n, 40)
+    yield from _linears(draw, n)
     for relu in (False, True):
-        for bias, dx in ((b, draw(n, 50)), (None, None)):
-            arrays = {"x_ND": x, "w_DK": w}
-            yield Call("linear", {**arrays, "b_K": bias}, {"y_NK": draw(n, 40)}, {"relu": relu})
-            back = {**arrays, "y_NK": y, "dy_NK": draw(n, 40)}
-            outputs = {"dw_DK": draw(50, 40), "db_K": bias, "dx_ND": dx}
-            yield Call("linear_back", back, outputs, {"relu": relu, "accumulate": not relu})
         yield Call("add", {"a": draw(n, 4, 10), "b": draw(n, 4, 10)}, {"y": draw(n, 4, 10)}, {"relu": relu})
     for count in (1, 2, 8):
         sources, targets = ([draw(n, 4, 10) for _ in range(count)] for _ in range(2))
         yield Call("add_all", {"sources": sources}, {"targets": targets})
     labels = np.resize(np.array([-1, 0, 39, 2, 4], np.int32), n)
-    yield from _losses(5 * y, labels, draw)
+    yield from _losses(5 * draw(n, 40), labels, draw)
     examples = np.arange(n) * 10**10
     inputs = {"x_ND": draw(n, 4, 3, 5), "examples_N": examples, "key_1": np.array([2**63 + 77], np.uint64)}
     yield Call("dropout", inputs, {"y_ND": draw(n, 4, 3, 5)}, {"layer": 2**64 - 5, "rate": 0.3})

@@ -5,6 +5,7 @@ The device is the host's, or a real one where RINGTRAIN_TEST_DEVICE is ``cuda``.
 """
 
 import functools
+import itertools
 import os
 
 import numpy as np
@@ -17,6 +18,7 @@ from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import CudaConvolution
 from ringtrain.ops.cuda.device import Device
+from ringtrain.ops.cuda.runtime import Matrix
 from ringtrain.ops.normalised import Normalised
 from ringtrain.ops.precision import active_dtype
 from ringtrain.ops.reference import ReferenceOps
@@ -71,6 +73,32 @@ def get(device, array):
     host = np.empty(array.shape, array.dtype)
     device.runtime.download(array, host, device.stream)
     return host.astype(np.float64)
+
+
+def assert_product(device, multiply, factor, out, orders=(False, False)):
+    """Of 3 × 5 by 5 × 4 by ``multiply``, each matrix a part of a wider one, all of different strides, two elements
+    after the start of its array. What lies around the result stays; one that is not added to is not read."""
+    random = np.random.default_rng(3)
+    shapes = zip(((3, 5), (5, 4), (3, 4)), (factor, factor, out), strict=True)
+    a, b, c = (random.integers(-4, 5, shape).astype(dtype) for shape, dtype in shapes)
+    for accumulate, precise in itertools.product((False, True), repeat=2):
+        before = c if accumulate else np.full_like(c, np.nan)
+        values = zip((a, b, before), (*orders, False), (7, 9, 6), strict=True)
+        matrices = [_wide(device, *each) for each in values]
+        device.stream.synchronize()
+        multiply(*matrices, accumulate, precise)
+        result = get(device, matrices[2].array)
+        rows = result[2:].reshape(3, 6)
+        wanted = a.astype(float) @ b.astype(float) + (c.astype(float) if accumulate else 0)
+        assert rows[:, :4].tolist() == wanted.tolist(), (accumulate, precise)
+        assert (rows[:, 4:] == 100).all() and (result[:2] == 100).all()
+
+
+def _wide(device, values, transposed, stride):
+    stored = values.T if transposed else values
+    memory = np.full(2 + len(stored) * stride, 100, values.dtype)
+    memory[2:].reshape(-1, stride)[:, : stored.shape[1]] = stored
+    return Matrix(put(device, memory), *values.shape, stride, 2, transposed)
 
 
 ON_DEVICE = [needs_compiler, pytest.mark.device]

@@ -1,12 +1,14 @@
 """The contract of a runtime: kept by the device of the tests, and by a real one where there is one."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda.kernels import Kernels
 from ringtrain.ops.cuda.runtime import Matrix
-from tests.ops.cuda_support import device_runtime, needs_compiler
+from tests.ops.cuda_support import assert_product, device_runtime, needs_compiler
 from tests.says import says
 
 pytestmark = pytest.mark.device
@@ -130,28 +132,11 @@ def test_a_product_after_the_first_of_its_stream_is_recorded(runtime):
 
 
 # ── products ──────────────────────────────────────────────────────────────────────────────────────────────────────
-def wide(runtime, stream, values, transposed=False):
-    """The values as part of a wider array, two elements after its start."""
-    stored = values.T if transposed else values
-    rows = np.full((stored.shape[0], stored.shape[1] + 3), 100, values.dtype)
-    rows[:, : stored.shape[1]] = stored
-    array = put(runtime, stream, np.concatenate([np.full(2, 100, values.dtype), rows.reshape(-1)]))
-    return Matrix(array, *values.shape, rows.shape[1], 2, transposed)
-
-
 @pytest.mark.parametrize("orders", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype, out", [("float32", "float32"), ("float16", "float32"), ("float64", "float64")])
 def test_a_product(runtime, orders, dtype, out):
-    random, stream = np.random.default_rng(3), runtime.stream()
-    a, b = (random.integers(-4, 5, shape).astype(dtype) for shape in ((3, 5), (5, 4)))
-    c = random.integers(-4, 5, (3, 4)).astype(out)
-    for accumulate, precise in ((True, True), (False, False)):
-        left, right = (wide(runtime, stream, *each) for each in zip((a, b), orders, strict=True))
-        target = wide(runtime, stream, c)
-        runtime.product(left, right, target, accumulate, precise, stream)
-        rows = np.reshape(read(runtime, target.array, stream)[2:], (3, -1))
-        assert rows[:, :4].tolist() == (a.astype(out) @ b + (c if accumulate else 0)).tolist()
-        assert (rows[:, 4:] == 100).all()
+    device = SimpleNamespace(runtime=runtime, stream=(stream := runtime.stream()))
+    assert_product(device, lambda *operands: runtime.product(*operands, stream), dtype, out, orders)
 
 
 def test_precise_products_are_of_more_than_ten_bits(runtime):

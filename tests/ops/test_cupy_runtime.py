@@ -342,7 +342,13 @@ def test_a_defect_is_no_fault_of_the_device(runtime, cupy):
         runtime.stream().synchronize()
 
 
-OLDER = says(13, 12, "pip", "cuda")
+def faulty(call, text):
+    cupy = FakeCupy()
+    cupy.faults[call] = fake_cupy.CUDARuntimeError(text)
+    return cupy
+
+
+OLDER, FULL = says(13, 12, "pip", "cuda"), "cudaErrorMemoryAllocation: full"
 UNUSABLE = {
     "no driver": (FakeCupy(driver=0), 0, says("--device", "--gpus")),
     "old driver": (FakeCupy(driver=12040), 0, says("--device", 13, "12.4", OLDER)),
@@ -351,31 +357,22 @@ UNUSABLE = {
     "no such device": (FakeCupy(count=2), 2, says(2, 1, "devices", "are")),
     "only one": (FakeCupy(), 1, says(1, "device", "is")),
     "old device": (FakeCupy(capability=(7, 5)), 0, says(0, "Fake", "7.5", "8.0")),
+    "none": (faulty("count", "cudaErrorNoDevice: no CUDA-capable device is detected"), 0, says("--device")),
+    "broken": (faulty("count", "cudaErrorUnknown: x"), 0, says("--device", "cudaErrorUnknown: x")),
+    "busy": (faulty("enter", "cudaErrorDevicesUnavailable: x"), 0, says(0, "cudaErrorDevicesUnavailable: x")),
+    "full": (faulty("enter", FULL), 0, says(0, "the first use", FULL)),
+    "odd": (faulty("enter", "cudaErrorOdd: odd"), 0, says("the first use", 0, "cudaErrorOdd: odd")),
 }
 
 
 @pytest.mark.parametrize("cupy, index, words", UNUSABLE.values(), ids=UNUSABLE)
 def test_why_a_device_cannot_be_used(cupy, index, words, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    if cupy.faults:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DeviceError, match=words):
         check_usable(cupy, index)
-
-
-FAULTS = {
-    "none": ("count", "cudaErrorNoDevice: no CUDA-capable device is detected", says("--device")),
-    "broken": ("count", "cudaErrorUnknown: unknown", says("--device", "cudaErrorUnknown: unknown")),
-    "busy": ("enter", "cudaErrorDevicesUnavailable: busy", says(0, "cudaErrorDevicesUnavailable: busy")),
-    "full": ("enter", "cudaErrorMemoryAllocation: full", says(0, "the first use", "cudaErrorMemoryAllocation: full")),
-    "odd": ("enter", "cudaErrorOdd: odd", says("the first use", 0, "cudaErrorOdd: odd")),
-}
-
-
-@pytest.mark.parametrize("call, text, words", FAULTS.values(), ids=FAULTS)
-def test_what_the_driver_says_of_a_device(cupy, call, text, words, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    cupy.faults[call] = fake_cupy.CUDARuntimeError(text)
-    with pytest.raises(DeviceError, match=words):
-        check_usable(cupy, 0)
 
 
 IMPORTS = {

@@ -26,10 +26,14 @@ def test_unknown_names_and_types_are_explained():
         make_ops("cpu", "float16")
 
 
-def test_activations_are_as_precise_as_it_says():
+def test_activations_are_as_precise_as_it_says_or_the_precision_is_refused():
     assert active_dtype("float32", "float64") == np.float64
     assert active_dtype("tf32", "float32") == np.float32
     assert active_dtype("float16", "float32") == np.float16
+    with pytest.raises(ConfigError, match=says("'bf16'", nearest("bf16", PRECISIONS))):
+        active_dtype("bf16", "float32")
+    with pytest.raises(ConfigError, match=says("--precision", "--dtype", "tf32", "float64")):
+        active_dtype("tf32", "float64")
 
 
 def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
@@ -38,13 +42,6 @@ def test_bfloat16_is_that_of_ml_dtypes(monkeypatch):
         active_dtype("bfloat16", "float32")
     monkeypatch.undo()
     assert active_dtype("bfloat16", "float32").name == "bfloat16"
-
-
-def test_precisions_that_are_refused():
-    with pytest.raises(ConfigError, match=says("'bf16'", nearest("bf16", PRECISIONS))):
-        active_dtype("bf16", "float32")
-    with pytest.raises(ConfigError, match=says("--precision", "--dtype", "tf32", "float64")):
-        active_dtype("tf32", "float64")
 
 
 def test_mix_is_splitmix64():

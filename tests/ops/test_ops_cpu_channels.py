@@ -6,6 +6,8 @@ import pytest
 
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.cpu.library import CpuKernels
+from tests.ops.cases import channel_calls
+from tests.ops.test_ops_cpu_layers import Misaligned, assert_same_bits
 
 CHANNELS = [1, 3, 10, 16, 50, 127, 500, 513, 2049]
 PIXELS = 40_000  # about so many elements: more than one thread's
@@ -19,50 +21,11 @@ def batch(channels, dtype, n=5, seed=0):
     return *arrays, random.standard_normal(channels).astype(dtype), random.standard_normal(channels).astype(dtype)
 
 
-def apart(x, shift):
-    """A copy of the array that starts ``shift`` elements after a cache line."""
-    memory = np.empty(x.size + 64, x.dtype)
-    start = (-memory.ctypes.data % 64) // x.itemsize + shift
-    copy = memory[start : start + x.size].reshape(x.shape)
-    copy[...] = x
-    return copy
-
-
-def results(ops, arrays, ghost=2, shift=0):
-    """The bytes of all that forward, backward and the bias operations make."""
-    x, y, dy, a, gamma, beta = (apart(array, shift) for array in arrays)
-    channels, groups = x.shape[-1], -(-len(x) // ghost)
-    dx, db = np.zeros_like(x), apart(np.zeros(channels, x.dtype), shift)
-    mean, var = np.zeros((groups, channels), x.dtype), np.zeros((groups, channels), x.dtype)
-    dgamma, dbeta, sums, bits = np.zeros_like(gamma), np.zeros_like(gamma), np.zeros((2, channels)), []
-
-    def note(*arrays):
-        bits.extend(array.tobytes() for array in arrays)
-
-    ops.batch_norm(x, gamma, beta, y, mean, var, ghost, 1e-5, relu=True, a_NHWC=a)
-    note(y, mean, var)
-    ops.batch_norm_back(x, gamma, y, mean, var, dy, dgamma, dbeta, dx, ghost, 1e-5, relu=True)
-    note(dy, dgamma, dbeta, dx)
-    ops.batch_moments(x, sums)
-    note(sums)
-    ops.batch_norm_sums(x, y, beta, dy, sums)
-    note(sums)
-    ops.batch_norm_dx(x, gamma, mean[0], var[0], dy, sums, 100, dx, 1e-5)
-    ops.batch_norm_fixed(x, gamma, beta, mean[0], var[0], y, 1e-5, relu=True)
-    note(dx, y)
-    kernels = ops._kernels
-    kernels.unfinish(dx, y, db, dx.size, channels, True, False)
-    note(dx, db)
-    return bits
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_the_same_bits_for_any_threads_and_any_place_in_memory(channels, dtype):
-    arrays = batch(channels, dtype)
-    wanted = results(CpuOps(dtype), arrays)
-    assert all(results(CpuOps(dtype, threads), arrays) == wanted for threads in (2, 3))
-    assert all(results(CpuOps(dtype), arrays, shift=shift) == wanted for shift in (1, 5))
+    several = [*(CpuOps(dtype, threads) for threads in (1, 2, 3)), *(Misaligned(dtype, shift) for shift in (1, 5))]
+    assert_same_bits(several, channel_calls(dtype, (5, max(2, PIXELS // (5 * channels)), channels), 2))
 
 
 @pytest.mark.parametrize("channels", [3, 16, 513])

@@ -6,6 +6,7 @@ import pytest
 from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cpu import CpuOps, conv
 from ringtrain.ops.reference import ReferenceOps
+from tests.ops.cases import as_float64, convolution_calls, perform
 
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13}  # of the largest element
 # n h w c k, kernel stride pad groups
@@ -34,46 +35,29 @@ def direct(monkeypatch):
     monkeypatch.setattr(conv, "algorithm", lambda *arguments: "direct")
 
 
-def arrays_of(shape, dtype, seed=0):
-    """x, w, b, dy, dw, db and the geometry; the two last are what is added to."""
-    n, h, w, c, k, kernel, stride, pad, groups = shape
-    geometry = ConvGeometry(kernel, stride, pad, groups)
-    p, q = geometry.output(h), geometry.output(w)
-    sizes = (n, h, w, c), (kernel, kernel, c // groups, k), (k,), (n, p, q, k), (kernel, kernel, c // groups, k), (k,)
-    random = np.random.default_rng(seed)
-    return [random.standard_normal(size).astype(dtype) for size in sizes], geometry
+def calls_of(shape, dtype, relu=True, accumulate=True):
+    *sizes, kernel, stride, pad, groups = shape
+    sizes.append(ConvGeometry(kernel, stride, pad, groups))
+    return list(convolution_calls(dtype, sizes, relu, accumulate, dtype))
 
 
-def results(shape, dtype, threads=1, seed=0, relu=True, accumulate=True, case=None):
-    """y, dx, dw and db of the kernels."""
-    (x, w, b, dy, dw, db), geometry = case or arrays_of(shape, dtype, seed)
-    ops = CpuOps(dtype, threads)
-    y, dx, dy = np.full_like(dy, 7), np.full_like(x, 7), dy.copy()
-    dw, db = dw.copy(), db.copy()
-    ops.conv2d(x, w, b, y, geometry, relu)
-    ops.conv2d_back(x, w, y, dy, dw, db, dx, geometry, relu, accumulate)
-    return {"y": y, "dx": dx, "dw": dw, "db": db}
+def results(ops, calls):
+    """y, dx, dw and db."""
+    forward, back = (perform(ops, call) for call in calls)
+    return forward | back
 
 
-def wanted(shape, dtype, seed=0, relu=True, accumulate=True, y=None, case=None):
-    """The same in float64 of the same numbers; ``y``: whose signs are the ReLU's."""
-    arrays, geometry = case or arrays_of(shape, dtype, seed)
-    x, w, b, dy, dw, db = (each.astype(np.float64) for each in arrays)
-    reference = ReferenceOps("float64")
-    out, dx = np.zeros_like(dy), np.zeros_like(x)
-    reference.conv2d(x, w, b, out, geometry, relu)
-    signs = out if y is None else y.astype(np.float64)
-    reference.conv2d_back(x, w, signs, dy, dw, db, dx, geometry, relu, accumulate)
-    return {"y": out, "dx": dx, "dw": dw, "db": db}
+def wanted(calls):
+    return results(ReferenceOps("float64"), map(as_float64, calls))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_shape_agrees_with_float64(shape, dtype):
     for relu, accumulate in ((True, True), (False, False)):
-        got = results(shape, dtype, 1, relu=relu, accumulate=accumulate)
-        expected = wanted(shape, dtype, relu=relu, accumulate=accumulate, y=got["y"])
-        for name, value in expected.items():
+        calls = calls_of(shape, dtype, relu, accumulate)
+        got = results(CpuOps(dtype, 1), calls)
+        for name, value in wanted(calls).items():
             off = np.abs(got[name] - value).max(initial=0)
             assert off <= TOLERANCE[dtype] * np.abs(value).max(initial=0), (name, relu, off)
 
@@ -81,22 +65,21 @@ def test_every_shape_agrees_with_float64(shape, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_threads_do_not_change_a_bit(dtype):
     for shape in SHAPES:
-        one = results(shape, dtype, 1)
-        for threads in (2, 3):
-            got = results(shape, dtype, threads)
-            assert all(got[name].tobytes() == one[name].tobytes() for name in one), (shape, threads)
+        one, *others = (results(CpuOps(dtype, threads), calls_of(shape, dtype)) for threads in (1, 2, 3))
+        for other in others:
+            assert all(other[name].tobytes() == one[name].tobytes() for name in one), shape
 
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("channels", [3, 9])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("index", [0, 1, 3], ids=["x", "w", "dy"])
-def test_what_is_no_number_goes_where_its_products_go_and_no_further(index, value, channels, stride):
-    case = arrays_of((2, 9, 9, channels, 20, 3, stride, 1, 1), "float32")
-    wrong = case[0][index]
+@pytest.mark.parametrize("array", ["x_NHWC", "w_RSCK", "dy_NPQK"])
+def test_what_is_no_number_goes_where_its_products_go_and_no_further(array, value, channels, stride):
+    calls = calls_of((2, 9, 9, channels, 20, 3, stride, 1, 1), "float32", relu=False)
+    wrong = calls[1].inputs[array]
     wrong[tuple(extent // 2 for extent in wrong.shape)] = value  # the tap in the middle meets no padding
     with np.errstate(invalid="ignore"):
-        got, expected = (each(None, "float32", relu=False, case=case) for each in (results, wanted))
+        got, expected = results(CpuOps("float32"), calls), wanted(calls)
     for name, right in expected.items():
         assert (np.isnan(got[name]) == np.isnan(right)).all(), name
         assert (np.isinf(got[name]) == np.isinf(right)).all(), name
@@ -109,9 +92,6 @@ def test_the_workspace_grows_with_the_shape_alone():
     sizes = []
     for _ in range(3):
         for shape in SHAPES[:6]:
-            (x, w, b, dy, dw, db), geometry = arrays_of(shape, "float32")
-            y = np.empty_like(dy)
-            ops.conv2d(x, w, b, y, geometry, True)
-            ops.conv2d_back(x, w, y, dy, dw, db, np.empty_like(x), geometry, True, False)
+            results(ops, calls_of(shape, "float32", accumulate=False))
         sizes.append(ops.workspace_bytes)
     assert 0 < sizes[1] == sizes[2]

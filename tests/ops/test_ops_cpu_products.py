@@ -7,6 +7,8 @@ import pytest
 
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
+from tests.ops.cases import linear_calls
+from tests.ops.test_ops_cpu_layers import Misaligned, assert_same_bits
 
 TOLERANCE = {"float32": 5e-6, "float64": 1e-13}
 # Rows, columns, and elements of a sum: around vectors, strips, panels, and blocks of 256.
@@ -43,25 +45,8 @@ def test_products_of_all_sizes_agree_with_the_reference(dtype, turned):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("n", "d", "k"), [(64, 300, 530), (5, 40, 17), (33, 270, 10), (300, 90, 100), (0, 30, 20)])
 def test_layers_have_the_same_bits_for_any_threads_and_at_any_place(dtype, n, d, k):
-    def draw(*shape, shift=0):
-        memory = np.zeros(int(np.prod(shape)) + shift, dtype)
-        memory[shift:] = np.random.default_rng(len(shape)).standard_normal(memory.size - shift)
-        return memory[shift:].reshape(shape)
-
-    def run(threads, shift):
-        ops = CpuOps(dtype, threads)
-        x = draw(n, d, shift=shift)
-        w = draw(d, k, shift=shift)
-        bias = draw(k)
-        y = draw(n, k)
-        dy = draw(n, k, shift=shift)
-        dw, db, dx = draw(d, k), draw(k), draw(n, d)
-        ops.linear(x, w, bias, y, relu=True)
-        ops.linear_back(x, w, y, dy, dw, db, dx, relu=True, accumulate=True)
-        return [each.tobytes() for each in (y, dy, dw, db, dx)]
-
-    first = run(1, 0)
-    assert all(run(threads, shift) == first for threads, shift in ((1, 1), (2, 0), (3, 3)))
+    several = CpuOps(dtype, 1), Misaligned(dtype, 1), CpuOps(dtype, 2), Misaligned(dtype, 3, threads=3)
+    assert_same_bits(several, linear_calls(dtype, n, d, k))
 
 
 def test_rows_have_the_same_bits_whatever_rows_are_beside():

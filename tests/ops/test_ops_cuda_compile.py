@@ -100,6 +100,21 @@ def test_maps_have_the_numbers_of_the_driver():
 
 
 @needs_nvrtc
+@pytest.mark.parametrize(
+    "name, act, architecture, kernels",
+    [
+        ("gemm", "float", "sm_80", {"gemm_nn", "gemm_nt", "gemm_tn", "gemm_tt"}),
+        ("convolution", "__nv_bfloat16", "sm_90", {"forward", "input_back", "weights_back"}),
+    ],
+)
+def test_tiles_of_tensor_cores_need_no_local_memory(name, act, architecture, kernels):
+    options = ("-DREAL=float", f"-DACT={act}", "-DTILE_M=64", "-DTILE_N=64", "-DCORES=1")
+    _, uses = nvrtc.compile_for(architecture, whole_source(name), options)
+    assert set(uses) == kernels
+    assert all(use.spilled == use.stack == 0 and use.registers <= 255 for use in uses.values())
+
+
+@needs_nvrtc
 def test_spilled_registers_are_seen():
     source = """
     extern "C" __global__ void __launch_bounds__(1024) greedy(double *x) {

@@ -9,10 +9,8 @@ from ringtrain.ops.base import ConvGeometry
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.convolution import CudaConvolution, columns
 from ringtrain.ops.cuda.convolution.plan import LONGEST_KERNEL, divider
-from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.reference import ReferenceOps
-from tests.fakes import nvrtc
-from tests.ops.cases import Call, is_large
+from tests.ops.cases import as_float64, convolution_calls, is_large
 from tests.ops.cuda_support import REAL, calls_of, cuda_ops, on_device, perform
 
 
@@ -81,21 +79,8 @@ def test_tensor_cores(precision, name):
 
 def assert_passes(ops, precision, shape):
     """Both passes as in float64. Returns what they give, by array."""
-    n, h, w, c, k, geometry = shape
-    random = np.random.default_rng(4)
-
-    def draw(*shape):
-        return random.standard_normal(shape).astype(ops.active)
-
-    image, out = (n, h, w, c), (n, geometry.output(h), geometry.output(w), k)
-    x, y, dy = draw(*image), draw(*out), draw(*out)
-    weight = draw(geometry.kernel, geometry.kernel, c // geometry.groups, k).astype("float32")
-    bias, rest = draw(k).astype("float32"), {"geometry": geometry, "relu": True}
-    forward = Call("conv2d", {"x_NHWC": x, "w_RSCK": weight, "b_K": bias}, {"y_NPQK": np.zeros_like(y)}, rest)
-    outputs = {"dw_RSCK": weight.copy(), "db_K": bias.copy(), "dx_NHWC": np.zeros_like(x)}
-    inputs = {"x_NHWC": x, "w_RSCK": weight, "y_NPQK": y, "dy_NPQK": dy}
     results = {}
-    for call in (forward, Call("conv2d_back", inputs, outputs, {**rest, "accumulate": True})):
+    for call in convolution_calls(ops.active, shape, relu=True):
         results |= (got := perform(ops, call))
         for output, wanted in perform(ReferenceOps("float64"), as_float64(call)).items():
             rounded = precision == "tf32" or got[output].dtype != np.float32
@@ -103,36 +88,20 @@ def assert_passes(ops, precision, shape):
     return results
 
 
-def as_float64(call):
-    def wide(arrays):
-        return {name: x.astype(np.float64) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
-
-    return Call(call.operation, wide(call.inputs), wide(call.outputs), call.rest)
-
-
 @on_device
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "shape, geometry",
-    [((3, 34, 35, 4), ConvGeometry(LONGEST_KERNEL + 1, 2, 1, 2)), ((3, 258, 3, 6), ConvGeometry(3, 256, 1))],
+    [((3, 34, 35, 4, 4), ConvGeometry(LONGEST_KERNEL + 1, 2, 1, 2)), ((3, 258, 3, 6, 4), ConvGeometry(3, 256, 1))],
     ids=["a large kernel", "a large stride"],
 )
 def test_what_cannot_be_gathered_goes_by_columns_in_every_pass(shape, geometry, precision, monkeypatch):
     """Two images at a time, whose windows have lines that are padded forward, and are not backward."""
-    depth, random = geometry.kernel**2 * shape[-1] // geometry.groups, np.random.default_rng(3)
+    depth = geometry.kernel**2 * shape[3] // geometry.groups
     p, q, choice = geometry.output(shape[1]), geometry.output(shape[2]), Choice(fixed=True)
     ops, exact = cuda_ops("float32", precision, choice=choice), ReferenceOps("float64")
     monkeypatch.setattr(columns, "MOST_BYTES", int(2.5 * p * q * depth * ops.active.itemsize))
-    x, y, dy = (random.standard_normal(s).astype(ops.active) for s in (shape, (3, p, q, 4), (3, p, q, 4)))
-    w = random.standard_normal((geometry.kernel, geometry.kernel, shape[-1] // geometry.groups, 4))
-    arrays = {"x_NHWC": x, "w_RSCK": w.astype(ops.active).astype("float32")}
-    rest = {"geometry": geometry, "relu": False}
-    outputs = {"dw_RSCK": np.ones(w.shape, "float32"), "db_K": np.ones(4, "float32"), "dx_NHWC": np.ones_like(x)}
-    calls = [
-        Call("conv2d", {**arrays, "b_K": None}, {"y_NPQK": y}, rest),
-        Call("conv2d_back", {**arrays, "y_NPQK": y, "dy_NPQK": dy}, outputs, {**rest, "accumulate": True}),
-    ]
-    for call in calls:
+    for call in convolution_calls(ops.active, (*shape, geometry), relu=False):
         assert_alike(perform(ops, call), perform(exact, as_float64(call)), LARGE[precision], call)
     assert [each.name for each in choice.table.values()] == ["columns, own"] * 3
 
@@ -200,12 +169,3 @@ def test_taps_are_divided_exactly_in_float():
         tap = np.arange(LONGEST_KERNEL**2, dtype=np.float32)
         quotient = ((tap + np.float32(0.5)) * (np.float32(1) / np.float32(taps))).astype(np.int64)
         assert (quotient == np.arange(LONGEST_KERNEL**2) // taps).all()
-
-
-@pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
-def test_nothing_is_spilled():
-    options = ("-DREAL=float", "-DACT=__nv_bfloat16", "-DTILE_M=64", "-DTILE_N=64", "-DCORES=1")
-    _, uses = nvrtc.compile_for("sm_90", whole_source("convolution"), options)
-    assert set(uses) == {"forward", "input_back", "weights_back"}
-    for use in uses.values():
-        assert use.spilled == use.stack == 0 and use.registers <= 255

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,11 +16,11 @@ from ringtrain.ops.cuda.cublas import PARAMETERS, WORKSPACE_BYTES, Cublas
 from ringtrain.ops.cuda.runtime import Matrix
 from tests.fakes.fake_cublas import HANDLE, WORDS, FakeCublas
 from tests.fakes.host_cuda import HostRuntime
+from tests.ops.cuda_support import assert_product
 from tests.says import says
 
 STREAM = 4711
 ORDERS = list(itertools.product((False, True), repeat=2))
-TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
 PAIRS = [("float16", "float16"), ("float16", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32")]
 PAIRS += [("float32", "float32"), ("float64", "float64")]
 
@@ -33,64 +32,24 @@ def library(monkeypatch):
     return library
 
 
-class Product:
-    """A product of 3 × 5 by 5 × 4, each matrix a part of a wider one, all of different strides, two elements after the
-    start of its array."""
-
-    def __init__(self, factor, out, orders=(False, False)):
-        random = np.random.default_rng(3)
-        shapes = zip((factor, factor, out), ((3, 5), (5, 4), (3, 4)), strict=True)
-        self.a, self.b, self.c = (random.integers(-4, 5, shape).astype(TYPES[name]) for name, shape in shapes)
-        self._runtime = HostRuntime()
-        values = zip((self.a, self.b, self.c), (*orders, False), (7, 9, 6), strict=True)
-        self._operands = [self._hold(*each) for each in values]
-
-    def _hold(self, values, transposed, stride):
-        stored = values.T if transposed else values
-        memory = np.full(200, 100, values.dtype)
-        rows = memory[2 : 2 + stored.shape[0] * stride].reshape(-1, stride)
-        rows[:, : stored.shape[1]] = stored
-        return memory, rows, Matrix(self._runtime.adopt(memory), *values.shape, stride, 2, transposed)
-
-    def run(self, accumulate=False, precise=True):
-        """The result; what lies around it must be as before."""
-        matrices = (matrix for *_, matrix in self._operands)
-        Cublas(self._runtime, STREAM).multiply(*matrices, accumulate, precise)
-        memory, rows, _ = self._operands[2]
-        assert (rows[:, 4:] == 100).all() and (memory[:2] == 100).all() and (memory[2 + 3 * 6 :] == 100).all()
-        return rows[:, :4].astype(float).tolist()
-
-    def wanted(self, accumulate=False):
-        a, b, c = (each.astype(float) for each in (self.a, self.b, self.c))
-        return (a @ b + (c if accumulate else 0)).tolist()
-
-
 @pytest.mark.parametrize("orders", ORDERS)
 @pytest.mark.parametrize("factor, out", PAIRS)
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_every_order_type_and_stride(library, factor, out, orders, accumulate):
-    product = Product(factor, out, orders)
-    assert product.run(accumulate) == product.wanted(accumulate), library.log
+def test_every_order_type_and_stride(library, factor, out, orders):
+    device = SimpleNamespace(runtime=(runtime := HostRuntime()), stream=runtime.stream())
+    assert_product(device, Cublas(runtime, STREAM).multiply, factor, out, orders)
 
 
-def test_a_result_that_is_not_added_to_is_not_read(library):
-    product = Product("float32", "float32")
-    product._operands[2][1][:, :4] = np.nan
-    assert product.run() == product.wanted()
+@pytest.mark.parametrize("precise, wanted", [(True, 1 + 2.0**-12), (False, 1.0)])
+def test_tf32_is_for_float32_that_may_be_short(library, precise, wanted):
+    assert multiplied(1 + 2.0**-12, precise) == wanted
 
 
-@pytest.mark.parametrize("factor, precise, wanted", [("float32", True, 1 + 2.0**-12), ("float32", False, 1.0)])
-def test_tf32_is_for_float32_that_may_be_short(library, factor, precise, wanted):
+def multiplied(factor, precise=True):
+    """The factor by 1."""
     runtime = HostRuntime()
-    a, b, c = (np.full(1, x, TYPES[factor]) for x in (1 + 2.0**-12, 1, 0))
+    a, b, c = (np.full(1, x, np.float32) for x in (factor, 1, 0))
     Cublas(runtime, STREAM).multiply(*(Matrix(runtime.adopt(x), 1, 1, 1) for x in (a, b, c)), False, precise)
-    assert c[0] == wanted
-
-
-@pytest.mark.parametrize("factor, out", PAIRS)
-def test_types_other_than_float32_are_whole_either_way(library, factor, out):
-    product = Product(factor, out)
-    assert product.run(precise=False) == product.run(precise=True) == product.wanted()
+    return c[0]
 
 
 def test_a_stream_has_a_handle_and_workspace_that_it_keeps(library):
@@ -109,14 +68,7 @@ def test_a_stream_has_a_handle_and_workspace_that_it_keeps(library):
 def test_a_status_that_is_no_success_is_told_with_its_call(library, name):
     library.failing = {name: 13}
     with pytest.raises(DeviceError, match=says(name, 13, WORDS.decode())):
-        Product("float32", "float32").run()
-
-
-def test_a_handle_is_not_made_within_a_recording(library):
-    runtime = HostRuntime()
-    with pytest.raises(DeviceError, match=says("an array was allocated")), runtime.record(runtime.stream()):
-        Cublas(runtime, STREAM)
-    assert library.log == []
+        multiplied(1)
 
 
 # ── where the library is ──────────────────────────────────────────────────────────────────────────────────────────

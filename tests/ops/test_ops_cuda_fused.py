@@ -10,9 +10,9 @@ from ringtrain.ops.cuda import wgmma
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.normalised import Normalised, NormStatistics
 from ringtrain.ops.reference import ReferenceOps
-from tests.ops.cases import Call, statistics_of, uploaded
+from tests.ops.cases import Call, as_float64, statistics_of, uploaded
 from tests.ops.cuda_support import TOLERANCE, TYPES, assert_close, cuda_ops, needs_compiler, perform
-from tests.ops.test_ops_cuda_convolution import SMALLEST, FixedChoice, as_float64, assert_alike
+from tests.ops.test_ops_cuda_convolution import SMALLEST, FixedChoice, assert_alike
 
 pytestmark = [needs_compiler, pytest.mark.device]
 
@@ -33,24 +33,24 @@ def drawing(seed=3):
     return lambda *shape: random.standard_normal(shape)
 
 
-def measured(ops, name, x, w):
+def measured(ops, name, x, w, ghost=GHOST):
     """(y, its statistics as the convolution has measured them: None if it has not)"""
     n, h, width, _, k, geometry = SHAPES[name]
     y = ops.empty((n, geometry.output(h), geometry.output(width), k), ops.active)
-    memory = ops.empty((ops.moment_parts(y.shape, GHOST),))
+    memory = ops.empty((ops.moment_parts(y.shape, ghost),))
     inputs = uploaded(ops, x), ops.from_host(w.astype(ops.dtype)), None, y, geometry
-    moments = ops.conv2d(*inputs, moments=memory, ghost=GHOST)
+    moments = ops.conv2d(*inputs, moments=memory, ghost=ghost)
     if moments is None:
         return ops.to_host(y), None
-    assert moments.slices * 2 * k * -(-n // GHOST) <= memory.size
-    statistics = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, GHOST))
+    assert moments.slices * 2 * k * -(-n // ghost) <= memory.size
+    statistics = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, ghost))
     ops.norm_statistics(y, statistics, moments)
     return ops.to_host(y), [ops.to_host(each) for each in (statistics.mean, statistics.var, statistics.scale)]
 
 
-def assert_measured(y, moments, dtype):
-    for number, start in enumerate(range(0, len(y), GHOST)):
-        wide = y[start : start + GHOST].astype(np.float64)
+def assert_measured(y, moments, dtype, ghost=GHOST):
+    for number, start in enumerate(range(0, len(y), ghost)):
+        wide = y[start : start + ghost].astype(np.float64)
         mean, var = wide.mean(axis=(0, 1, 2)), wide.var(axis=(0, 1, 2))
         for got, wanted in zip(moments, (mean, var, 1 / np.sqrt(var + 1e-5)), strict=True):
             assert_close(got[number], wanted, TOLERANCE[dtype], number)
@@ -87,34 +87,21 @@ def test_moments_by_wgmma(tile):
     assert_measured(y, moments, "float32")
 
 
-def test_a_way_that_measures_nothing_says_so():
-    ops = cuda_ops(choice=FixedChoice("columns, own"))
-    assert measured(ops, "1x1", *image_of(ops, "1x1"))[1] is None
-
-
-def test_moments_of_other_ghost_batches_than_the_image_is_normalised_by_are_not_made():
-    """Its tiles are those of the image's ghost batches."""
-    ops = cuda_ops(choice=FixedChoice("implicit"))
-    assert measured(ops, "1x1", *image_of(ops, "1x1", GHOST - 1))[1] is None
+@pytest.mark.parametrize("way, ghost", [("columns, own", None), ("implicit", GHOST - 1)])
+def test_a_way_measures_nothing_or_ghost_batches_of_which_its_tiles_are(way, ghost):
+    """Those by which the image is normalised."""
+    ops = cuda_ops(choice=FixedChoice(way))
+    assert measured(ops, "1x1", *image_of(ops, "1x1", ghost))[1] is None
 
 
 def test_a_ghost_batch_may_be_of_more_examples_than_fit_in_a_kernels_integers():
     """Of x and of y: all examples are one ghost batch."""
     ops, name, ghost = cuda_ops(choice=FixedChoice("implicit")), "several tiles a ghost batch", 2**31 // 12
-    n, h, width, _, k, geometry = SHAPES[name]
     x, w = image_of(ops, name, ghost)
-    y, wanted = ops.empty((n, h, width, k)), ops.empty((n, h, width, k))
-    memory = ops.empty((ops.moment_parts(y.shape, ghost),))
-    weights = ops.from_host(w.astype(ops.dtype))
-    moments = ops.conv2d(uploaded(ops, x), weights, None, y, geometry, moments=memory, ghost=ghost)
-    plain = Normalised(x.x, replace(x.statistics, ghost=n), x.relu)
-    ops.conv2d(uploaded(ops, plain), weights, None, wanted, geometry)
-    assert (ops.to_host(y) == ops.to_host(wanted)).all()
-    statistics = uploaded(ops, statistics_of(lambda *shape: np.ones(shape, ops.dtype), n, k, ghost))
-    ops.norm_statistics(y, statistics, moments)
-    wide = ops.to_host(y).astype(np.float64)
-    assert_close(ops.to_host(statistics.mean)[0], wide.mean(axis=(0, 1, 2)), TOLERANCE["float32"], "mean")
-    assert_close(ops.to_host(statistics.var)[0], wide.var(axis=(0, 1, 2)), TOLERANCE["float32"], "var")
+    y, moments = measured(ops, name, x, w, ghost)
+    assert_measured(y, moments, "float32", ghost)
+    plain = Normalised(x.x, replace(x.statistics, ghost=len(y)), x.relu)
+    assert (y == measured(ops, name, plain, w, len(y))[0]).all()
 
 
 def test_moments_of_a_ghost_batch_are_the_same_wherever_it_is():

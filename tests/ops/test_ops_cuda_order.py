@@ -141,11 +141,9 @@ def test_nothing_but_marks_orders_what_is_beside():
 @pytest.mark.device
 def test_scratch_is_each_order_s_own_and_grows(ops):
     device, beside = ops._device, ops._device.beside()
-    first = device.scratch("name", (2, 3), "float32")
-    assert first.shape == (2, 3) and device.runtime.address(
-        device.scratch("name", 4, "float32")
-    ) == device.runtime.address(first)
-    assert device.runtime.address(beside.scratch("name", 6, "float32")) != device.runtime.address(first)
+    first, address = device.scratch("name", (2, 3), "float32"), device.runtime.address
+    assert first.shape == (2, 3) and address(device.scratch("name", 4, "float32")) == address(first)
+    assert address(beside.scratch("name", 6, "float32")) != address(first)
     assert device.scratch("name", 4, "int32").dtype == "int32" and device.scratch("name", 100, "float32").size == 100
     small, large = device.pinned("host", 2, "float64"), device.pinned("host", 20, "float64")
     assert (small.size, large.size, device.pinned("host", 3, "int32").size) == (2, 20, 3)

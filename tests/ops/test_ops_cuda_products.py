@@ -9,10 +9,8 @@ from ringtrain.ops.cuda import products
 from ringtrain.ops.cuda.choice import Choice
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.gemm import OwnProduct, by_cores, matrix, turned
-from ringtrain.ops.cuda.kernels import whole_source
 from ringtrain.ops.cuda.tiles import SMALL, TILES, Tile, choose_tile, split_depth, worth
 from ringtrain.ops.precision import active_dtype
-from tests.fakes import nvrtc
 from tests.ops.cuda_support import cuda_ops, device_runtime, get, on_device, put
 from tests.says import says
 
@@ -36,33 +34,33 @@ def bound(precision, a, b, out="float32"):
 
 
 # ── each tile, layout and edge ───────────────────────────────────────────────────────────────────────────────
-PLACES = {
-    "float32": (SMALL,),
-    "float64": (SMALL,),
-    "tf32": (SMALL,),
-    "float16": (Tile(128, 128),),
-    "bfloat16": (SMALL,),
-}
 # rows, columns, depth: less than a tile and its edges; 16-byte lines and not; sums longer than what is on the way
 SIZES = [(1, 1, 1), (64, 64, 16), (65, 72, 200), (130, 50, 77)]
 
 
 @on_device
-@pytest.mark.parametrize("precision", PLACES)
+@pytest.mark.parametrize("precision", ROUNDING)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_every_layout_and_edge(precision, layout):
-    device, random = device_of(precision), np.random.default_rng(5)
+    device = device_of(precision)
     cores = by_cores(device.precise, device.active)
     assert cores == (precision in NARROW)
-    for tile in PLACES[precision]:
-        product = OwnProduct(device, device.kernels, cores, tile)
-        for rows, columns, depth in SIZES:
-            a, b = (random.standard_normal(shape).astype(device.active) for shape in ((rows, depth), (depth, columns)))
-            left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
-            sums = device.runtime.empty((rows, columns), device.real)
-            product(left, right, matrix(sums, rows, columns))
-            a, b = a.astype(np.float64), b.astype(np.float64)
-            assert (np.abs(get(device, sums) - a @ b) <= bound(precision, a, b)).all(), (tile, rows, columns, depth)
+    tile = Tile(128, 128) if precision == "float16" else SMALL
+    assert_products(device, OwnProduct(device, device.kernels, cores, tile), precision, layout, SIZES)
+
+
+def assert_products(device, product, precision, layout, sizes):
+    """Each as sums, and rounded to the type of activations."""
+    random = np.random.default_rng(5)
+    for rows, columns, depth in sizes:
+        a, b = (random.standard_normal(shape).astype(device.active) for shape in ((rows, depth), (depth, columns)))
+        left, right = (factor(device, *each) for each in zip((a, b), layout, strict=True))
+        exact = a.astype(np.float64), b.astype(np.float64)
+        for dtype in (device.real, device.active):
+            y = device.runtime.empty((rows, columns), dtype)
+            product(left, right, matrix(y, rows, columns))
+            off = np.abs(get(device, y) - np.matmul(*exact))
+            assert (off <= bound(precision, *exact, np.dtype(dtype).name)).all(), (dtype, rows, columns, depth)
 
 
 def factor(device, values, letter):
@@ -214,13 +212,3 @@ def test_a_stream_without_a_product_so_far_records_our_own_kernel():
         graphs[0].launch(beside.stream)
         beside.stream.synchronize()
         assert get(device, z).tolist() == [[24 if plain else 12] * 3] * 3
-
-
-# ── what the compiler of the device says ─────────────────────────────────────────────────────────────────────
-@pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
-def test_nothing_is_spilled():
-    options = ("-DREAL=float", "-DACT=float", "-DTILE_M=64", "-DTILE_N=64", "-DCORES=1")
-    _, uses = nvrtc.compile_for("sm_80", whole_source("gemm"), options)
-    assert set(uses) == {"gemm_nn", "gemm_nt", "gemm_tn", "gemm_tt"}
-    for use in uses.values():
-        assert use.spilled == use.stack == 0 and use.registers <= 255

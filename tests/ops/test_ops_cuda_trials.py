@@ -101,28 +101,24 @@ def test_where_nothing_is_recorded_what_is_issued_is_timed():
     assert seconds_of(model, lambda: model.issue(50e-6)) == pytest.approx(70e-6)
 
 
-def test_what_cannot_be_recorded_is_told():
-    model = Model()
-
-    def run():
-        if model._costs is not None:
-            raise Unable("no capture")
-
-    with pytest.raises(Unable, match="no capture"):
-        seconds_of(model, run)
-
-
 @pytest.mark.parametrize(
-    "fault, kind, words",
+    "at_once, fault, kind, words",
     [
-        (DeviceError("capture was invalidated"), Unable, says("recorded", "capture was invalidated")),
-        (DeviceFullError("no memory"), DeviceFullError, "^no memory$"),
+        (True, Unable("no capture"), Unable, "no capture"),
+        (False, DeviceError("capture was invalidated"), Unable, says("recorded", "capture was invalidated")),
+        (False, DeviceFullError("no memory"), DeviceFullError, "^no memory$"),
     ],
 )
-def test_what_fails_where_its_recording_ends_is_told_as_well(fault, kind, words):
-    model = Model(fault=fault)
+def test_what_cannot_be_recorded_is_told_at_once_or_where_its_recording_ends(at_once, fault, kind, words):
+    model = Model(fault=None if at_once else fault)
+
+    def run():
+        if at_once and model._costs is not None:
+            raise fault
+        model.issue(1e-6)
+
     with pytest.raises(kind, match=words):
-        seconds_of(model, lambda: model.issue(1e-6))
+        seconds_of(model, run)
 
 
 @on_device

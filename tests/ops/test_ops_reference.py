@@ -7,6 +7,7 @@ import pytest
 
 from ringtrain.ops.base import PoolGeometry
 from ringtrain.ops.reference import ReferenceOps
+from tests.nn.nn_support import slope
 from tests.ops.cases import CONVOLUTIONS, POOLS, WINDOWS, window_shape
 
 OPS = ReferenceOps("float64")
@@ -160,18 +161,12 @@ def test_optimizers_follow_their_formulas():
     assert w[0] == pytest.approx(0.899 + 0.25 * (2 - 0.899))
 
 
-def slope(function, inputs, directions, step=1e-6):
-    """d/dt of ``function`` at inputs + t · directions."""
-    ahead = function(*(x + step * d for x, d in zip(inputs, directions, strict=True)))
-    behind = function(*(x - step * d for x, d in zip(inputs, directions, strict=True)))
-    return (ahead - behind) / (2 * step)
-
-
 def check(forward, back, *inputs):
     """``forward(*inputs)`` gives y; ``back(dy)`` gives the gradient of each input for sum(y · dy)."""
     dy = draw(*forward(*inputs).shape, seed=5)
     directions = [draw(*x.shape, seed=6) for x in inputs]
-    wanted = slope(lambda *xs: (forward(*xs) * dy).sum(), inputs, directions)
+    moved = list(zip(inputs, directions, strict=True))
+    wanted = slope(lambda step: (forward(*(x + step * d for x, d in moved)) * dy).sum())
     gradients = back(dy.copy())
     got = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
     assert got == pytest.approx(wanted, rel=1e-6)

@@ -23,15 +23,6 @@ def draw(*shape, seed=0):
     return np.random.default_rng((seed, *shape)).standard_normal(shape)
 
 
-def images(x_NHWC):
-    """To torch's NCHW, ready for gradients."""
-    return torch.tensor(x_NHWC.transpose(0, 3, 1, 2).copy(), requires_grad=True)
-
-
-def back(t_NCHW):
-    return t_NCHW.detach().numpy().transpose(0, 2, 3, 1)
-
-
 def close(results, expected):
     np.testing.assert_allclose(results, expected, rtol=1e-10, atol=1e-12)
 
@@ -93,26 +84,19 @@ def test_local_responses(name):
 
 
 def test_batch_norm_and_its_running_statistics():
-    x, gamma, beta = draw(4, 3, 5, 2), draw(2), draw(2)
-    tx, norm = images(x), torch.nn.BatchNorm2d(2, eps=1e-5, momentum=0.1).double()
-    norm.weight.data, norm.bias.data = torch.tensor(gamma), torch.tensor(beta)
-    ty = norm(tx)
-    y, mean, var = np.empty_like(x), np.empty((1, 2)), np.empty((1, 2))
-    OPS.batch_norm(x, gamma, beta, y, mean, var, 4, 1e-5)
-    close(y, back(ty))
-    share_mean, share_var = np.empty(2), np.empty(2)
-    OPS.batch_norm_shares(x, mean, var, 4, 4, share_mean, share_var)
-    running_mean, running_var = np.zeros(2), np.ones(2)
-    OPS.approach(running_mean, share_mean, 0.1)
-    OPS.approach(running_var, share_var, 0.1)
-    close(running_mean, norm.running_mean.numpy())
-    close(running_var, norm.running_var.numpy())
-    dy, dx, dgamma, dbeta = draw(*x.shape, seed=1), np.empty_like(x), np.empty(2), np.empty(2)
-    ty.backward(images(dy).detach())
-    OPS.batch_norm_back(x, gamma, y, mean, var, dy, dgamma, dbeta, dx, 4, 1e-5)
-    close(dx, back(tx.grad))
-    close(dgamma, norm.weight.grad.numpy())
-    close(dbeta, norm.bias.grad.numpy())
+    x, moments = draw(4, 3, 5, 2), {"mean_GC": np.empty((1, 2)), "var_GC": np.empty((1, 2))}
+    running = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+
+    def wanted(x, *weights):
+        return F.batch_norm(x, *running, *weights, training=True, momentum=0.1, eps=1e-5)
+
+    inputs = {"x_NHWC": x, "gamma_C": draw(2), "beta_C": draw(2, seed=2)}
+    check("batch_norm", wanted, inputs, ("y_NHWC", x.shape), moments, ghost=4, eps=1e-5)
+    shares, ours = (np.empty(2), np.empty(2)), (np.zeros(2), np.ones(2))
+    OPS.batch_norm_shares(x, *moments.values(), 4, 4, *shares)
+    for statistic, share, theirs in zip(ours, shares, running, strict=True):
+        OPS.approach(statistic, share, 0.1)
+        close(statistic, theirs.numpy())
 
 
 @pytest.mark.parametrize(
