@@ -43,7 +43,7 @@ NAVIGATION = {
         "docs/benchmarks/README",
         "CONTRIBUTING",
         "SECURITY",
-        "Packages of other systems <scripts/packaging/README>",
+        "docs/packaging",
         "The shipped digits <ringtrain/data/DIGITS>",
     ],
 }

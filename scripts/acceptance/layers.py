@@ -124,7 +124,7 @@ def measure(options) -> None:
 
     bench = Bench(make_runtime(0), options.precision, importlib.import_module(options.peer).Torch)
     rows = []
-    for plan in plans_of(options.model, options.batch)[: options.shapes]:
+    for plan in plans_of(options.model, options.batch):
         rows += bench.rows(plan, [options.kind])
         write_rows(options.folder, rows)
     if not any("us" in row for row in rows):
@@ -139,7 +139,7 @@ def measure_each(options, kinds: list[str]) -> int:
         folder = options.folder / kind
         folder.mkdir(exist_ok=True)
         words = [sys.executable, __file__, folder, "--kind", kind, "--model", options.model, "--batch", options.batch]
-        words += ["--precision", options.precision, "--shapes", options.shapes, "--peer", options.peer]
+        words += ["--precision", options.precision, "--peer", options.peer]
         limit = (end_at - time.monotonic()) / (len(kinds) - number)
         with open(folder / "output.txt", "w+") as output:
             code = ended(list(map(str, words)), limit, stdout=output, stderr=output)
@@ -158,7 +158,6 @@ def main() -> int:
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--precision", default="bfloat16")
-    parser.add_argument("--shapes", type=int, default=1000, help="the first of them alone")
     parser.add_argument("--seconds", type=float, default=95, help="of all kinds together")
     parser.add_argument("--kinds", default=",".join(KINDS), help="with commas")
     parser.add_argument("--kind", help="measure this kind in this process")

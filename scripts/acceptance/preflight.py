@@ -46,17 +46,15 @@ class Need:
 
 
 GPU = Need("gpu", "an NVIDIA GPU with its driver", "nvidia-smi names none", "run this where it shows one", host=False)
+PACKAGES = {"numpy": "everything", "h5py": "data sets", "ml_dtypes": "bfloat16"}
+PACKAGES |= dict.fromkeys(("click", "rich"), "the command line")
 TRAINING = (
     GPU,
     Need(
         "libraries", "ringtrain/ops/cpu/libraries", "the kernels of the CPU, of these sources",
         "scripts/quickstart makes the folder, where there is a network; bring it along",
     ),
-    Need("module", "numpy", "everything", BESIDE),
-    Need("module", "h5py", "data sets", BESIDE),
-    Need("module", "click", "the command line", BESIDE),
-    Need("module", "rich", "the command line", BESIDE),
-    Need("module", "ml_dtypes", "bfloat16", BESIDE),
+    *(Need("module", name, why, BESIDE) for name, why in PACKAGES.items()),
     Need("module", "cupy", "--device cuda", "pip install 'ringtrain[cuda13]', or cuda12", host=False),
     Need("module", "cuda.pathfinder", "CUDA's headers", "pip install cuda-pathfinder", host=False),
     Need("module", "tomli_w", "run folders", CARRIED, "tomli_w"),
@@ -65,8 +63,7 @@ TRAINING = (
 )  # fmt: skip
 CUDNN = Need("module", "cudnn", "convolutions by cuDNN", CARRIED, "nvidia_cudnn_frontend", host=False)
 TORCH = Need("module", "torch", "what is compared with", "pip install torch, for the CUDA of this driver")
-PYTEST = Need("module", "pytest", "tests", BESIDE)
-HYPOTHESIS = Need("module", "hypothesis", "tests", BESIDE)
+PYTEST, HYPOTHESIS = (Need("module", name, "tests", BESIDE) for name in ("pytest", "hypothesis"))
 SANITIZER = Need(
     "program", "compute-sanitizer", "memcheck and racecheck", "it is part of NVIDIA's CUDA toolkit: put it on PATH",
     host=False,

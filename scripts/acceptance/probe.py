@@ -7,13 +7,11 @@ probe.json in FOLDER, written anew each time: {"sources": digest, "leave_out": [
 """
 
 import argparse
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from files import read_json, sources_digest, write_rows
@@ -108,8 +106,7 @@ def run(
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ends this program has a second for what follows
         codes = {name: process.poll() for name, (process, *_) in running.items()}
         for process, *_ in running.values():
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            end(process, 0)
         for name, code in codes.items():
             take(name, code)
         for name in waiting:

@@ -12,9 +12,7 @@ BEAT_S = 5.0
 NOT_DONE = "not done"
 
 
-def ended(
-    command: list[str], limit: float, grace: float = GRACE_S, beat: Callable[[], None] = lambda: None, **options
-) -> int | None:
+def ended(command: list[str], limit: float, beat: Callable[[], None] = lambda: None, **options) -> int | None:
     """Return its exit code; None if it took longer: ranks that are left would keep the GPU from the next stage.
     ``beat()`` is called every few seconds meanwhile. ``options``: of Popen. Raises: OSError where it cannot be
     started."""
@@ -35,7 +33,7 @@ def ended(
     finally:
         signal.signal(signal.SIGTERM, handler)
         if process is not None and process.returncode is None:
-            end(process, grace)
+            end(process)
 
 
 def end(process, grace: float = GRACE_S) -> None:

@@ -24,14 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import click
-from contestants import (
-    COMMUNICATOR,
-    MEMORIES,
-    PREPARED,
-    by_communicator,
-    by_preparing,
-    memory_of,
-)
+import numpy as np
 from control_groups import cpu_group
 from launches import markdown, merged
 from page import command_line, commit
@@ -39,8 +32,9 @@ from page import command_line, commit
 from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.tuning_file import find_tuning
-from ringtrain.bench.measure.buffers import Buffers
+from ringtrain.bench.measure.buffers import ORDINARY, Buffers
 from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.measure.trials import Refusal
 from ringtrain.bench.sweep import files, tables
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sizes import parse_names, swept
@@ -52,7 +46,47 @@ from ringtrain.monitor.guarded_transport import bare
 from ringtrain.show.figures import check_picture, write_picture
 from ringtrain.storage.files import check_writable
 
+COMMUNICATOR = "communicator"  # Communicator.allreduce(array, out=array) of any array
+PREPARED = "prepared"  # Communicator.prepare(array), of an array of Communicator.empty
+# Where each is measured. The MPI's own is there by the sweep's own rule.
+MEMORIES = {COMMUNICATOR: (ORDINARY,), PREPARED: (PREPARED,)}
 DEFAULT = ",".join((NATIVE, AUTO, PREPARED, COMMUNICATOR))
+
+
+# ── contestants ───────────────────────────────────────────────────────────────────────────────────────────────
+def by_communicator(communicator):
+    """Return a baseline (:data:`ringtrain.bench.measure.trials.Baseline`) of one call, which copies by pieces."""
+
+    def prepare(job):
+        op = _checked(job)
+        return lambda: communicator.allreduce(job.contribution, op, out=job.target)
+
+    return prepare
+
+
+def by_preparing(communicator):
+    """Return a baseline that is prepared once, in the communicator's memory, where nothing is copied."""
+
+    def prepare(job):
+        op = _checked(job)
+        if job.source is not None:
+            raise Refusal("a prepared reduction is in place")
+        reduction = communicator.prepare(job.target, op)
+        return lambda: (reduction.start(), reduction.wait())
+
+    return prepare
+
+
+def memory_of(communicator):
+    """Return an allocation of bytes for :class:`ringtrain.bench.measure.buffers.Buffers`."""
+    return lambda nbytes: communicator.empty(-(-nbytes // 8), "float64").view(np.uint8)[:nbytes]
+
+
+def _checked(job) -> str:
+    """Return the operation, a sum for a mean, which the sweep divides. Raises Refusal for a type that others lack."""
+    if job.numbers.name == "bfloat16":
+        raise Refusal("bfloat16 is kept as uint16 here, which others would add as whole numbers")
+    return "sum" if job.op == "mean" else job.op
 
 
 # ── a rank ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,13 +182,10 @@ class Numbers(click.ParamType):
 @click.option("-w", "--warm-up", type=click.IntRange(0), default=5, show_default=True)
 @click.option("--algorithm", default=DEFAULT, show_default=True, help="Names, those above among them, or all.")
 @click.option("--beside", type=click.IntRange(0), default=0, show_default=True, help="Busy processes on each node.")
-@click.option(
-    "--quota", type=click.FloatRange(0, min_open=True), help="Time of a launch: as much as so many cores have."
-)
+@click.option("--quota", type=click.FloatRange(0, min_open=True), help="Time of a launch: that of so many cores.")
 @click.option("--cores", type=click.IntRange(1), help="Cores of a launch: the first of this machine.")
 @click.option("--launch", "text", default="mpirun -np {ranks} --bind-to none", show_default=True)
 @click.option("--out", type=Path, default=".", help="Folder of the table, the figures, the picture.")
-@click.option("--figures", type=Path, help="Folder of the picture instead.")
 @click.option("--json", "path", type=Path, hidden=True, help="Of a rank.")
 def allreduce(**flags):
     options = SimpleNamespace(**flags)
@@ -198,11 +229,9 @@ def asked_of(options) -> Sweep:
 
 
 def pictures_of(options) -> dict[int, Path]:
-    """Return the paths of pictures by number of ranks, and make their folders. Raises UsageError."""
-    folder = options.figures or options.out
-    pictures = {ranks: folder / f"allreduce-{ranks}-ranks.png" for ranks in options.ranks}
-    for each in (options.out, folder):
-        each.mkdir(parents=True, exist_ok=True)
+    """Return the paths of pictures by number of ranks, and make their folder. Raises UsageError."""
+    pictures = {ranks: options.out / f"allreduce-{ranks}-ranks.png" for ranks in options.ranks}
+    options.out.mkdir(parents=True, exist_ok=True)
     for picture in pictures.values():
         check_writable(picture)
         check_picture(picture)

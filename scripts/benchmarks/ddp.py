@@ -1,13 +1,7 @@
 """PyTorch's DistributedDataParallel and all_reduce over ringtrain (`python -m ringtrain.torch`) beside gloo.
 
-An iteration is forward, backward with the exchange of gradients, and the update; float32. Before a net is timed one
-iteration of both sides is compared: gradients that differ by more than 1e-6 of their norm end the program with 1. An
-all-reduce checks its sums itself.
-
-Each side runs in processes of its own, so that threads, memory and replaced functions of one are no burden of the
-other; both run the same program. Blocks are timed in turn, ringtrain, gloo, ringtrain, gloo ...; while one side works
-the other waits for its turn in a read. A ratio is the median over these pairs, and above 1 if ringtrain is faster.
-torch is installed into the environment of scripts/bench, unless it is there.
+docs/benchmarks/torch-backend.md says what is timed and how. Before a net is timed one iteration of both sides is
+compared: gradients that differ by more than 1e-6 of their norm end the program with 1.
 """
 
 import argparse
@@ -117,8 +111,7 @@ def main() -> None:
     threads = f"{options.threads} thread{'s' * (options.threads > 1)} a rank"
     heads = ["what, batch of a rank", "ranks", *SIDES, "ratio (least, most)", "pairs"]
     text = "\n".join([f"{how}; {torch}, {threads}.", "", *table(heads, list(map(cells, rows))), ""])
-    if options.page:
-        write_page(options.page, text)
+    write_page(options.page, text)
     print(f"\n{text}")
 
 

@@ -1,8 +1,7 @@
 """What an iteration on a GPU costs beside its kernels' own time: launches, graph nodes, bytes of arrays, and Python.
 
-A driver that does nothing takes the work of :class:`Worker`, so no device is needed; CuPy is. Bytes are those of
-the arrays that each kernel is given, each once. The time is that of Python on this machine, one rank: the best and the
-median of blocks of iterations, after the recordings are made.
+A driver that does nothing takes the work of :class:`Worker`, so no device is needed; CuPy is.
+docs/benchmarks/gpu-iteration.md says what the figures are.
 """
 
 import argparse
@@ -34,9 +33,8 @@ WARM_UP, BLOCKS, BLOCK = 2 * TURNS, 9, 100  # iterations, blocks of them
 
 def assembled(name: str, cupy: NullCupy):
     model = spec.load_model(name)
-    flags = {"model": name, "synthetic": True, "batch": BATCH, "iterations": 1_000_000, "accumulate": 1}
-    flags |= {"device": "cuda", "precision": PRECISION, "check_collectives": False, "augment": False}
-    flags |= {"mpi_cuda": "staged"}
+    flags = {"model": name, "synthetic": True, "augment": False, "batch": BATCH, "iterations": 10**6, "accumulate": 1}
+    flags |= {"device": "cuda", "precision": PRECISION, "check_collectives": False, "mpi_cuda": "staged"}
     config = resolve(recipe_layer(model.name, model.recipe), ("flags", flags))
     ops = CudaOps(CupyRuntime(cupy, 0), "float32", PRECISION, fixed=True)
     transport = on_device(connect(), ops.runtime, CudaDecision(STAGED, "", ()))

@@ -3,12 +3,8 @@
     loader.py make FOLDER [--images 1200]       writes a set like ImageNet in all forms: about 0.6 MB an image
     loader.py measure FOLDER [--torch PYTHON]   measures the loader on each form
 
-``measure`` runs the batches of `ringtrain train --model resnet50 --device cuda`, without the run: reading, decoding, a
-random box resized to 224 x 224, gathering. Mean, deviation and mirroring are the device's. Each side has a process of
-its own, on the first cores of --cores alone: ringtrain with as many threads, PyTorch's DataLoader (--torch: a Python
-that has it and Pillow) with as many workers. Both are first shown to make the same images of the same boxes, or nothing
-is timed. Blocks are timed in turn; figures are medians, ratios those of pairs. --beside CHECKOUT measures another
-version of ringtrain, whose kernels are compiled. CPU seconds are of the whole process, and of workers.
+docs/benchmarks/loader.md says what is measured, and how. Sides are first shown to make the same images of the same
+boxes, or nothing is timed.
 """
 
 import argparse

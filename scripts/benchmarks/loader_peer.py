@@ -137,11 +137,5 @@ def _settle(batches) -> None:
 
 if __name__ == "__main__":
     options, _ = options_and_rank()
-    on = on_cores(lambda name, cores: Peer(options, options.forms[name], cores))
-    serve(
-        {
-            "warm": lambda name, cores, seconds: on(name, cores).warm(seconds),
-            "work": lambda name, chosen, out: on(name).work(chosen, out),
-            "about": lambda: f"torch {torch.__version__}",
-        }
-    )
+    done = on_cores(lambda name, cores: Peer(options, options.forms[name], cores), "warm", "work")
+    serve(done | {"about": lambda: f"torch {torch.__version__}"})

@@ -119,13 +119,8 @@ def _counted(batches: Batches, goes_on: Callable[[int, float], bool]) -> dict:
 
 if __name__ == "__main__":
     options, transport = options_and_rank()[0], connect()
-    on = on_cores(lambda name, cores: Loader(options.folder, FORMS.get(name, TINY), options.batch, transport))
-    serve(
-        {
-            "warm": lambda name, cores, seconds: on(name, cores).warm(seconds),
-            "cold": lambda name, cores: on(name, cores).cold(),
-            "stages": lambda name: on(name).stages(),
-            "work": lambda name, out, count: on(name).work(out, count),
-            "facts": lambda name: on(name).facts(),
-        }
-    )
+
+    def make(name: str, cores: int) -> Loader:
+        return Loader(options.folder, FORMS.get(name, TINY), options.batch, transport)
+
+    serve(on_cores(make, "warm", "cold", "stages", "work", "facts"))

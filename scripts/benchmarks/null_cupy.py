@@ -25,29 +25,27 @@ class NullCupy:
     def __init__(self):
         self._real, self._next = import_cupy(), FIRST_ADDRESS
         self.ndarray, self.log, self._recorded = self._real.ndarray, [], None
-        runtime = SimpleNamespace(
-            getDeviceProperties=lambda index: PROPERTIES,
-            driverGetVersion=lambda: 13000,
-            runtimeGetVersion=lambda: 13000,
-            setDevice=nothing,
-            memGetInfo=lambda: (FREE_BYTES, FREE_BYTES),
-            memcpyDefault=4,
-            memcpyAsync=lambda to, source, nbytes, kind, stream: self._issue(COPY, 2 * nbytes),
-            memsetAsync=lambda address, value, nbytes, stream: self._issue(COPY, nbytes),
-            eventQuery=lambda event: 0,
-        )
-        nvrtc = SimpleNamespace(
-            getSupportedArchs=lambda: (90,),
-            getVersion=lambda: ("none",),
-            createProgram=nothing,
-            compileProgram=nothing,
-            getCUBIN=lambda program: b"",
-            destroyProgram=nothing,
-            NVRTCError=OSError,
-        )
         self.cuda = SimpleNamespace(
-            runtime=runtime,
-            nvrtc=nvrtc,
+            runtime=SimpleNamespace(
+                getDeviceProperties=lambda index: PROPERTIES,
+                driverGetVersion=lambda: 13000,
+                runtimeGetVersion=lambda: 13000,
+                setDevice=nothing,
+                memGetInfo=lambda: (FREE_BYTES, FREE_BYTES),
+                memcpyDefault=4,
+                memcpyAsync=lambda to, source, nbytes, kind, stream: self._issue(COPY, 2 * nbytes),
+                memsetAsync=lambda address, value, nbytes, stream: self._issue(COPY, nbytes),
+                eventQuery=lambda event: 0,
+            ),
+            nvrtc=SimpleNamespace(
+                getSupportedArchs=lambda: (90,),
+                getVersion=lambda: ("none",),
+                createProgram=nothing,
+                compileProgram=nothing,
+                getCUBIN=lambda program: b"",
+                destroyProgram=nothing,
+                NVRTCError=OSError,
+            ),
             get_cuda_path=nothing,
             Memory=self._allocate,
             MemoryPointer=lambda memory, offset: memory,

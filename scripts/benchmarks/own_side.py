@@ -160,7 +160,7 @@ def handlers(options, rank: int) -> dict:
         "export": lambda: export(run, batch, folder, rank),
         "work": lambda: save(folder / f"own-{rank}.npz", work(run, batch)),
         "about": lambda: {"device": ops.describe(), "left_out": "; ".join(ops.notes())},
-        "block": lambda iterations: timed(lambda: worker.iterate(batch), ops.synchronize, iterations),
+        "block": lambda iterations: timed(lambda: worker.iterate(batch), iterations, ops.synchronize),
         "memory": proportional_set_size,
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FIGURES = "## Figures\n"
 TORCH = "torch==2.13.0"
-PLACES = ("--torch", "--json", "--page", "--out", "--figures")  # options that name places of one machine
+PLACES = ("--torch", "--json", "--page", "--out")  # options that name places of one machine
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -78,10 +78,9 @@ def write(path: str | None, text: str) -> None:
         os.replace(part, path)
 
 
-def write_page(path: str, text: str) -> None:
+def write_page(path: str | None, text: str) -> None:
     """Put the tables in the place of those that the page has."""
-    page = Path(path)
-    before = page.read_text().partition(FIGURES)[0] if page.exists() else ""
+    before = Path(path).read_text().partition(FIGURES)[0] if path and Path(path).exists() else ""
     write(path, f"{before}{FIGURES}\n{text}")
 
 

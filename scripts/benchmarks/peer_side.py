@@ -15,6 +15,7 @@ import torch
 from peer_net import PeerNet, gradients, kept_outputs, take_weights
 from same_work import EXAMPLES, LOSS_SCALE, Work, save
 from side import options_and_rank, proportional_set_size, serve, timed
+from torch.nn.parallel import DistributedDataParallel
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 FIRST = 3  # iterations before one is captured, as PyTorch's own documentation has it
@@ -39,7 +40,9 @@ class Peer:
         if weights is not None:
             take_weights(self.net, weights)
         self.net.to(options.device, memory_format=self._order)
-        self._model = _parallel(self.net) if options.ranks > 1 else self.net
+        # Running statistics stay each rank's own, which costs DDP nothing.
+        settings = {"forward_sync_buffers": False, "gradient_as_bucket_view": True, "static_graph": True}
+        self._model = DistributedDataParallel(self.net, **settings) if options.ranks > 1 else self.net
         self._masks = {name: self._placed(torch.from_numpy(mask)) for name, mask in (masks or {}).items()}
         self._x = self._placed(torch.from_numpy(x))
         self._labels = torch.from_numpy(labels).long().to(options.device)
@@ -114,12 +117,6 @@ class Peer:
         return graph.replay
 
 
-def _parallel(net):
-    """Running statistics stay each rank's own, which costs DDP nothing."""
-    settings = {"forward_sync_buffers": False, "gradient_as_bucket_view": True, "static_graph": True}
-    return torch.nn.parallel.DistributedDataParallel(net, **settings)
-
-
 def join(options, rank: int) -> None:
     torch.set_num_threads(options.threads)
     if options.ranks > 1:
@@ -138,17 +135,13 @@ def opened(options, rank: int, **changed) -> Peer:
 def fastest(options) -> str:
     """Return the variant whose best block is the shortest."""
     peers = {name: opened(options, 0, variant=name) for name in VARIANTS}
-    first = max(timed(peer.iterate, _no_wait, 1) for peer in peers.values())
+    first = max(timed(peer.iterate, 1) for peer in peers.values())
     length = max(1, int(SEARCH_S / SEARCHED / first))
     best = dict.fromkeys(peers, float("inf"))
     for _ in range(SEARCHED):
         for name, peer in peers.items():
-            best[name] = min(best[name], timed(peer.iterate, _no_wait, length))
+            best[name] = min(best[name], timed(peer.iterate, length))
     return min(best, key=best.get)
-
-
-def _no_wait() -> None:
-    """Nothing is under way on a CPU."""
 
 
 def handlers(options, rank: int) -> dict:
@@ -157,7 +150,7 @@ def handlers(options, rank: int) -> dict:
     if options.variant == "search":
         return {"fastest": lambda: fastest(options)}
     peer, ways = opened(options, rank), {}
-    finish = torch.cuda.synchronize if options.device == "cuda" else _no_wait
+    finish = torch.cuda.synchronize if options.device == "cuda" else lambda: None
 
     def write_work(precision: str) -> None:
         worker = peer if precision == options.precision else opened(options, rank, precision=precision)
@@ -170,7 +163,7 @@ def handlers(options, rank: int) -> dict:
     return {
         "work": write_work,
         "prepare": prepare,
-        "block": lambda iterations, way: timed(ways[way], finish, iterations),
+        "block": lambda iterations, way: timed(ways[way], iterations, finish),
         "memory": proportional_set_size,
     }
 

@@ -32,6 +32,7 @@ ALGORITHMS = "ring,star,sliced,butterfly,mapped,stream"
 BETWEEN_HOSTS = "ring,star,sliced,butterfly,hierarchical"
 SIZES = ("-b", "16K", "-e", "64M", "-f", "4", "-n", "7", "-w", "2", "--budget-s", "2")
 NEVER = str(10**9)
+HOSTS = 2  # of scripts/cluster, with --rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,13 @@ class Machine:
     """Where commands run: this machine, or hosts of scripts/cluster with a limited rate."""
 
     folder: Path
-    hosts: int
     rate: str | None
 
     def run(self, ranks: int, *arguments) -> None:
         """Run a command of ringtrain on so many ranks; an error ends the benchmark."""
         launcher = ["mpirun", "-np", str(ranks)]
         if self.rate is not None and ranks > 1:
-            cluster = [str(ROOT / "scripts" / "cluster"), "run", "-n", str(self.hosts)]
+            cluster = [str(ROOT / "scripts" / "cluster"), "run", "-n", str(HOSTS)]
             launcher = [*cluster, "--ranks", str(self.per_node(ranks)), "--rate", self.rate, "--"]
         command = [*launcher, sys.executable, "-m", "ringtrain", *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
@@ -62,7 +62,7 @@ class Machine:
         return path if ranks > 1 else min(self.folder.glob(f"sweep-*-{number}.json"), default=path)
 
     def per_node(self, ranks: int) -> int:
-        return ranks if self.rate is None or ranks == 1 else ranks // self.hosts
+        return ranks if self.rate is None or ranks == 1 else ranks // HOSTS
 
 
 def make_data(machine: Machine, model: str) -> Path:
@@ -147,11 +147,10 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help="[%(default)s]")
     parser.add_argument("--ranks", type=numbers, default="1,2,4", help="numbers of ranks [%(default)s]")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--hosts", type=int, default=2, help="with --rate: hosts of scripts/cluster [%(default)s]")
     parser.add_argument("--rate", help="of each host's link: 1gbit, 10gbit [no hosts: this machine]")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(Path(folder), options.hosts, options.rate)
+        machine = Machine(Path(folder), options.rate)
         counts = sorted(options.ranks, reverse=True)  # one rank takes the sweep of several
         runs = measure(machine, options.models, counts, options.rounds)
         print("\n".join(table(machine, runs, options.rounds)))

@@ -1,9 +1,7 @@
 """Published scaling results, recomputed by ``ringtrain plan`` from published inputs.
 
-Nothing runs, and nothing is fitted to the results. Files as `ringtrain time` and `ringtrain bench-allreduce` write them
-are made of published figures: the images/s of one GPU, divided over layers by their arithmetic, and rates and latencies
-of links. What was not published has a fast and a slow end. docs/benchmarks/published.md has the sources of each figure,
-and the tables that this prints.
+Nothing runs, and nothing is fitted to the results. docs/benchmarks/published.md says what is made of which figures, has
+their sources, and the tables that this prints.
 """
 
 import argparse

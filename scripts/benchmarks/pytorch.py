@@ -5,15 +5,9 @@ Before anything is timed both are shown to do the same work: each layer's output
 gradient of every parameter, summed over ranks, are compared, on weights that switch nothing off. A net that differs is
 refused, with the layer's name, and the exit code is 1. Batch normalisation is by a rank's batch on both sides.
 
-Each side runs in processes of its own. Blocks of iterations are timed in turn, ringtrain, PyTorch, ringtrain, PyTorch
-..., on one batch that stays the same; a ratio is the median over these pairs, and above 1 if ringtrain is faster. On
-the CPU PyTorch takes the fastest of four ways: images last or first, SGD fused or by lists. On a GPU it runs channels
-last with fused SGD, also as one CUDA graph. torch is installed into the environment of scripts/bench, unless it is
-there or --torch names the Python of another.
-
-A start is the time from `ringtrain train` to the line of its first iteration; from PyTorch's side, of a program that
-imports torch, makes the net and runs one iteration. Cold: no file of both environments is in memory, but those that
-other programs use, and ringtrain's caches are empty. Memory is the proportional set size of a rank after the blocks.
+docs/benchmarks/pytorch.md says what is timed and how. On a GPU PyTorch runs channels last with fused SGD, also as one
+CUDA graph. A start is the time from `ringtrain train` to the line of its first iteration; from PyTorch's side, of a
+program that imports torch, makes the net and runs one iteration.
 """
 
 import argparse
@@ -29,18 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from statistics import mean, median
 
-from page import (
-    ROOT,
-    add_options,
-    changed,
-    circumstances,
-    command_line,
-    numbers,
-    ready_torch,
-    table,
-    write,
-    write_page,
-)
+from page import ROOT, add_options, changed, circumstances, command_line, numbers, ready_torch, table, write, write_page
 from same_work import TOLERANCES, load, refusal, summary, summary_text
 from side import Processes, Side, first_iteration, forget, interleaved, ratio_text, ratios
 
@@ -236,8 +219,7 @@ def main() -> None:
             if not options.check:
                 print(line(rows[-1]), flush=True)
                 text = markdown(options, rows, load_before)
-                if options.page:
-                    write_page(options.page, text)
+                write_page(options.page, text)
     if not options.check:
         print(f"\n{text}")
 

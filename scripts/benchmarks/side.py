@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,18 +37,19 @@ def serve(handlers: dict[str, Callable]) -> None:
                 print(json.dumps(handlers[command.pop("do")](**command)), file=file, flush=True)
 
 
-def on_cores(make: Callable) -> Callable:
-    """Return ``make(name, count)``, which is called once for each: this process then has so many cores, the first."""
-    cores, make_once = sorted(os.sched_getaffinity(0)), cache(make)
+def on_cores(make: Callable, *methods: str) -> dict[str, Callable]:
+    """Return what :func:`serve` does: these methods of ``make(name, cores)``, which is called once for each. This
+    process then has so many cores, the first."""
+    allowed, make_once = sorted(os.sched_getaffinity(0)), cache(make)
 
-    def confined(name: str, count: int = 1):
-        os.sched_setaffinity(0, cores[:count])
-        return make_once(name, count)
+    def call(method: str, name: str, cores: int = 1, **arguments):
+        os.sched_setaffinity(0, allowed[:cores])
+        return getattr(make_once(name, cores), method)(**arguments)
 
-    return confined
+    return {method: partial(call, method) for method in methods}
 
 
-def timed(iterate: Callable[[], object], finish: Callable[[], None], iterations: int) -> float:
+def timed(iterate: Callable[[], object], iterations: int, finish: Callable[[], None] = lambda: None) -> float:
     """Return the seconds of an iteration. ``finish`` waits for all issued ones."""
     began = time.perf_counter()
     for _ in range(iterations):

@@ -28,12 +28,8 @@ EXACT = (  # equal runs have equal weights
 )
 LOOSE = ("-a mpi",)
 OF_TWO = ("--sync gossip", "--sync server --asynchronous", "--fc hybrid -a ring", "--fc pipeline", "--sync master")
-UNDISTURBED, ASKED, TERMINATED, KILLED = EVENTS = (
-    "nothing",
-    "SIGUSR1 of mpirun",
-    "SIGTERM of ranks",
-    "SIGKILL of a rank",
-)
+UNDISTURBED, ASKED = "nothing", "SIGUSR1 of mpirun"
+TERMINATED, KILLED = "SIGTERM of ranks", "SIGKILL of a rank"
 STATUSES = {UNDISTURBED: (0,), ASKED: (0, REQUEUE), TERMINATED: (0, REQUEUE), KILLED: range(256)}
 
 
@@ -45,7 +41,7 @@ def train(ranks: int, out: Path, flags: str, iterations: int, *more) -> World:
 
 def play(draw: random.Random, out: Path, weights: dict) -> tuple[str, str]:
     """Run one of the small runs. Returns (its description, the broken rule or "")."""
-    flags, event, at = draw.choice(EXACT + LOOSE + OF_TWO), draw.choice(EVENTS), draw.randint(1, ITERATIONS - 1)
+    flags, event, at = draw.choice(EXACT + LOOSE + OF_TWO), draw.choice(list(STATUSES)), draw.randint(1, ITERATIONS - 1)
     ranks, then = (draw.randint(2 if flags in OF_TWO else 1, MOST_RANKS) for _ in range(2))
     what = f"{ranks} ranks {flags or '--sync allreduce'}, {event}"
     world = train(ranks, out, flags, ITERATIONS)

@@ -1,11 +1,10 @@
 """Training on a set that does not fit into memory: its rate, its memory, and whether its weights are the same.
 
-    streaming.py make FOLDER --gigabytes 20 --shape 32x32x3      x.npy and y.npy of random numbers, by blocks
+    streaming.py make FOLDER --gigabytes 20                      x.npy and y.npy of random numbers, by blocks
     streaming.py run FOLDER --ranks 2 --limit-gib 4 -- ARGUMENTS  `ringtrain train --data FOLDER/x.npy,FOLDER/y.npy …`
 
-``run`` puts the ranks into a control group of this much memory (version 1 or 2; root), and prints one line of JSON:
-images/s of the last epoch or part of one, the hash of the weights, and the most memory of all ranks together: `private`
-is RssAnon, `shared` RssShmem, `peaks` the sum of VmHWM, which counts shared pages once a rank.
+``run`` puts the ranks into a control group of this much memory, as root, and prints a line of JSON
+(docs/benchmarks/streaming.md): `private` is RssAnon, `shared` RssShmem, `peaks` VmHWM of each rank.
 """
 
 import argparse
@@ -21,19 +20,18 @@ from control_groups import memory_group
 from worlds import World, memory_of, records
 
 BLOCK_BYTES = 16 << 20
-CLASSES = 10
+SHAPE, CLASSES = (32, 32, 3), 10
 SAMPLE_S = 0.25
 
 
 def make(arguments) -> None:
     """Write the set, and give the pages back to the system, so that a run begins with none of it in memory."""
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    shape = tuple(map(int, arguments.shape.split("x")))
-    row = int(np.prod(shape))
+    row = int(np.prod(SHAPE))
     count, random = int(arguments.gigabytes * 1e9) // row, np.random.default_rng(1)
     np.save(arguments.folder / "y.npy", random.integers(0, CLASSES, count).astype(np.int32))
     with open(arguments.folder / "x.npy", "wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
+        header = {"descr": "|u1", "fortran_order": False, "shape": (count, *SHAPE)}
         np.lib.format.write_array_header_1_0(file, header)
         rows = max(1, BLOCK_BYTES // row)
         for start in range(0, count, rows):
@@ -90,7 +88,6 @@ def main() -> None:
     one = commands.add_parser("make")
     one.add_argument("folder", type=Path)
     one.add_argument("--gigabytes", type=float, default=20)
-    one.add_argument("--shape", default="32x32x3")
     one.set_defaults(call=make)
     one = commands.add_parser("run")
     one.add_argument("folder", type=Path)

@@ -131,9 +131,7 @@ def test_a_kind_that_ends_its_process_leaves_the_others(acceptance, readings, mo
     layers, program = acceptance("layers"), tmp_path / "stand_in.py"
     program.write_text(STAND_IN)
     monkeypatch.setattr(layers, "__file__", str(program))
-    options = SimpleNamespace(
-        folder=tmp_path, model="a", batch=1, precision="bfloat16", shapes=1, peer="b", seconds=120
-    )
+    options = SimpleNamespace(folder=tmp_path, model="a", batch=1, precision="bfloat16", peer="b", seconds=120)
     assert layers.measure_each(options, ["own", "wgmma", "PyTorch"]) == 1
     reading = readings.layers(tmp_path)
     assert reading.short == "wgmma: ended by signal 6: " and reading.rows[0]["ways"] == 3

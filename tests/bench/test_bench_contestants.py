@@ -15,7 +15,7 @@ SIZES = (64, 100_000)  # by the MPI's own, and mapped
 
 @pytest.fixture
 def contestants(benchmarks):
-    return benchmarks("contestants")
+    return benchmarks("allreduce")
 
 
 def swept(contestants, **asked):

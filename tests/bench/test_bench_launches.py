@@ -114,9 +114,9 @@ def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program
     pytest.importorskip("matplotlib")
     whole = iter([launch(swept, 1e-6), launch(swept, 1e-6), launch(swept, 4e-6), None])
     monkeypatch.setattr(program, "launch", lambda words, confine: next(whole))
-    out, figures = tmp_path / "out", tmp_path / "figures"
+    out = tmp_path / "out"
     asked = ["--launches", "3", "--ranks", "2,3", "-n", "3", "--launch", "sh {ranks}"]
-    monkeypatch.setattr(sys, "argv", ["allreduce", "--out", str(out), *asked, f"--figures={figures}"])
+    monkeypatch.setattr(sys, "argv", ["allreduce", f"--out={out}", *asked])
     with pytest.raises(SystemExit) as ended:
         program.allreduce()
     assert ended.value.code == 1
@@ -126,7 +126,7 @@ def test_a_launch_that_fails_is_the_last_and_those_before_it_are_written(program
     text = (out / "allreduce-2-ranks.md").read_text()
     command = "scripts/bench allreduce --launches 3 --ranks 2,3 -n 3 --launch 'sh {ranks}'"
     assert text.startswith(f"`{command}`, commit ") and str(tmp_path) not in text
-    assert {path.name for path in figures.iterdir()} == {"allreduce-2-ranks.png", "allreduce-3-ranks.png"}
+    assert {path.name for path in out.glob("*.png")} == {"allreduce-2-ranks.png", "allreduce-3-ranks.png"}
 
 
 @pytest.mark.parametrize(

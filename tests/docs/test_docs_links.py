@@ -10,8 +10,7 @@ import pytest
 from ringtrain.cli.main import ringtrain as program
 from tests.docs.playing import ROOT
 
-FOLDERS = [ROOT / "docs", ROOT / "models", ROOT / "scripts" / "packaging"]
-DOCUMENTS = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))]
+DOCUMENTS = [*ROOT.glob("*.md"), *(page for folder in ("docs", "models") for page in (ROOT / folder).rglob("*.md"))]
 DOCUMENTS = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(#[^)\s]+)?\)")
 # The group is empty where a block has a language.

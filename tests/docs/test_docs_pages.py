@@ -231,7 +231,7 @@ PLANS = {
 # Why the other pages with commands have no plan here.
 WITHOUT = {
     "CONTRIBUTING": "hosts want namespaces of the kernel: tests/cluster has them",
-    "scripts/packaging/README": "needs apptainer, rattler-build and spack",
+    "docs/packaging": "needs apptainer, rattler-build and spack",
     "docs/errors": NAMES_A_PROCESS,
     "docs/gpu": "needs a GPU: scripts/gpu-acceptance is its test",
     "docs/python": "tests/mpi/test_mpi_communicator.py runs its programs",

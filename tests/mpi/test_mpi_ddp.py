@@ -40,7 +40,7 @@ def test_both_sides_are_timed(bench, tmp_path):
 
 
 def test_nets_have_the_weights_that_the_page_names(benchmarks):
-    nets = benchmarks("ddp_nets")
+    nets = benchmarks("ddp_side")
     counts = {name: sum(each.numel() for each in make().parameters()) for name, make in nets.NETS.items()}
     millions = {name: round(count / 1e6, 1) for name, count in counts.items()}
     assert millions == {"resnet18": 11.2, "mlp": 50.4, "gpt": 10.9}
