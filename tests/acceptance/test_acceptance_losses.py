@@ -42,15 +42,11 @@ def test_a_run_that_fails_leaves_the_others(losses, tmp_path):
     assert all(row["apart"] == float("inf") and "out of memory" in row["said"] for row in rows)
 
 
-def test_what_was_done_otherwise_on_the_gpu_is_told(losses, tmp_path):
+def test_what_was_done_otherwise_on_the_gpu_is_told_and_losses_that_are_not_kept_are_infinitely_apart(losses, tmp_path):
     notes = ["cuDNN is left out 3×: no engine", "mapped cannot run here", "2 ranks"]
     runs, _ = make_runs(losses, tmp_path, [2.0, 1.0], notes)
     row = runs.row(*next(losses.by_ranks(["lenet"])))
     assert row["said"] == "cuDNN is left out 3×: no engine; mapped cannot run here" and row["apart"] == 0
-
-
-def test_losses_that_are_not_kept_are_infinitely_apart(losses, tmp_path):
-    runs, _ = make_runs(losses, tmp_path, [2.0, 1.0])
     assert runs.row("mlp", "mlp", 1, losses.Strategy((), losses.ONE))["apart"] == float("inf")
 
 

@@ -87,7 +87,7 @@ def test_what_a_family_ends_as(acceptance, code, text, status, first):
 
 def test_every_test_of_the_device_is_in_one_family(acceptance):
     files = [file for files in acceptance("probe").FAMILIES.values() for file in files]
-    mark = re.compile(r"mark\.device\b|\b(BACKENDS|COMPILED|ON_DEVICE)\b")
+    mark = re.compile(r"mark\.device\b|\b(BACKENDS|COMPILED|ON_DEVICE)\b|cuda_support import [^)]*\bon_device\b")
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if mark.search(path.read_text())]
     assert sorted(files) == sorted(str(path.relative_to(ROOT)) for path in marked if path != Path(__file__))
 

@@ -105,13 +105,8 @@ def differences(shown, said) -> str:
 
 def _first_progress(lines) -> list[str]:
     """All lines but those of progress after the first."""
-    kept, met = [], False
-    for line in lines:
-        is_progress = bool(PROGRESS.match(line))
-        if not (met and is_progress):
-            kept.append(line)
-        met = met or is_progress
-    return kept
+    progress = [number for number, line in enumerate(lines) if PROGRESS.match(line)]
+    return [line for number, line in enumerate(lines) if number not in progress[1:]]
 
 
 def anew(shown, said) -> list[str]:

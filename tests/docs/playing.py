@@ -38,7 +38,7 @@ class Plan:
     before: tuple[str, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, str] = field(default_factory=dict)
-    long: frozenset[str] = frozenset()
+    long: tuple[str, ...] = ()
     unlike: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
 
@@ -73,15 +73,8 @@ class Stage:
         self._environment = {**os.environ, **ENVIRONMENT, **environ}
 
     def run(self, command: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            ["bash", "-c", command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-            env=self._environment,
-            timeout=PATIENCE_S,
-        )
+        where = {"cwd": self.folder, "env": self._environment, "timeout": PATIENCE_S}
+        return subprocess.run(["bash", "-c", command], stdout=-1, stderr=-2, text=True, **where)  # both in one
 
 
 def play(document: Path, stage: Stage, plan: Plan) -> None:

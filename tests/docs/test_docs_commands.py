@@ -6,7 +6,6 @@ RINGTRAIN_REWRITE_DOCS=1 writes the transcripts anew. Commands in ``long`` run i
 
 import pytest
 
-from tests.docs.markdown import steps
 from tests.docs.playing import ROOT, Plan, play
 
 pytestmark = pytest.mark.mpi
@@ -31,12 +30,10 @@ PLANS = {
             ON_A_CLUSTER: "--iterations 1",
             "mpirun -np 2 ringtrain train --model small.toml --data mine.h5 --out runs/small": "--epochs 3",
         },
-        long=frozenset(
-            [
-                ON_A_CLUSTER,
-                "mpirun -np 2 ringtrain train --config run.toml --epochs 2",
-                "mpirun --oversubscribe -np 3 ringtrain train --out runs/again --resume auto --epochs 5",
-            ]
+        long=(
+            ON_A_CLUSTER,
+            "mpirun -np 2 ringtrain train --config run.toml --epochs 2",
+            "mpirun --oversubscribe -np 3 ringtrain train --out runs/again --resume auto --epochs 5",
         ),
         absent={
             "scripts/quickstart": INSTALLS,
@@ -45,15 +42,13 @@ PLANS = {
             "python3 -m venv venv && venv/bin/pip install '.[plot]'": INSTALLS,
         },
     ),
-    PREDICT: Plan(long=frozenset(["mpirun -np 2 ringtrain predict runs/digits photos -o p.jsonl"])),
+    PREDICT: Plan(long=("mpirun -np 2 ringtrain predict runs/digits photos -o p.jsonl",)),
     PLUGINS: Plan(
-        long=frozenset(
-            [
-                "mpirun -np 2 ringtrain train --plugin own.py --resume runs/own --sync blocking --algorithm auto "
-                "--epochs 2",
-                "ringtrain evaluate runs/own --plugin own.py",
-            ]
-        )
+        long=(
+            "mpirun -np 2 ringtrain train --plugin own.py --resume runs/own --sync blocking --algorithm auto "
+            "--epochs 2",
+            "ringtrain evaluate runs/own --plugin own.py",
+        ),
     ),
     README: Plan(
         more={
@@ -67,21 +62,19 @@ PLANS = {
             "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M": "-e 256K -n 2 -w 0",
             "mpirun -np 2 ringtrain tune": "-e 4K -n 3 -w 0 --passes 1",
         },
-        long=frozenset(
-            [
-                "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first",
-                "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20",
-                "ringtrain evaluate runs/first --best",
-                "ringtrain predict runs/first -o predictions.csv",
-                "ringtrain report runs/first",
-                "ringtrain export runs/first -o lenet.onnx",
-                COMPARE,
-                "ringtrain scale -n 1,2 -o scale.pdf -- train --iterations 60",
-                "ringtrain time alexnet",
-                "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second",
-                "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M",
-                "mpirun -np 2 ringtrain tune",
-            ]
+        long=(
+            "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first",
+            "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20",
+            "ringtrain evaluate runs/first --best",
+            "ringtrain predict runs/first -o predictions.csv",
+            "ringtrain report runs/first",
+            "ringtrain export runs/first -o lenet.onnx",
+            COMPARE,
+            "ringtrain scale -n 1,2 -o scale.pdf -- train --iterations 60",
+            "ringtrain time alexnet",
+            "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second",
+            "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M",
+            "mpirun -np 2 ringtrain tune",
         ),
         absent={
             "mpirun -np 2 python -m ringtrain.torch train.py": "needs torch: tests/docs/test_docs_pages.py runs it",
@@ -98,8 +91,3 @@ PLANS = {
 @pytest.mark.parametrize("document", PLANS, ids=lambda path: path.name)
 def test_every_command_works_and_prints_what_is_shown(document, stage):
     play(document, stage, PLANS[document])
-
-
-@pytest.mark.parametrize("document", PLANS, ids=lambda path: path.name)
-def test_a_plan_names_commands_that_are_there(document):
-    assert PLANS[document].named() <= {step.command for step in steps(document.read_text())}

@@ -295,27 +295,26 @@ def write_flowers(folder, random) -> None:
                 shard.add(path, path.relative_to(folder / "flowers"))
 
 
-def path_of(page: str):
-    return ROOT / f"{page}.md"
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("page", PLANS)
 def test_every_command_works_and_prints_what_is_shown(page, furnished):
     if page == "docs/pytorch":
         pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
-    play(path_of(page), furnished, PLANS[page])
+    play(ROOT / f"{page}.md", furnished, PLANS[page])
 
 
-@pytest.mark.parametrize("page", PLANS)
-def test_a_plan_names_commands_that_are_there(page):
-    assert PLANS[page].named() <= {step.name for step in steps(path_of(page).read_text())}
+EVERY = {**test_docs_commands.PLANS, **{ROOT / f"{page}.md": plan for page, plan in PLANS.items()}}
+
+
+@pytest.mark.parametrize("document", EVERY, ids=lambda path: path.name)
+def test_a_plan_names_commands_that_are_there(document):
+    assert EVERY[document].named() <= {step.name for step in steps(document.read_text())}
 
 
 def test_every_page_with_commands_has_a_plan():
     """A block without a language is of commands. Those of docs/benchmarks are campaigns of hours on machines that they
     name."""
-    planned = {*test_docs_commands.PLANS, *map(path_of, (*PLANS, *WITHOUT))}
+    planned = {*EVERY, *(ROOT / f"{page}.md" for page in WITHOUT)}
     pages = [page for page in DOCUMENTS if page.parent.name != "benchmarks"]
     with_commands = {page for page in pages if not all(block.language for block in blocks(page.read_text()))}
     assert with_commands <= planned

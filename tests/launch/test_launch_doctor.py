@@ -1,11 +1,13 @@
 """What the doctor finds in machines that are not there, and how it tells of ranks that differ."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from ringtrain.errors import DeviceError
-from ringtrain.launch.doctor import cores, devices, host
+from ringtrain.errors import DeviceError, RingtrainError
+from ringtrain.humanize import format_seconds
+from ringtrain.launch.doctor import cores, devices, disk, host
 from ringtrain.launch.doctor.checks import CHECKS
 from ringtrain.launch.doctor.doctor import (
     FAIL,
@@ -53,13 +55,6 @@ def visits(root, size=1, environ=None, device="auto", **options):
     return {line.name: line for line in every[0]}
 
 
-def raising(text):
-    def make(number):
-        raise DeviceError(text)
-
-    return make
-
-
 def test_a_machine_without_a_device_is_well(machine):
     lines = visits(machine())
     assert [name for name in lines if name.startswith(("GPU", "device", "mpi-cuda"))] == ["GPU driver", "mpi-cuda"]
@@ -71,10 +66,10 @@ def test_a_machine_without_a_device_is_well(machine):
 
 
 def test_a_device_that_was_asked_for_and_is_not_there_is_a_failure(machine):
-    lines = visits(machine(), device="cuda", make=raising("--device cuda: no driver of NVIDIA is here"))
+    lines = visits(machine(), device="cuda", make=Mock(side_effect=DeviceError("--device cuda: no driver is here")))
     assert (lines["GPU driver"].status, lines["device"].status) == (WARN, FAIL)
     assert lines["GPU driver"].advice == says("--gpus", "--nv")
-    assert lines["device"].text == "--device cuda: no driver of NVIDIA is here"
+    assert lines["device"].text == "--device cuda: no driver is here"
 
 
 def test_each_rank_opens_its_device(machine):
@@ -102,7 +97,7 @@ def test_a_device_that_cannot_be_used_is_no_failure_unless_it_was_asked_for(mach
     lines = visits(machine(1), environ={"CUDA_VISIBLE_DEVICES": ""}, visible=0)
     assert (lines["device"].status, lines["device"].text) == (WARN, says("CUDA_VISIBLE_DEVICES", "''"))
     assert lines["GPUs"].text == says("1 × NVIDIA H200")
-    line = visits(machine(), make=raising("device 0 is in use by another process"))["device"]
+    line = visits(machine(), make=Mock(side_effect=DeviceError("device 0 is in use by another process")))["device"]
     assert (line.status, line.text) == (WARN, "device 0 is in use by another process")
     assert "device" not in visits(machine(), device="cpu", mpi_cuda="auto")
 
@@ -228,3 +223,90 @@ def test_lines_are_as_wide_as_the_terminal():
     path = "/a/long/path/that/cannot/be/broken/anywhere"
     assert format_lines([Line(OK, "name", path)], ["n0"], 30) == [f"ok    name  {path}"]
     assert format_lines([Line(OK, "name", "")], ["n0"], 30) == ["ok    name  "]
+
+
+# ── links between nodes ───────────────────────────────────────────────────────────────────────────────────────
+def test_one_rank_of_each_node_is_measured_beside_its_neighbours():
+    assert host.in_circle([0, 3]) == [(0, 3)]
+    assert host.in_circle([0, 2, 4]) == [(0, 2), (2, 4), (0, 4)]
+    assert len(host.in_circle(range(5))) == 10 and len(host.in_circle(range(100))) == 200
+
+
+def test_links_between_nodes_are_measured(tmp_path):
+    assert lines_of(host.links, tmp_path, 3)[0] == []
+    line = line_of(host.links, tmp_path, 3, nodes=[0, 0, 1])
+    assert (line.status, line.name) == (OK, "links") and says("1 pair").matches(line.text)
+
+
+@pytest.mark.parametrize("hosts, name", [(list("abcc"), "c"), (list("aaaa"), "node 2 of a")])
+def test_the_node_with_slow_links_is_named(tmp_path, monkeypatch, hosts, name):
+    def slow_at_rank_2(buffers, tag, pairs):
+        rates = {True: 1e9, False: 5e9}
+        return [{"first": a, "second": b, "latency_s": 1e-6, "bytes_per_s": rates[2 in (a, b)]} for a, b in pairs]
+
+    monkeypatch.setattr(host, "measure_pairs", slow_at_rank_2)
+    line = line_of(host.links, tmp_path, 4, nodes=[0, 1, 2, 2], hosts=hosts)
+    assert (line.status, line.advice) == (WARN, says("--pairs"))
+    assert line.text == says("1 µs", "1 GB/s", "3 pairs", name, "5.0 times")
+
+
+# ── the place where runs go: full, forbidden, seen by one node alone, slow ────────────────────────────────────────
+def looked(root, size=1, check=disk.run_folder, **how):
+    every = lines_of(check, root, size, **how)
+    assert all(lines == every[0] for lines in every)
+    assert not list(root.rglob(".ringtrain-doctor*"))
+    return {line.name: line for line in every[0]}
+
+
+def test_a_place_that_is_well(tmp_path):
+    lines = looked(tmp_path, 3, nodes=2, path=lambda rank: tmp_path / "runs/new")
+    assert list(lines) == ["run folder"] and lines["run folder"].status == OK
+    assert lines["run folder"].text == says(tmp_path)
+
+
+def test_little_room_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda place: SimpleNamespace(free=disk.GIB - 1))
+    line = looked(tmp_path)["run folder"]
+    assert (line.status, line.advice) == (WARN, says("--out"))
+
+
+def test_a_place_where_nothing_can_be_written_is_a_failure(tmp_path, monkeypatch):
+    def refuse(path, content):
+        raise RingtrainError(f"{path.name}: writing is not allowed")
+
+    monkeypatch.setattr(disk.files, "write", refuse)
+    assert list(looked(tmp_path, 2).values()) == [
+        Line(FAIL, "run folder", "mark: writing is not allowed", says("--out"))
+    ]
+    assert looked(tmp_path, check=disk.disk) == {}
+    read_only = OSError(30, "Read-only file system"), ["Read-only file system"]
+    for error, words in (read_only, (FileNotFoundError(2), [])):
+        monkeypatch.setattr(disk, "folder_in", lambda path, error=error: (_ for _ in ()).throw(error))
+        assert looked(tmp_path, 2)["run folder"].text == says(tmp_path, *words)
+
+
+def test_a_place_of_one_node_alone_is_a_warning(tmp_path, monkeypatch):
+    really = disk.os.path.isfile
+    seen = iter([True, False, False])
+    monkeypatch.setattr(disk.os.path, "isfile", lambda path: next(seen) and really(path))
+    line = looked(tmp_path, 3, nodes=3, hosts=["a", "a", "a"])["run folder's place"]
+    assert line == Line(WARN, "run folder's place", says("a"), says("--out"))
+    assert list(disk._lines(tmp_path, "", list("abcdef")))[1].text == says("a, b, c, d and 2 more")
+
+
+def test_a_file_in_the_folders_place_is_a_failure(tmp_path):
+    (tmp_path / "runs").touch()
+    line = looked(tmp_path, path=lambda rank: tmp_path / "runs/a")["run folder"]
+    assert line.status == FAIL and line.text == says(tmp_path / "runs", "Not a directory")
+
+
+@pytest.mark.parametrize("seconds, status", [(1e-4, OK), (0.2, WARN)])
+def test_the_disk_is_timed(tmp_path, monkeypatch, seconds, status):
+    clock = iter(range(1000))
+    monkeypatch.setattr(disk.time, "perf_counter", lambda: next(clock) * seconds)
+    monkeypatch.setattr(disk, "BLOCK", 1 << 10)
+    monkeypatch.setattr(disk, "SLOW_BYTES_PER_S", 100e3)
+    monkeypatch.setattr(disk, "MOST_BYTES", 4 << 10)
+    line = looked(tmp_path, 2, check=disk.disk)["disk"]
+    assert (line.status, line.advice) == (status, says("--checkpoint-every", "--out") if status == WARN else "")
+    assert line.text == says(0, format_seconds(seconds))

@@ -3,12 +3,7 @@
 import pytest
 
 from ringtrain.errors import UsageError
-from ringtrain.launch.python_script import (
-    asked_deadline,
-    fair_threads,
-    set_variables,
-    torchrun_variables,
-)
+from ringtrain.launch.python_script import asked_deadline, fair_threads, set_variables, torchrun_variables
 from ringtrain.transport.loopback import Loopback
 from tests.loopback.world import LoopbackWorld
 from tests.says import says

@@ -21,6 +21,22 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 
+NET = """
+summary = "for tests"
+input = { shape = [8, 8, 1], mean = "image", std = "channel", pad = 1, flip = true }
+layers = [
+  { name = "conv", kind = "Conv2D", channels = 6, kernel = 3, pad = 1 },
+  { name = "relu", kind = "ReLU" },
+  { name = "pool", kind = "MaxPool", kernel = 2, stride = 2 },
+  { name = "flat", kind = "Flatten" },
+  { name = "drop", kind = "Dropout", rate = 0.2 },
+  { name = "fc", kind = "Linear", units = 10 },
+]
+[recipe]
+batch = 60
+lr = 0.02
+momentum = 0.9
+"""
 
 # Open MPI names a folder by mpirun's process number, and does not start where one that was killed has left that.
 SESSIONS = tempfile.TemporaryDirectory(prefix="ringtrain-tests-", ignore_cleanup_errors=True)
@@ -102,3 +118,10 @@ def alone():
         return run(in_python(arguments), timeout, **more)
 
     return start
+
+
+@pytest.fixture
+def net(tmp_path):
+    path = tmp_path / "net.toml"
+    path.write_text(NET)
+    return path

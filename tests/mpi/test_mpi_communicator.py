@@ -56,21 +56,14 @@ def test_the_examples_of_other_libraries(mpirun, tmp_path, library):
     assert done.returncode == 0, done.stderr
 
 
-def test_an_exception_on_one_rank_ends_all(mpirun, tmp_path):
-    path = tmp_path / "wrong.py"
-    path.write_text(
-        "import numpy as np\n"
-        "from ringtrain import Communicator\n"
-        "with Communicator() as communicator:\n"
-        "    communicator.allreduce(np.ones(3), 'sum' if communicator.rank else 'summ')\n"
-    )
-    done = mpirun(2, ["-m", "mpi4py", path])
+def test_an_exception_on_one_rank_ends_all(mpirun):
+    program = "import numpy, ringtrain\nwith ringtrain.Communicator() as communicator:\n"
+    program += "    communicator.allreduce(numpy.ones(3), 'sum' if communicator.rank else 'summ')\n"
+    done = mpirun(2, ["-m", "mpi4py", "-c", program])
     assert done.returncode != 0 and "unknown operation 'summ': did you mean 'sum'?" in done.stderr
 
 
 def test_the_mpi_finds_its_text_on_an_abort(alone):
-    program = (
-        "from ringtrain.transport.world import connect\nconnect()\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Abort(3)"
-    )
-    done = alone(["-c", program])
+    connected = "from ringtrain.transport.world import connect; connect()"
+    done = alone(["-c", f"{connected}; from mpi4py import MPI; MPI.COMM_WORLD.Abort(3)"])
     assert done.returncode == 3 and "Sorry!" not in done.stdout + done.stderr

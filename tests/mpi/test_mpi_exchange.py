@@ -18,20 +18,16 @@ def test_everything_moves(mpirun, ranks):
     assert "UCX" not in done.stderr  # its complaint about windows is kept from users
 
 
+STALLED = ["StalledError: no progress for 0.2 s, waiting for rank", "in star(ranks=3, chunks=1), tag 2"]
+FAILED = "TransportError: MPI failed while"
+
+
 @pytest.mark.parametrize(
     ("ranks", "way", "code", "messages"),
     [
-        (
-            *(3, "is_absent", 4),
-            ["StalledError: no progress for 0.2 s, waiting for rank", "in star(ranks=3, chunks=1), tag 2"],
-        ),
-        (2, "sends_too_much", 1, ["TransportError: MPI failed while waiting for rank 1 to send (tag 5): "]),
-        (
-            2,
-            "addresses_nobody",
-            1,
-            ["TransportError: MPI failed while preparing a message for rank 99 to receive (tag 1): "],
-        ),
+        (3, "is_absent", 4, STALLED),
+        (2, "sends_too_much", 1, [f"{FAILED} waiting for rank 1 to send (tag 5): "]),
+        (2, "addresses_nobody", 1, [f"{FAILED} preparing a message for rank 99 to receive (tag 1): "]),
     ],
 )
 def test_an_error_names_the_peer(mpirun, ranks, way, code, messages):

@@ -5,9 +5,9 @@ import os
 import signal
 
 import pytest
-from test_mpi_train import EPOCHS, NET, arguments, lives, losses, ranks_of, read_until, records
+from test_mpi_train import EPOCHS, arguments, lives, losses, ranks_of, read_until, records
 
-from tests.mpi.conftest import PATIENCE_S
+from tests.mpi.conftest import NET, PATIENCE_S
 from tests.says import says
 from tests.tiers import daily, thorough
 
@@ -47,13 +47,6 @@ TWO_FC = NET.replace(LAST, LAST.replace("fc", "fc1").replace("10", "16") + "\n" 
 
 DOUBLE = ("--dtype", "float64")
 PIPELINE = ("--fc", "pipeline", "--accumulate", 3)
-
-
-@pytest.fixture
-def net(tmp_path):
-    path = tmp_path / "net.toml"
-    path.write_text(NET)
-    return path
 
 
 @pytest.fixture

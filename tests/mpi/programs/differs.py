@@ -95,10 +95,6 @@ def in_parts(c, new, shape):
     return c.all_to_all(new(c.size * shape[0]), out=new(c.size * shape[0]), **counts)
 
 
-def barrier(c, new, shape):
-    return c.barrier()
-
-
 CALLS = {
     "streamed": all_reduce(),
     "streamed mean": all_reduce(op="mean"),
@@ -177,7 +173,7 @@ def shape_cases():
 
 
 def kind_cases():
-    every = {**CALLS, "barrier": barrier}
+    every = {**CALLS, "barrier": lambda c, new, shape: c.barrier()}
     for first, second in KINDS:
         known = [lambda c, new, name=name: every[name](c, new, (3000,)) for name in (first, second)]
         yield f"{first} and {second}", known, by_rank(known)
@@ -216,22 +212,17 @@ def message_cases():
 
 
 def main():
-    wrong, count = [], 0
-    for case in (*shape_cases(), *kind_cases(), *part_cases()):
-        wrong += tried(*case, (TransportError, UsageError))
-        count += 1
+    cases = [tried(*case, (TransportError, UsageError)) for case in (*shape_cases(), *kind_cases(), *part_cases())]
     for name, call in SCHEDULES.items():
         known = of_shapes(call, *SHAPES[0])
-        wrong += tried(name, known, by_rank(known), StalledError, STALLED_S)
-        count += 1
-    for problems in message_cases():
-        wrong += problems
-        count += 1
+        cases.append(tried(name, known, by_rank(known), StalledError, STALLED_S))
+    cases += message_cases()
+    wrong = [text for problems in cases for text in problems]
     for text in wrong:
         print(f"rank {MEETING.rank}: {text}", flush=True)
     MEETING.barrier()
     if MEETING.rank == 0 and not wrong:
-        print(f"{count} cases are refused", flush=True)
+        print(f"{len(cases)} cases are refused", flush=True)
     return bool(wrong)
 
 
