@@ -94,6 +94,9 @@ CONFINED = {
     "tensorboard": {"report/tensorboard.py"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted(Path(__file__).parent.rglob("*.py"))
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+PROGRAMS = [path for path in SCRIPTS.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 
 
 def imports(path: Path) -> set[str]:
@@ -300,31 +303,31 @@ def test_what_commands_say_goes_through_one_place():
 # Lines and statements of Python that a room may have. Whoever takes over has to hold it all: a room that outgrows its
 # line gets a larger one, with the reason behind it.
 BUDGETS: dict[str, tuple[int, int]] = {
-    ".": (925, 575),
+    ".": (850, 525),
     "allreduce": (900, 525),
-    "api": (2_500, 1_650),
-    "bench": (3_850, 2_400),
-    "cli": (3_025, 1_800),
-    "collectives": (4_450, 2_525),
-    "config": (800, 350),
-    "data": (6_375, 4_100),
-    "exchange": (7_150, 4_350),
-    "launch": (1_300, 750),
-    "monitor": (1_250, 875),
-    "nn": (3_525, 2_250),
-    "ops": (7_775, 4_800),
-    "optim": (400, 200),
-    "plan": (1_075, 675),
-    "report": (3_950, 2_350),
-    "runs": (500, 325),
+    "api": (2_375, 1_550),
+    "bench": (3_750, 2_350),
+    "cli": (2_850, 1_700),
+    "collectives": (4_425, 2_500),
+    "config": (800, 325),
+    "data": (5_925, 3_850),
+    "exchange": (6_700, 4_125),
+    "launch": (1_150, 700),
+    "monitor": (1_150, 800),
+    "nn": (3_425, 2_225),
+    "ops": (7_350, 4_575),
+    "optim": (375, 200),
+    "plan": (1_025, 625),
+    "report": (3_750, 2_275),
+    "runs": (475, 325),
     "show": (625, 400),
-    "storage": (1_400, 875),
-    "torch": (1_750, 1_175),
-    "train": (7_475, 5_000),
-    "transport": (5_350, 3_500),
-    "weights": (975, 600),
+    "storage": (1_375, 850),
+    "torch": (1_700, 1_150),
+    "train": (6_850, 4_600),
+    "transport": (5_300, 3_450),
+    "weights": (950, 600),
 }
-LARGEST_TESTS, LARGEST_SCRIPTS = 59_250, 8_300  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 64_000, 55_000, 7_500  # lines
 
 
 def lines_of(paths) -> int:
@@ -340,10 +343,8 @@ def test_a_room_keeps_its_budget(name):
 
 def test_every_room_has_a_budget_and_so_have_tests_and_scripts():
     assert BUDGETS.keys() == {room(path) if len(path.relative_to(PACKAGE).parts) > 1 else "." for path in FILES}
-    folder = PACKAGE.parent
-    assert lines_of((folder / "tests").rglob("*.py")) <= LARGEST_TESTS
-    programs = [path for path in (folder / "scripts").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert lines_of(path for path in programs if path.suffix not in (".toml", ".sbatch")) <= LARGEST_SCRIPTS
+    assert lines_of(FILES) <= LARGEST_PACKAGE and lines_of(TESTS) <= LARGEST_TESTS
+    assert lines_of(path for path in PROGRAMS if path.suffix not in (".toml", ".sbatch")) <= LARGEST_SCRIPTS
 
 
 # Names that say nothing of a value.
@@ -361,10 +362,15 @@ def names_of_values(tree: ast.AST) -> set[str]:
     return names
 
 
+def is_python(path: Path) -> bool:
+    return path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python")
+
+
 def test_values_are_named_by_nouns():
+    files = [*FILES, *TESTS, *filter(is_python, PROGRAMS)]
     pronouns = {
         path: names_of_values(ast.parse(path.read_text())) & (PRONOUNS | {f"_{name}" for name in PRONOUNS})
-        for path in FILES
+        for path in files
     }
     assert not {str(path): names for path, names in pronouns.items() if names}
     assert names_of_values(ast.parse("def f(given, *, own=1):\n    self._held = [there for there in own]")) == {
