@@ -53,7 +53,7 @@ def _run(path: str, content: bytes) -> None:
     module.__file__ = path
     sys.modules[module.__name__] = module  # dataclasses look here for the types of fields
     try:
-        exec(compile(content, path, "exec"), vars(module))
+        exec(compile(content, path, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         raise _named(error, path) from error
 

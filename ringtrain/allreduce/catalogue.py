@@ -1,4 +1,4 @@
-"""The catalogue of all-reduces by name: the schedules over messages, the two-shot plans in shared memory, streams
+"""The catalogue of all-reduces by name: the schedules over messages, two-shot programs in shared memory, streams
 through shared memory, and the MPI's own. ``auto`` is the one among them that :mod:`ringtrain.allreduce.auto` selects
 for the buffer's size.
 

@@ -165,7 +165,7 @@ class CollectiveRuns:
         elif call.op == MEAN:
             numbers.divide(target, count)
 
-    def move_rows(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+    def gather_or_scatter(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
         """Gather every rank's ``source`` into a row of the root's ``target``, or scatter the rows of its ``source``."""
         self._agree(call)
         self._native(call, NativeCall(call.kind, source, target, call.root or 0))

@@ -106,10 +106,10 @@ class CommunicatorMethods:
         borrowed = lend_bytes(array)
         call = AgreedCall("gather", borrowed.dtype, borrowed.host.shape, root=root)
         if self.rank != root:
-            run = partial(self._runs.move_rows, call, contiguous(borrowed.host), native_call.nothing())
+            run = partial(self._runs.gather_or_scatter, call, contiguous(borrowed.host), native_call.nothing())
             return self._progress.perform(call, run, async_op)
         result = CollectiveResult(borrowed, (self.size, *borrowed.host.shape), out)
-        return self._perform(call, self._runs.move_rows, borrowed.host, result, async_op)
+        return self._perform(call, self._runs.gather_or_scatter, borrowed.host, result, async_op)
 
     def scatter(self, array=None, root: int = 0, *, out=None, async_op: bool = False):
         """Return row ``rank`` of the array of ``root``, whose first axis has a row for each rank. The other ranks give
@@ -127,7 +127,7 @@ class CommunicatorMethods:
         call = AgreedCall("scatter", borrowed.dtype, shape, root=root)
         result = CollectiveResult(borrowed, shape, out)
         rows = native_call.nothing() if array is None else borrowed.host
-        return self._perform(call, self._runs.move_rows, rows, result, async_op)
+        return self._perform(call, self._runs.gather_or_scatter, rows, result, async_op)
 
     def all_to_all(
         self,

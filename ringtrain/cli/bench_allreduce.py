@@ -11,8 +11,6 @@ from ringtrain.cli.options import plugin_option
 from ringtrain.cli.values import flags_of
 from ringtrain.cli.world import in_world
 from ringtrain.launch.binding import bind
-from ringtrain.ops.cuda import CudaOps
-from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
 from ringtrain.transport.agree import agree
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import choose_way
@@ -36,6 +34,9 @@ def bench_allreduce(**flags):
 
 
 def real_cuda(transport: Transport) -> BenchDevices:
+    from ringtrain.ops.cuda import CudaOps
+    from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
+
     def index() -> int:
         return bind(os.environ, visible_devices(), transport.local_rank)
 

@@ -21,7 +21,6 @@ from ringtrain.launch.doctor.doctor import (
     summary_line,
     worst_status,
 )
-from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
 from ringtrain.show.output import echo, echo_file
 from ringtrain.transport.base import Transport
 
@@ -63,6 +62,8 @@ def doctor(path, quick, strict, as_json, **options):
     """
 
     def action(transport: Transport) -> int:
+        from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
+
         context = DoctorContext(
             transport, os.environ, visible=visible_devices, make=make_runtime, maker=MAKER, path=Path(path), **options
         )

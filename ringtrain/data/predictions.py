@@ -115,10 +115,12 @@ class PredictionFile(ABC):
 
     def discard(self) -> None:
         """Close the file, and remove it if it is not finished."""
-        with suppress(OSError, RuntimeError, RingtrainError):  # a full disk fails, too: the first error is reported
-            self._close()
-        if self._path is not None:
-            self._aside.unlink(missing_ok=True)
+        try:
+            with suppress(OSError, RuntimeError, RingtrainError):  # a full disk fails, too: the first error is reported
+                self._close()
+        finally:
+            if self._path is not None:
+                self._aside.unlink(missing_ok=True)
 
     @abstractmethod
     def _write(self, rows: PredictionRows, classes) -> None: ...

@@ -278,8 +278,8 @@ class Exchange(ABC):
         """Form buckets and prepare the messages; once, before the first iteration. Collective."""
 
     def recordable_update(self) -> OwnedUpdate | None:
-        """Return the update of a rank that has no others, if it is all that an iteration of this strategy does: then a
-        device may record it with the passes. None: there is more to do."""
+        """Return the update of a world of one rank, if an iteration of this strategy does nothing else: then a device
+        may record it with the passes. None: there is more to do."""
         return None
 
     def rehearse(self) -> None:

@@ -83,7 +83,7 @@ class FlightRecorder:
     """One rank's view of the rows. Making one is collective; all ranks number their collectives alike, from 1.
 
     last:       number of the collective that this rank began last
-    world_rank: of this process in the world, of which the ranks may be a group
+    world_rank: this rank's rank in the first world: the transport may connect only a group of it
     """
 
     def __init__(self, transport: Transport):

@@ -179,7 +179,7 @@ class Guard:
     # ── errors and their reporter ─────────────────────────────────────────────────────────────────────────
     def _mismatch(self, number: int) -> MismatchError:
         rows = self._rows_with(number)
-        self.take_turn([row.rank for row in rows if number in row.entries], number)
+        self.await_turn_to_report([row.rank for row in rows if number in row.entries], number)
         return MismatchError(diagnosis.mismatch(rows, number) or f"collective {number} is not the same on all ranks")
 
     def _rows_with(self, number: int) -> list[RankRecord]:
@@ -198,7 +198,8 @@ class Guard:
         number = diagnosis.first_open(rows) or 0
         alive = [row for row in rows if row.silent_s is None]
         waiting = [row.rank for row in alive if number in row.entries and not row.entries[number].done]
-        self.take_turn(waiting, number or EVERYTHING, any(row.limited and row.last < number for row in alive))
+        culprit = any(row.limited and row.last < number for row in alive)
+        self.await_turn_to_report(waiting, number or EVERYTHING, culprit)
         awaited = f"; it waits for {self._awaited}" if self.recorder.gap and self._awaited else ""
         return _whole(f"no progress for {deadline_s:g} s in {text}{awaited}")
 
@@ -207,7 +208,7 @@ class Guard:
         if error.whole:
             return error
         first = Lines(f"{error}{diagnosis.held_up(self.read())}")
-        self.take_turn([])
+        self.await_turn_to_report([])
         return _whole(joined([first, *self._rank_states()]))
 
     def _silent_s(self, place: int) -> float | None:
@@ -215,7 +216,7 @@ class Guard:
         quiet_s = self.watchdog.quiet_s(place)
         return quiet_s if quiet_s > max(self.deadline_s / 2, 2 * self.watchdog.every_s) else None
 
-    def take_turn(self, able: Sequence[int], number: int = EVERYTHING, itself: bool = False) -> None:
+    def await_turn_to_report(self, able: Sequence[int], number: int = EVERYTHING, itself: bool = False) -> None:
         """Return when it is this rank's turn to report an error. Several ranks see it; the lowest that can report it
         does, and ends all: rank 0 may be the dead or the stuck one. A rank that waits for another one's report and is
         not ended gets its turn later.

@@ -152,8 +152,8 @@ class Layer(ABC):
         """Return the multiplications and additions of a forward pass of one example."""
         return 0
 
-    def way(self, ops: Ops, count: int, inputs: Sequence[Shape]) -> str:
-        """Return the way that the operations take for ``count`` examples, in a word; nothing where there is one."""
+    def variant(self, ops: Ops, count: int, inputs: Sequence[Shape]) -> str:
+        """Return the variant of the operations for ``count`` examples, in a word; nothing where there is one."""
         return ""
 
     def nonfinite_cause(self) -> str:

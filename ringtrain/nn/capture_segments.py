@@ -4,8 +4,8 @@
     forward    conv1 relu1 pool1 | conv2 … fc │ loss          | before a layer whose weights may not have arrived
     backward   fc … conv2 | pool1 relu1 conv1                 | after a layer whose gradient starts an exchange
 
-Span callbacks (:meth:`Exchange.need`, :meth:`Exchange.ready`) fire once per segment: reads before it, final gradients
-after it. Without capture a segment is one layer."""
+Span callbacks (:meth:`Exchange.before_read`, :meth:`Exchange.grad_ready`) fire once per segment: reads before it, final
+gradients after it. Without capture a segment is one layer."""
 
 from collections.abc import Collection, Sequence
 

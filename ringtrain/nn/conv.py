@@ -66,7 +66,7 @@ class Conv2D(SpatialConvolution):
     factors = ("weight",)
     ghost: int = field(default=0, kw_only=True)
 
-    def way(self, ops: Ops, count, inputs):
+    def variant(self, ops: Ops, count, inputs):
         return ops.conv2d_variant((count, *inputs[0]), self.parameters(inputs)[0].shape, self.geometry)
 
     def forward(self, ctx, weights, xs):

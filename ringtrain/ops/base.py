@@ -49,10 +49,16 @@ PREPARE = {"uint8": "prepare_images", "float32": "prepare_floats", "float64": "p
 Value = TypeVar("Value")
 
 
-def gathered(interface: ABCMeta, modules: Iterable[ModuleType], as_method: Callable) -> dict[str, Any]:
-    """Return the functions of modules that have the name of an abstract operation, as methods of a class."""
-    functions = {name: function for module in modules for name, function in vars(module).items()}
-    return {name: as_method(functions[name]) for name in interface.__abstractmethods__ & functions.keys()}
+def methods_of(interface: ABCMeta, modules: Iterable[ModuleType], as_method: Callable) -> dict[str, Any]:
+    """Return the functions of modules that have the name of an abstract operation, as methods of a class. Raises
+    TypeError for an operation that two modules have."""
+    methods: dict[str, Any] = {}
+    for module in modules:
+        for name in interface.__abstractmethods__ & vars(module).keys():
+            if name in methods:
+                raise TypeError(f"{module.__name__} has {name}, as a module before it")
+            methods[name] = as_method(vars(module)[name])
+    return methods
 
 
 class Mark(ABC):
@@ -277,7 +283,7 @@ class Ops(ABC):
         added to."""
 
     def conv2d_variant(self, x_shape: Sequence[int], w_shape: Sequence[int], geometry: ConvGeometry) -> str:
-        """Return the way that :meth:`conv2d` and its gradients take for arrays of these shapes, in a word for people;
+        """Return the variant of :meth:`conv2d` and its gradients for arrays of these shapes, in a word for people;
         two if the gradient of x goes another way; nothing where there is one alone, or where it is known only after a
         trial."""
         return ""

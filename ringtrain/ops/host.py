@@ -92,7 +92,7 @@ class HostOps(Ops):
         np.copyto(y, x.reshape(y.shape))
 
     def add_all(self, sources, targets):
-        total = sum(sources[1:], sources[0])
+        total = sum((source.reshape(sources[0].shape) for source in sources[1:]), sources[0])
         for target in targets:
             np.copyto(target, total.reshape(target.shape))
 

@@ -12,12 +12,13 @@ PROGRESS_EVERY_S = 5.0
 
 def echo(*lines: str, err: bool = False, end: str = "\n") -> None:
     """Print lines for people. All that commands say goes through here, whatever text of others it holds."""
-    print(joined(lines), file=sys.stderr if err else sys.stdout, end=end, flush=True)
+    # Text and end in one write: ranks write to one stderr at once.
+    print(f"{joined(lines)}{end}", file=sys.stderr if err else sys.stdout, end="", flush=True)
 
 
 def echo_file(text: str) -> None:
     """Print what else goes to a file: JSON, CSV, a script. It is plain already, for its reader's sake."""
-    print(text, end="" if text.endswith("\n") else "\n", flush=True)
+    print(text if text.endswith("\n") else f"{text}\n", end="", flush=True)
 
 
 def echo_notes(notes: Iterable[str], err: bool = False) -> None:

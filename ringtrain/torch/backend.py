@@ -211,8 +211,7 @@ class RingtrainGroup(dist.ProcessGroup):
         opts = dist.ReduceScatterOptions() if opts is None else opts
         op = operation(opts)
         parts = [self._scattering(output, source, op) for output, source in zip(outputs, inputs, strict=True)]
-        calls, finish = zip(*parts, strict=True)
-        return self._run("reduce_scatter", opts, calls, finish, outputs)
+        return self._run("reduce_scatter", opts, [call for call, _ in parts], [finish for _, finish in parts], outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 

@@ -153,7 +153,7 @@ class Transport(ABC):
     activity: Activity  # this rank's current activity
     why_not_shared: str = ""  # why ranks of a node may lack peer views here, in words, if it is known
     why_one_thread: str = ""  # why only one thread of this rank may call the transport, in words; empty if any may
-    world_ranks: Sequence[int]  # each rank's rank in the first world: this transport may be a group of it
+    world_ranks: Sequence[int]  # each rank's rank in the first world: this transport may connect only a group of it
 
     @property
     def rank(self) -> int:

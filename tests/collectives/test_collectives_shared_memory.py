@@ -1,4 +1,4 @@
-"""Fused plans at work in shared memory: on threads, which share all of theirs."""
+"""Programs of a node at work in shared memory: on threads, which share all of theirs."""
 
 import itertools
 import threading

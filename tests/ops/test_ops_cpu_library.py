@@ -110,6 +110,11 @@ def test_the_command_line_refuses_a_family_without_a_traceback(tmp_path):
     assert re.search(says("RINGTRAIN_CPU_FAMILY", "none"), done.stderr)
 
 
+def test_commands_that_compute_nothing_need_no_kernels():
+    done = command("data", "info", "digits", RINGTRAIN_CPU_FAMILY="none")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_file_that_is_no_library_is_refused(tmp_path):
     (tmp_path / "kernels.so").write_text("no ELF")
     with pytest.raises(ConfigError, match=re.escape(f"cannot be loaded: {tmp_path / 'kernels.so'}: ")):

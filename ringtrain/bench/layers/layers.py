@@ -106,9 +106,8 @@ class LayerBench:
         inputs: Inputs,
     ):
         self._ops, self._watch, self._loss = ops, Stopwatch(ops), loss
-        self.ways = {
-            node.name: node.layer.way(ops, count, graph_checks.input_shapes(node, graph.shapes)) for node in graph.plan
-        }
+        inputs_of = partial(graph_checks.input_shapes, known=graph.shapes)
+        self.ways = {node.name: node.layer.variant(ops, count, inputs_of(node)) for node in graph.plan}
         nodes = [replace(node, layer=TimedLayer(node.name, node.layer, self._watch)) for node in graph.plan]
         self._graph = Graph(nodes, graph.input_shape, fused=False)
         self._arena = arena

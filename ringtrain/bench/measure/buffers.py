@@ -30,7 +30,7 @@ CPU, CUDA = "cpu", "cuda"
 SHARED, ORDINARY, OF_DEVICE = "shared", "ordinary", "device"  # kinds of memory
 NCCL = "nccl"  # an external baseline, on devices
 DEVICE_TYPES = ("float32", "float64")  # that a device adds
-NO_OTHERS: Mapping = {}
+NO_BASELINES: Mapping = {}
 
 
 class Buffers:
@@ -45,7 +45,7 @@ class Buffers:
     device = CPU
     memories: Sequence[str]
 
-    def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], Array]] = NO_OTHERS):
+    def __init__(self, transport: Transport, others: Mapping[str, Callable[[int], Array]] = NO_BASELINES):
         self.transport = transport
         self._allocations: dict[str, Callable[[int], Array]] = {
             **({SHARED: partial(transport.allocate, dtype=np.uint8)} if _shares(transport) else {}),

@@ -14,7 +14,7 @@ from ringtrain.allreduce.dtypes import MEAN, NumberType, reduction_of
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.arrays import Array
-from ringtrain.bench.measure.buffers import NO_OTHERS, NO_WAY, Buffers
+from ringtrain.bench.measure.buffers import NO_BASELINES, NO_WAY, Buffers
 from ringtrain.collectives.execution.reduction import WireFormat
 from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.errors import RingtrainError, UsageError
@@ -104,7 +104,7 @@ def prepare(
     algorithm: str,
     tag: int,
     segment_bytes: int,
-    baselines: Mapping[str, Baseline] = NO_OTHERS,
+    baselines: Mapping[str, Baseline] = NO_BASELINES,
     tuning: Table | None = None,
     wire: WireFormat | None = None,
     way: str = NO_WAY,

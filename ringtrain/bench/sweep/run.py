@@ -99,7 +99,8 @@ def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport],
         if transport.rank == 0 and tuning.remark:
             complain(tuning.remark)
         asked = replace(asked, tuning=tuning.table)
-    buffers, close = Buffers(bare(transport)), lambda: None
+    buffers: Buffers
+    close = lambda: None  # noqa: E731
     if options.device == "cuda":
         device, note = device_buffers(bare(transport), cuda(bare(transport)))
         if transport.rank == 0:
@@ -110,6 +111,8 @@ def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport],
         guard = Guard(bare(transport))
         asked, close = replace(asked, guard=guard), guard.close
         buffers = Buffers(GuardedTransport(bare(transport), guard))
+    else:
+        buffers = Buffers(bare(transport))
     with transport.activity.during("a sweep"):
         result = sweep(buffers.transport, asked, _watcher(transport.rank, options), buffers)
     if transport.rank == 0:

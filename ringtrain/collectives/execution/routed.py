@@ -92,7 +92,7 @@ def make_pipeline(
 ) -> SegmentPipeline:
     """Return the pipeline of one segment.
 
-    program:      the program of this rank's node
+    program:    the program of this rank's node
     outer:      an all-reduce of one rank of each node, in their order
     peer_views: the buffer on every rank of the node, by local rank
     wire:       packs the messages between nodes

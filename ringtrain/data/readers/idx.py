@@ -7,6 +7,7 @@
 Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database, "File formats".
 """
 
+import gzip
 import math
 import re
 import struct
@@ -19,6 +20,8 @@ from ringtrain.data.content import Content, Part, Progress, make_part
 from ringtrain.data.decoding import decoding
 from ringtrain.data.readers.members import decompressed
 from ringtrain.errors import DataError
+
+GZIP = {b"\x1f\x8b": gzip}
 
 WHAT = "IDX: a folder or a prefix with train-images-idx3-ubyte, train-labels-idx1-ubyte (and t10k-…), .gz or not"
 NAME = re.compile(r"(?P<prefix>.*?)(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx[13]-ubyte(\.gz)?")
@@ -78,7 +81,8 @@ def _read_split(named: dict, prefix: str, names) -> Part | None:
 
 
 def _read_array(path: Path, axes: int):
-    with decoding(texts.NOT_READ_FILE.format(path=path)), open(path, "rb") as stored, decompressed(stored) as file:
+    reading = decoding(texts.NOT_READ_FILE.format(path=path))
+    with reading, open(path, "rb") as stored, decompressed(stored, GZIP) as file:
         head = file.read(4 + 4 * axes)
         if head[:4] != bytes((0, 0, 8, axes)):
             raise DataError(

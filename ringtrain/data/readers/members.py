@@ -63,10 +63,10 @@ def _read_archive(path: Path, wanted, progress: Progress) -> dict[str, bytes]:
     return contents
 
 
-def decompressed(file):
+def decompressed(file, packed=PACKED):
     """The bytes of a file, decoded by a module that compares their checksum, as tarfile's own gzip does not."""
     head = file.peek(6)
-    return next((module.open(file) for magic, module in PACKED.items() if head.startswith(magic)), file)
+    return next((module.open(file) for magic, module in packed.items() if head.startswith(magic)), file)
 
 
 class _Ending:

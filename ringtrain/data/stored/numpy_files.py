@@ -103,7 +103,7 @@ class InflatedArray(StoredArray):
         with self._lock, decoder_errors(texts.NOT_READ_FILE.format(path=self.where)):
             if self._stream is None:
                 self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
-            self._stream.seek(self._header + start * self.row_bytes)  # which reads what lies before
+            self._go_to(self._header + start * self.row_bytes)
             memory = bytes_of(rows)
             while memory:
                 got = self._stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
@@ -111,3 +111,12 @@ class InflatedArray(StoredArray):
                     raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=self._stream.tell()))
                 memory = memory[got:]
         np.copyto(out, rows, casting="unsafe")
+
+    def _go_to(self, offset: int) -> None:
+        """Read what lies before. A seek would not end where the stream does, but at the offset that a file claims."""
+        assert self._stream is not None
+        if self._stream.tell() > offset:
+            self._stream.seek(0)
+        while left := offset - self._stream.tell():
+            if not self._stream.read(min(PIECE_BYTES, left)):
+                raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=self._stream.tell()))

@@ -78,7 +78,7 @@ class PartGather:
 
 def _blocks(span: Span, ranks: Sequence[int]) -> list[RowBlock]:
     count, columns = span.count // span.shape[-1], span.shape[-1]
-    edges, rows = bounds(columns, len(ranks)), max(BLOCK * len(ranks) // columns, 1)
+    edges, rows = bounds(columns, len(ranks)), max(BLOCK * min(len(ranks), 8) // columns, 1)
     return [RowBlock(span, ranks, edges, start, min(start + rows, count)) for start in range(0, count, rows)]
 
 

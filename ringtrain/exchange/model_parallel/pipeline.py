@@ -55,8 +55,8 @@ IN_FLIGHT = 2  # micro-batches of one rank in front that are under way at once
 
 
 class MessageServing(Serving):
-    """The service of a rank that exchanges messages with ranks before or behind it. ``drained``: whether it has ended,
-    and no meeting or message has followed."""
+    """The service of a rank that exchanges messages with ranks before or behind it. ``drained``: whether
+    goodbyes were exchanged since the last message."""
 
     drained = False
 

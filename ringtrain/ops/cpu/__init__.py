@@ -130,6 +130,7 @@ def kernel_call(name: str, arguments: Callable[..., tuple]) -> Callable[..., Non
     def call(self, *args, **kwargs):
         getattr(self._kernels, name)(*arguments(*args, **kwargs))
 
+    call.__name__ = arguments.__name__ = name  # in errors
     return call
 
 

@@ -1,6 +1,7 @@
 """Images of bytes, resized by the compiled kernel, in any number of threads of the program at a time."""
 
 import threading
+from functools import cache
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class _OfThread(threading.local):
         self.kernels = open_kernels(np.dtype(np.float32), 1)
 
 
-_of_thread = _OfThread()
+_of_thread = cache(_OfThread)  # made at the first image: without images no kernels are needed
 
 
 def fits(box: Box, width: int, channels: int) -> bool:
@@ -33,6 +34,6 @@ def resize_image(image_HWS: np.ndarray, out_PQC: np.ndarray, box: Box, part: Par
     ``out``; None: all of them. Shapes: uint8 [H, W, S] with S = C, or 4 for C = 3; C is 1 or 3"""
     y, x, high, wide = part or (0.0, 0.0, float(box[2]), float(box[3]))
     height, width, channels = out_PQC.shape
-    _of_thread.kernels.resize_image(
+    _of_thread().kernels.resize_image(
         image_HWS, out_PQC, *image_HWS.shape, channels, *box, y, x, high, wide, height, width
     )  # fmt: skip

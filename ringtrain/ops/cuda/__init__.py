@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from ringtrain.ops.base import Ops, gathered
+from ringtrain.ops.base import Ops, methods_of
 from ringtrain.ops.cuda import (
     activations,
     elementwise,
@@ -46,7 +46,7 @@ class CudaOps(Ops):
     of variants that are not taken, and why."""
 
     name = "cuda"
-    vars().update(gathered(Ops, PARTS, on_device))
+    vars().update(methods_of(Ops, PARTS, on_device))
     fused = True
     columns_at_once = 1 << 24  # enough work for a large device
     records = True

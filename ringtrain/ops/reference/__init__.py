@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ringtrain.ops.base import gathered
+from ringtrain.ops.base import methods_of
 from ringtrain.ops.host import HostOps
 from ringtrain.ops.reference import activation, conv, exchange, loss, norm, optim, pool, sequence, simple, windows
 
@@ -14,7 +14,7 @@ class ReferenceOps(HostOps):
     """The operations in plain NumPy: the functions of :data:`MODULES`, and the methods below."""
 
     name = "reference"
-    vars().update(gathered(HostOps, MODULES, lambda function: staticmethod(quiet(function))))
+    vars().update(methods_of(HostOps, MODULES, lambda function: staticmethod(quiet(function))))
 
     def describe(self):
         return self.numerics()

@@ -183,7 +183,7 @@ def resolve_run(origin: Origin, options: RunOptions) -> tuple[TrainConfig, Model
     kept = (FORMER_RUN, {"resume": first} if first else {})
     former = without_former(for_continuation(before), flags)
     # Not what flags replace: a value of an earlier version may be among it.
-    layers = [(FORMER_RUN, {key: former[key] for key in former.keys() - flags.keys()}), *options.layers, kept]
+    layers = [(FORMER_RUN, {key: former[key] for key in former if key not in flags}), *options.layers, kept]
     config = resolve(*layers)
     if checkpoint_in(config.run.resume) and any(values.get("init") for _, values in options.layers):
         raise ConfigError(
@@ -216,17 +216,22 @@ def _loaded(config: ModelConfig) -> ModelSpec:
 
 def _check_fixed(before: TrainConfig, now: TrainConfig) -> None:
     """Raise ConfigError for an option that a run keeps."""
-    kept = [config.values() | {"best_by": best_by_of(config)} for config in (before, now)]
     order = "", "its examples, its optimizer's state or its best checkpoint depend"
     bits = " is reproducible, and", "the bits of its products depend"
-    keys = dict.fromkeys((*options_that("fixed"), "best_by"), order)
+    keys = dict.fromkeys(options_that("fixed"), order)
     keys |= {key: bits for key in options_that("fixes_bits") if before.exchange.reproducible}
-    for key, (kind, why) in keys.items():
-        if kept[0][key] != kept[1][key]:
-            raise ConfigError(
-                f"{FORMER_RUN}{kind} has {key} = {kept[0][key]!r}, not {kept[1][key]!r}: {why} on that, so leave it "
-                "out; to change it, start a new run"
-            )
+    old, new = before.values(), now.values()
+    for key, words in keys.items():
+        _check_kept(key, old[key], new[key], *words)
+    _check_kept("best_by", best_by_of(before), best_by_of(now), *order)  # of a loss, which is the same by now
+
+
+def _check_kept(key: str, old, new, kind: str, why: str) -> None:
+    if old != new:
+        raise ConfigError(
+            f"{FORMER_RUN}{kind} has {key} = {old!r}, not {new!r}: {why} on that, so leave it out; to change it, start "
+            "a new run"
+        )
 
 
 def check_continuation(run: Assembly, origin: Origin) -> None:

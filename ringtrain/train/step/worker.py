@@ -53,8 +53,7 @@ class Worker:
 
     rate:       iteration → learning rate
     stage:      the instructions of a rank that holds a part of the network; None: the rank holds all of it
-    recordable: the update of a rank that has no others, which a device records with the passes; None: there is more
-                to do
+    recordable: the update of a world of one rank, which a device records with the passes; None: there is more to do
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 // The all-reduce in memory that the ranks of a node share, as one call: come, wait for all, run the operations of this
 // rank's chunk, leave, wait for all. Compiled once a library, not once a type.
 //
-// Its operations are the node program's (collectives/execution/node_program.py), in their order. They run on a piece of the chunk
-// after another: what an addition has written is in the cache when it is read again, and a line that it has read of
-// another rank has not been taken back by then.
+// Its operations are the node program's (collectives/execution/node_program.py), in their order. They run on a piece of
+// the chunk after another: what an addition has written is in the cache when it is read again, and a line that it has
+// read of another rank has not been taken back by then.
 #include "elements.hpp"
 #include "threads.hpp"
 #include "waits.hpp"

@@ -1,4 +1,4 @@
-// 16 bits for 32 on a network: the bits are those of ops/reference/wire.py, NaN's and those of tiny numbers included.
+// 16 bits for 32 on a network: the bits are those of ops/reference/exchange.py, NaN's and those of tiny numbers included.
 #include "map.cuh"
 
 #define FLOATS 4
