@@ -16,6 +16,7 @@ STOPPING = signals.STOPPING
 
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
+os.environ.pop("COLUMNS", None)  # of xdist's workers, which have no terminal: lines are as wide as what they say
 
 
 RANKS = ("tests/mpi/", "tests/cluster/", "tests/docs/test_docs_commands.py", "tests/docs/test_docs_pages.py")

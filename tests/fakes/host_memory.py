@@ -32,6 +32,9 @@ class DeviceArray:
     dtype = property(lambda self: self._memory.dtype)
     size = property(lambda self: self._memory.size)
 
+    def __repr__(self):
+        return f"DeviceArray(shape={self.shape}, {self.dtype})"
+
     def reshape(self, *shape):
         return DeviceArray(self._memory.reshape(*shape), self._device)
 
