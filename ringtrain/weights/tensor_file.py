@@ -53,7 +53,8 @@ class TensorFile:
             header = parsing.parse_json(file.read(length).decode())
         try:
             return {name: 8 + length + int(header[name]["data_offsets"][0]) for name in self.shapes}
-        except (KeyError, TypeError, IndexError) as error:  # the library has read another of two equal names
+        except (KeyError, TypeError, IndexError) as error:
+            # The header names a tensor twice, and the library took the other entry.
             raise ValueError(str(error)) from None
 
     def read(self, name: str) -> np.ndarray:

@@ -169,9 +169,9 @@ def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
 
 def test_cores_that_are_shared_are_a_warning(machine, monkeypatch):
     monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: {4, 5})
-    assert visits(machine(), size=2)["cores"] == Line(OK, "cores", "4-5, the same of all ranks")
+    assert visits(machine(), size=2)["cores"] == Line(OK, "cores", "4-5, the same for all ranks")
     line = visits(machine(), size=3)["cores"]
-    assert (line.status, line.text) == (WARN, "4-5, the same of all ranks: 3 ranks on 2 cores")
+    assert (line.status, line.text) == (WARN, "4-5, the same for all ranks: 3 ranks on 2 cores")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class OpenFiles:
                 os.close(file)
 
     def close(self) -> None:
-        """Close them. A second call does nothing."""
+        """Close all descriptors. A second call does nothing."""
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -70,7 +70,7 @@ class Crc:
 
 
 class FlatArray(StoredArray):
-    """An array at a place of a file. Raises: DataError if the type is none of numbers or the file is too short."""
+    """An array at a place of a file. Raises DataError if its type is not numeric or the file is too short."""
 
     def __init__(
         self, path: Path, offset: int, shape, dtype: np.dtype, where: str, files: OpenFiles, crc: Crc | None = None
@@ -126,7 +126,7 @@ class FlatArray(StoredArray):
         self._crc = None
 
     def take(self, examples, out) -> None:
-        """Read consecutive rows at once, others one by one in the file's order."""
+        """Read the rows by one call if all are consecutive, else one by one in the file's order."""
         each = self.row_bytes
         with self._rows(out) as (file, memory):
             if examples.size and np.all(np.diff(examples) == 1):

@@ -75,7 +75,8 @@ class Compressor(ABC):
 
     @abstractmethod
     def bind(self, context: CompressionContext) -> Sequence[Reduction]:
-        """Return the sum of each bucket. Collective. Raises ConfigError without a parameter to compress."""
+        """Return the prepared reduction of each bucket. Collective. Raises ConfigError without a parameter to
+        compress."""
 
     @abstractmethod
     def least_bytes(self, span: Span, itemsize: int, size: int) -> int:

@@ -31,7 +31,7 @@ def cores(context: DoctorContext) -> Iterator[Line]:
 
 def _cores_text(every: Sequence[str]) -> str:
     if len(set(every)) == 1:
-        return f"{every[0]}, the same of all ranks" if len(every) > 1 else every[0]
+        return f"{every[0]}, the same for all ranks" if len(every) > 1 else every[0]
     more = f" | … of {len(every)}" if len(every) > MOST_LISTED else ""
     return f"by rank {' | '.join(every[:MOST_LISTED])}{more}"
 
@@ -43,20 +43,19 @@ def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
 
 
 def quota(context: DoctorContext) -> Iterator[Line]:
-    """Check the share of the cores' time that a container or a job may use, on the host with least for a rank;
-    collective."""
+    """Check the CPU quota of the container or job, on the host whose ranks get least; collective."""
     limit = read_limits(context.root).cores
     reported = context.transport.gather_json([context.host, limit, context.transport.local_size])
     known = [(share, host, ranks) for host, share, ranks in reported if share is not None]
     if known:
         share, host, ranks = min(known, key=lambda each: each[0] / each[2])
         advice = "the system stops ranks beyond it, and all wait: start as many ranks as cores; --cpus of docker"
-        text = f"{share:g} of time on {host}, for {plural(ranks, 'rank')}"
+        text = f"the time of {share:g} cores on {host}, for {plural(ranks, 'rank')}"
         yield line("core quota", text, advice if share < ranks else None)
 
 
 def threads(context: DoctorContext) -> Iterator[Line]:
-    """Check that the threads of all ranks of a host have cores, unless each has one; collective."""
+    """Check that the threads of all ranks of a host have cores, unless each rank has one thread; collective."""
     from ringtrain.ops.cpu.library import THREADS_SETTING, threads_wanted
 
     wanted = threads_wanted()
@@ -67,7 +66,7 @@ def threads(context: DoctorContext) -> Iterator[Line]:
         if sum(counts) > len(available) and max(counts) > 1:
             ranks, cores = plural(len(counts), "rank"), plural(len(available), "core")
             setting = f"{THREADS_SETTING}={context.environ.get(THREADS_SETTING, '')}"
-            advice = f"threads wait for one another ({setting}): OMP_NUM_THREADS=cores over ranks, or 1"
+            advice = f"threads wait for one another ({setting}): set OMP_NUM_THREADS to cores / ranks, or to 1"
             yield line("threads", f"{sum(counts)} threads of {ranks} on {cores} of {host}", advice)
             return
     yield line("threads", f"{plural(wanted, 'thread')} a rank")

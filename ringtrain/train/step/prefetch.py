@@ -5,8 +5,8 @@
     beside            ╲── upload k+1 ─────────────────────────────╱
                     slot 0                                       slot 1
 
-Two slots take turns. An upload waits until the last load from its slot has read it; a load waits for its upload. Images
-travel as they are; all other arrays, a few bytes an example, are packed and travel as one.
+Two slots take turns. An upload waits until the last load from its slot has read it; a load waits for its upload.
+Images, and other large arrays such as dense labels, travel by themselves; the rest is packed and travels as one.
 """
 
 from collections.abc import Hashable, Mapping
@@ -25,8 +25,9 @@ ALIGNMENT = 16
 
 
 def raw_arrays(batch: Batch, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The host arrays of a batch that a device needs, by name: the arrays of RAW; "erase" where there are such boxes;
-    and the arrays of its partner, behind "partner.". Labels that are values are of type ``dtype``."""
+    """The host arrays of a batch that a device needs, by name: the arrays of RAW; "erase" if the batch has
+    boxes to erase; and the arrays of its mixup partner, prefixed "partner.". Labels that are values are of type
+    ``dtype``."""
     names = (*RAW, "erase") if batch.erase.any() else RAW
     arrays = {name: getattr(batch, name) for name in names}
     if batch.labels.dtype.kind == "f":
@@ -52,7 +53,7 @@ class Pack:
             self._views[name] = self._host[start:stop].view(dtype).reshape(shape)
 
     def upload(self, hosts: Mapping[str, np.ndarray], ops: Ops) -> None:
-        """Upload arrays of this layout, in the order of ``ops``; the last upload has ended."""
+        """Upload arrays of this layout in the stream of ``ops``; the previous upload must have ended."""
         for name, view in self._views.items():
             view[...] = hosts[name]
         ops.upload(self._host, self._device)
@@ -74,7 +75,7 @@ class PrefetchSlot:
 
 
 class Prefetcher:
-    """Uploads batches for operations ``ops``, beside these."""
+    """Uploads batches on a stream beside the stream of ``ops``."""
 
     def __init__(self, ops: Ops):
         self._ops, self._beside = ops, ops.beside()

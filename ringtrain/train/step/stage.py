@@ -12,7 +12,7 @@ from ringtrain.nn.base import Pass
 class StageIteration:
     """An iteration for a stage: this rank's part of the batch, and its micro-batches (start, stop).
 
-    ctx:         keys of random numbers, and the examples of all ranks
+    ctx:         keys of random numbers, and the number of examples on all ranks
     totals:      (loss, correct, valid), to which the stage adds
     denominator: the loss's
     """
@@ -39,4 +39,4 @@ class PipelineStage(ABC):
 
     @abstractmethod
     def rehearse(self) -> None:
-        """Run every kernel of an iteration that is none of the whole network's."""
+        """Run every kernel of an iteration that the rehearsal of the whole network does not run."""
