@@ -182,6 +182,7 @@ def test_the_tuning_file_decides_the_way(tmp_path):
 
 
 @pytest.mark.parametrize("checks", [False, True])
+@pytest.mark.usefixtures("timeless")
 def test_different_arrays_are_named(checks):
     def body(communicator):
         communicator.allreduce(np.ones(3))
