@@ -92,12 +92,15 @@ CASES = {  # ranks, who dies where, iterations, flags, ranks that are left, who 
     ELSEWHERE: (3, "2=iteration:6,1=iteration:25", 36, ("--sync", "sharded", "--checkpoint-every", 12), 1, [2, 1]),
     # The first dies with its part of the log unwritten; one as all is done, and on the disk: another is not alone.
     BOTH_ENDS: (5, "1=opening:1,0=accounting:7,2=closing:1", 24, (), 2, [1, 0, 0]),
+    # The first dies behind the record of an epoch's end that its own world had made up for: it is made up for again.
+    "twice after the same iteration": (4, "3=evaluation:3,0=saving:3", 40, (), 2, [3, 0]),
     "after all is done": (3, "1=meeting:1", 12, (), 3, []),  # an MPI that is ended in good order waits for the dead
 }
 DEATHS = {  # who is lost, ranks that are left, replaced ones, the source of the state, iterations before
     "the first, and another meanwhile": [([0, 1], 2, 0, "memory", {19})],
     "one that is replaced": [([1], 3, 1, "memory", {14, 15})],  # what it had sent may have sufficed for the others
     "just before replacements": [([0, 2], 3, 2, "memory", set(range(24)))],
+    "twice after the same iteration": [([3], 3, 0, "memory", {36}), ([0], 2, 0, "memory", {36})],
     ELSEWHERE: [([2], 2, 0, "anew", {0}), ([1], 1, 0, "checkpoint", {12})],
 }
 
@@ -122,7 +125,7 @@ def test_survivors_go_on_to_the_losses_of_an_unbroken_run(survives, case):
 PLACES = {"opening": 1, "iteration": 60, "update": 60, "evaluation": 5, "saving": 5, "ending": 1}
 
 
-@pytest.mark.parametrize("seed", thorough(*range(50)))  # by a real clock: one in five fails by chance
+@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 50))])
 def test_two_deaths_at_random_moments(survives, seed):
     chance = random.Random(seed)
     ranks = chance.choice([3, 4])

@@ -9,7 +9,7 @@ from functools import partial
 
 from ringtrain.errors import DivergedError, Interrupted, RingtrainError, StalledError, everywhere
 from ringtrain.humanize import plural
-from ringtrain.report.events import CheckpointSaved, Event, is_better
+from ringtrain.report.events import CheckpointSaved, Event, Iteration, is_better
 from ringtrain.report.sinks import Sink
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -173,7 +173,8 @@ class Run:
             return None
         progress = self._before or self._progress
         due = self._before is not None or progress.iteration == self._syncs_at  # a death may come between the two
-        finished = self._records.finished[: 1 if due else None]
+        # what follows a due iteration is recorded again
+        finished = tuple(each for each in self._records.finished if not due or isinstance(each, Iteration))
         return RecoverableState(progress.iteration, due, partial(checkpoint_of, self._run, progress), finished)
 
     def _due(self, every: int, epoch_ends: bool) -> bool:
