@@ -60,8 +60,8 @@ ORDER = {
     "proof shared_memory stream",
     "config": "option exchange record resolve",
     "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
-    "exchange": "compatibility_texts tags announcements update settings buckets base compression model_parallel "
-    "servers strategies catalogue compatibility",
+    "exchange": "compatibility_texts tags announcements update settings buckets base replica_check compression "
+    "model_parallel servers strategies catalogue compatibility",
     "launch": "binding python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",
     "nn": "workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
@@ -311,7 +311,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "collectives": (4_425, 2_500),
     "config": (800, 325),
     "data": (5_925, 3_850),
-    "exchange": (6_700, 4_125),
+    "exchange": (6_900, 4_250),
     "launch": (1_150, 700),
     "monitor": (1_150, 800),
     "nn": (3_425, 2_225),
@@ -327,7 +327,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_300, 3_450),
     "weights": (950, 600),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 64_000, 55_000, 7_500  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 64_000, 55_100, 7_500  # lines
 
 
 def lines_of(paths) -> int:

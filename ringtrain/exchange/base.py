@@ -307,6 +307,12 @@ class Exchange(ABC):
     def grad_ready(self, span: Span) -> None:
         """Start the exchange of this span's gradient, which is final on this rank."""
 
+    def complete(self) -> None:
+        """Wait for the sums of this iteration's gradients, which are all final: each lies in the arena of the ranks
+        that update by it. They may be changed then; :meth:`finish` updates by them. Collective; raises
+        NotImplementedError for a strategy whose update is not by these sums."""
+        raise NotImplementedError(self.facts.name)
+
     @abstractmethod
     def finish(self, iteration: int, lr: float) -> None:
         """Complete the communication of this iteration and apply the update."""

@@ -34,7 +34,7 @@ use_buffers=True
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import ClassVar
@@ -98,6 +98,15 @@ class Optimizer(ABC):
         self.slots = type(self).slots if hyper.ema is None else (*type(self).slots, EMA)
         self.ranges = update_ranges(spans, hyper, self.layerwise)
         self._within: dict[tuple[int, int], tuple[UpdateRange, ...]] = {}
+
+    def make_slots(self, zeros: Callable[[], Array], pieces: Sequence[tuple[int, int]]) -> Slots:
+        """Return the arrays of its state for the elements of these pieces of the arena, one piece after the other.
+        ``zeros()``: an array of so many elements."""
+        return {name: zeros() for name in self.slots}
+
+    def agree_on_slots(self, gather: Callable[[list[str]], list[list[str]]]) -> None:  # noqa: B027
+        """Have the same slots on all ranks, if they come with updates. ``gather``: maps the names on this rank to those
+        on each; collective."""
 
     @abstractmethod
     def apply(

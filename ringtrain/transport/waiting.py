@@ -6,6 +6,7 @@ a late peer is computing, perhaps on this core.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Patience:
 
 
 ALONE = Patience()
+SERVICES: list[Callable[[], None]] = []  # of the main thread for other ranks: they run while it waits for anything
 
 
 def _steady() -> int:
@@ -70,6 +72,8 @@ def wait_for(
         if now - polled > POLL_S:
             polled = now
             patience.poll()
+            for serve in SERVICES if threading.current_thread() is threading.main_thread() else ():
+                serve()
         if sleeps:
             continue
         if now - since > YIELD_S:

@@ -8,7 +8,7 @@ import pytest
 from small_runs import DIGITS, LOWER_THE_RATE
 
 from ringtrain.errors import DivergedError, ReplicaError
-from ringtrain.train.assembly.replica_check import _narrow
+from ringtrain.exchange.replica_check import _narrow
 from ringtrain.train.start import open_run
 from ringtrain.train.start import start as starting
 from tests.loopback.world import LoopbackWorld

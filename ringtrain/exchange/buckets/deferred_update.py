@@ -37,12 +37,21 @@ class BucketUpdater:
         forward = settings.config.overlap == FORWARD
         self._later = forward and not self._whole and settings.transport.size > 1  # a rank alone has nothing to hide
         self.note = _fallback(settings.clip_norm, settings.scale) if forward and self._whole else None
+        self._complete = False  # whether all sums of this iteration have arrived
         self._owed: set[int] = set()  # indices of buckets that before_read() updates
+
+    def complete(self) -> None:
+        """Wait for all sums; :meth:`finish` updates by them as they are then. Gradients are final, announced or
+        not."""
+        if not self._complete:
+            self._sums.wait_all()
+            self._complete = True
 
     def finish(self, lr: float) -> None:
         """Update the buckets: as they arrive, all at once, or later. Gradients are final, announced or not."""
-        if self._whole:
-            self._sums.wait_all()
+        if self._whole or self._complete:
+            self.complete()
+            self._complete = False
             self._update.begin(lr)  # a rank that dies before leaves the state of the last iteration
             self._update.apply()
             for index in reversed(range(len(self._sums.buckets))):

@@ -85,6 +85,9 @@ class GradientPush(ParameterServer):
         for piece in self._pieces[span.name] if self._overlap != NONE else ():
             self._gradients.grad_ready(piece)
 
+    def complete(self) -> None:
+        self._updates.complete()
+
     def finish(self, iteration: int, lr: float) -> None:
         """Update each bucket when its sum has arrived, and send its weights back at once. With ``forward`` that happens
         whenever this rank waits or goes from layer to layer, until it has read them all."""

@@ -80,6 +80,9 @@ class AllReduce(Exchange):
     def grad_ready(self, span: Span) -> None:
         self._gradients.grad_ready(span)
 
+    def complete(self) -> None:
+        self._updates.complete()
+
     def finish(self, iteration: int, lr: float) -> None:
         self._updates.finish(lr)
 

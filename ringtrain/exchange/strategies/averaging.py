@@ -113,6 +113,10 @@ class Averaging(Exchange):
         if self._together:
             self._sums.grad_ready(span)
 
+    def complete(self) -> None:
+        assert self._together, "after --average-from ranks update alone"
+        self._updates.complete()
+
     def finish(self, iteration: int, lr: float) -> None:
         if self._together:
             self._updates.finish(lr)

@@ -26,7 +26,7 @@ class RankAverages(RankState):
     """
 
     def __init__(self, settings: ExchangeSettings, arena: Arena, update: OwnedUpdate, sums: Reducer):
-        self._ops, self._size = settings.ops, settings.transport.size
+        self._ops, self._transport, self._size = settings.ops, settings.transport, settings.transport.size
         self._arena, self._update, self._sums, self.examples = arena, update, sums, ExampleShare()
         self._weights_differ = self.differs = False
         self._kept: Array | None = None  # this rank's weights, while the mean is in their place
@@ -38,8 +38,10 @@ class RankAverages(RankState):
     def average(self, momentum: str) -> None:
         """Replace the weights by their mean, and the optimizer's state too if ``--average-momentum`` says so."""
         self._average(self._arena.weights)
-        for slot in self._update.slots.values() if momentum == AVERAGE else ():
-            self._average(slot)
+        if momentum == AVERAGE:
+            self._update.agree_on_slots(self._transport)
+            for slot in self._update.slots.values():
+                self._average(slot)
         self._weights_differ, self.differs = False, self.differs and momentum != AVERAGE
         self.examples = ExampleShare()
 

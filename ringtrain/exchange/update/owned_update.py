@@ -3,6 +3,7 @@ alone."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ringtrain.nn.arena import Arena
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import LOSS_SCALE_NUMBERS, RATE, UPDATE_NUMBERS, UPDATES
 from ringtrain.optim.optimizers import Optimizer, RuleOptimizer, Slots, make_squares
+from ringtrain.transport.base import Transport
 
 STEP = "step"
 
@@ -64,7 +66,7 @@ class OwnedUpdate:
         self._clip_norm, self._total, self._scale, self._add_norms = clip_norm, total, scale, add_norms
         self.pieces, self.trained = pieces, common(trained_pieces(arena.spans), pieces)
         size = elements(pieces)
-        self.slots = {name: ops.zeros((size,), grads.dtype) for name in optimizer.slots}
+        self.slots = optimizer.make_slots(partial(ops.zeros, (size,), grads.dtype), pieces)
         self.nbytes = len(self.slots) * size * grads.dtype.itemsize
         self._states = list(self._cut_states())
         self.numbers = ops.zeros((UPDATE_NUMBERS,), "float64")
@@ -87,6 +89,10 @@ class OwnedUpdate:
     @step.setter
     def step(self, count: int) -> None:
         self._ops.put((self._number(UPDATES), float(count)))
+
+    def agree_on_slots(self, transport: Transport) -> None:
+        """Have the same arrays of state on all ranks, where they come with updates. Collective."""
+        self._optimizer.agree_on_slots(transport.gather_json)
 
     def _number(self, index: int) -> Array:
         return self.numbers[index : index + 1]
@@ -199,7 +205,7 @@ class OwnedUpdate:
         over the arena, to all ranks."""
         state: dict = {STEP: self.step}
         for name in self.slots:
-            for (start, stop), slots in self._states:
+            for (start, stop), slots in self._cut_states():
                 self._ops.copy(slots[name], flat[start:stop])
             gather()
             state[name] = self._ops.to_host(flat)
@@ -210,7 +216,7 @@ class OwnedUpdate:
         for a state of another arena."""
         check_sizes(state, self._arena.count)
         self.step = int(state[STEP])
-        for (start, stop), slots in self._states:
+        for (start, stop), slots in self._cut_states():
             for name, slot in slots.items():
                 self._ops.upload(state[name][start:stop], slot)
 

@@ -20,6 +20,7 @@ from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.replica_check import ReplicaCheck
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.monitor.guard import Guard
@@ -41,7 +42,6 @@ from ringtrain.train.assembly.images import transform_of
 from ringtrain.train.assembly.initial_weights import InitialWeights
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.assembly.recipe import augment_of, iterations_of, rate_of
-from ringtrain.train.assembly.replica_check import ReplicaCheck
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
 from ringtrain.train.pipeline.front_stage import stage_of
 from ringtrain.train.step.input import DeviceInput
