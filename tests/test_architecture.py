@@ -46,7 +46,21 @@ ARROWS = {
     | {"launch", "data", "storage", "report", "optim", "weights", "plugin", "plan"},
     "weights": READERS | {"nn", "optim"},
     "cli": {"*"},
-    "torch": LEAF | {"allreduce", "api", "cli", "launch", "transport"},
+    "torch": LEAF
+    | {
+        "allreduce",
+        "api",
+        "cli",
+        "launch",
+        "transport",
+        "exchange",
+        "monitor",
+        "nn",
+        "ops",
+        "optim",
+        "report",
+        "train",
+    },
     "plugin": LEAF | {"nn", "optim", "exchange", "collectives", "allreduce"},
     "__main__": {"cli"},
     "__init__": {"api", "train"},
@@ -62,7 +76,7 @@ ORDER = {
     "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
     "exchange": "compatibility_texts tags announcements update settings buckets base replica_check compression "
     "model_parallel servers strategies catalogue compatibility",
-    "launch": "binding python_script mpirun slurm doctor",
+    "launch": "binding printed_metrics python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",
     "nn": "workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
     "conv conv_columns layers metrics losses norm pool sequence capture_segments "
@@ -74,7 +88,8 @@ ORDER = {
     "plan": "layer_times exchange_times iteration strategies prediction plan_file tables plots",
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
-    "torch": "tensors call_order work store shared_buckets backend mixed buckets world replacements stopping __main__",
+    "torch": "tensors call_order work store shared_buckets backend mixed buckets world torch_optimizer module_arena "
+    "engine gradients state strategy_ddp replacements run_log stopping __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
@@ -307,27 +322,27 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "allreduce": (900, 525),
     "api": (2_375, 1_550),
     "bench": (3_750, 2_350),
-    "cli": (2_850, 1_700),
+    "cli": (3_125, 1_900),  # of it 200 are `compare` of scripts of PyTorch
     "collectives": (4_425, 2_500),
     "config": (800, 325),
     "data": (5_925, 3_850),
-    "exchange": (6_900, 4_250),
-    "launch": (1_150, 700),
+    "exchange": (6_900, 4_250),  # with the check of replicas, which scripts of PyTorch have too
+    "launch": (1_225, 750),  # scores in lines of a script
     "monitor": (1_150, 800),
     "nn": (3_425, 2_225),
     "ops": (7_350, 4_575),
     "optim": (375, 200),
     "plan": (1_025, 625),
-    "report": (3_750, 2_275),
+    "report": (3_800, 2_300),  # runs without tests
     "runs": (475, 325),
     "show": (625, 400),
     "storage": (1_375, 850),
-    "torch": (1_700, 1_150),
-    "train": (6_850, 4_600),
+    "torch": (3_200, 2_225),  # with every strategy for a script, its state and its run folder
+    "train": (7_075, 4_750),  # of it 200 are the run folder of a script of PyTorch
     "transport": (5_300, 3_450),
     "weights": (950, 600),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 64_000, 55_100, 7_500  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 65_800, 56_850, 7_500  # lines
 
 
 def lines_of(paths) -> int:

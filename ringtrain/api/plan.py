@@ -156,6 +156,11 @@ class AllReducePlan:
     segments: Sequence[tuple[int, int, PreparedReduction]]
     parts: Sequence[PreparedReduction]
 
+    @property
+    def bytes_sent(self) -> int:
+        """The bytes that this rank sends in a run, as far as they are known."""
+        return sum(part.reduction.bytes_sent or 0 for *_, part in self.segments)
+
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:
         """Reduce ``source`` into ``target``, both flat, and possibly the same. Collective."""
         for start, stop, part in self.segments:
@@ -187,6 +192,10 @@ class StreamPlan:
     @property
     def name(self) -> str:
         return self.streamed.algorithm
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.streamed.bytes_sent or 0
 
     def bind(self, array: weakref.ref, host: np.ndarray) -> Reduction:
         """Return the reduction of one array in place, to be run again and again while it is there. ``host``: its

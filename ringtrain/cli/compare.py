@@ -6,25 +6,26 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli.variants import folders_of, seeded, variants_of
+from ringtrain.cli import commands
+from ringtrain.cli.variants import folders_of, named_variants, seeded, variants_of
 from ringtrain.cli.world import in_world
 from ringtrain.errors import Interrupted, RingtrainError, UsageError
 from ringtrain.report.comparison.compared import compared
-from ringtrain.report.comparison.logs import RunLog, read_run, run_names
+from ringtrain.report.comparison.logs import CUT_SHORT, RunLog, read_run, run_names
 from ringtrain.report.comparison.over_seeds import variants_by_seed
 from ringtrain.report.comparison.rows import FailedVariant
 from ringtrain.show.output import complain, echo
 from ringtrain.show.results import OutputPaths
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
-from ringtrain.train.start.variants import check_variants, run_variants
+from ringtrain.train.start.variants import VariantResult, check_variants, run_variants
 from ringtrain.transport.agree import on_root
 from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect as begin_anew
 
 
 @click.command()
-@click.argument("arguments", metavar="[RUN]... | [-- TRAIN OPTIONS]", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", metavar="[RUN]... | [-- TRAIN OPTIONS | COMMAND]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--sync",
     "strategies",
@@ -46,22 +47,38 @@ from ringtrain.transport.world import connect as begin_anew
     help="Train each variant with K seeds, from --seed on; show means and standard deviations.",
 )
 @click.option("--over-seeds", is_flag=True, help="Average existing runs that differ by seed alone.")
+@click.option("-n", "--ranks", type=click.IntRange(1), help="Start COMMAND of PyTorch's script on so many ranks.")
+@click.option("--launcher", metavar="TEXT", help='Start ranks so: "srun --mpi=pmix -n {ranks}". [mpirun, or srun]')
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME=PATTERN",
+    help='Take a score from lines that COMMAND prints: "loss=loss ([0-9.]+)". May be repeated.',
+)
 @click.option("-o", "--out", help="Folder of the variants' runs. [runs/compare-DATE-TIME]")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF. [variants: compare.png]")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, figures of each rank too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run, and over seeds a line a variant.")
-def compare(arguments, strategies, variants, seeds, over_seeds, out, **files):
+def compare(arguments, strategies, variants, seeds, over_seeds, ranks, launcher, metrics, out, **files):
     """Compare runs: one table, and a picture.
 
     \b
     ringtrain compare runs/a runs/b
     mpirun -np 4 ringtrain compare --sync allreduce,sharded -- --model lenet --data F.h5 --epochs 1
+    ringtrain compare -n 4 --sync allreduce,gossip -- python -m ringtrain.torch train.py
 
     The first form compares existing run folders; --plot draws them. The second trains first: once with each strategy
     (--sync) or set of options (--variant), one after another on the same ranks. Options after -- apply to all of them.
-    --seeds 5 trains each five times. docs/compare.md explains the columns.
+    The third starts a script of PyTorch instead, each variant in processes of its own. --seeds 5 trains each five
+    times. docs/compare.md explains the columns, docs/pytorch.md the third form.
     """
     paths = OutputPaths(**files)
+    if ranks is None and (launcher or metrics or commands.LAUNCHER in arguments):
+        flag = "--launcher" if launcher else "--metric" if metrics else f"-m {commands.LAUNCHER}"
+        raise UsageError(f"{flag} is of a script of PyTorch, whose ranks compare starts: give their number by -n")
+    if ranks is not None and not strategies and not variants:
+        raise UsageError(f"-n {ranks} starts a script of PyTorch once with each variant: give --sync or --variant")
     if not strategies and not variants:
         if seeds is not None:
             raise UsageError(
@@ -70,6 +87,9 @@ def compare(arguments, strategies, variants, seeds, over_seeds, out, **files):
         return in_world(lambda transport: on_root(transport, lambda: _tell_folders(arguments, out, over_seeds, paths)))
     if over_seeds:
         raise UsageError("--over-seeds averages runs that exist: --seeds K trains variants over seeds")
+    if ranks is not None:
+        command = commands.read_command(arguments, ranks, launcher, metrics)
+        return _compare_commands(command, named_variants(strategies, variants), seeds, out, paths)
     asked, variant_of = variants_of(arguments, strategies, variants), None
     if seeds is not None:
         asked, variant_of = seeded(asked, seeds)
@@ -106,13 +126,12 @@ def _compare_variants(
 
     on_root(transport, lambda: _check_files(out, asked, paths))
     check_variants(connect, asked)
-    parent = on_root(transport, lambda: out or str(make_unused_folder(RUNS, "compare", datetime.datetime.now())))
-    folders = dict(zip([variant.name for variant in asked], folders_of(parent, asked), strict=True))
-    asked = [replace(variant, flags={**variant.flags, "out": folders[variant.name]}) for variant in asked]
+    parent = on_root(transport, lambda: out or _new_folder())
+    asked = _with_folders(parent, asked)
 
     def begun(variant) -> None:
         if transport.rank == 0:
-            echo("", f"== variant {asked.index(variant) + 1} of {len(asked)}: {variant.name}")
+            _tell_begun(asked, variant)
 
     def ended(ran: list) -> None:
         if transport.rank == 0:
@@ -125,6 +144,40 @@ def _compare_variants(
     if not_run:
         return Interrupted.exit_code
     return 1 if any(each.problem for each in ran) else 0
+
+
+def _compare_commands(
+    command: commands.ComparedCommand, named: list, seeds: int | None, out: str | None, paths: OutputPaths
+) -> int:
+    asked, variant_of = command.variants(named, seeds)
+    _check_files(out, asked, paths)
+    parent, ran = out or _new_folder(), []
+    asked = _with_folders(parent, asked)
+    with commands.ended_by_signals(Path(parent) / "compare.json"):
+        for variant in asked:
+            _tell_begun(asked, variant)
+            ran.append(VariantResult(variant, command.run(variant)))
+            _keep(ran, variant_of, Path(parent) / "compare.json")
+            commands.check_seeds(_read(ran), variant_of)
+    runs = _read(ran)
+    scores = [commands.scores_of(run) for run in runs if isinstance(run, RunLog)]
+    untold = "no run has told a score: call ringtrain.torch.log_step in the script, or give --metric"
+    more = [untold] if scores and not any(scores) else []
+    compared(runs, variant_of, more).show(paths, Path(parent) / "compare.png")
+    return 1 if any(each.problem for each in ran) else 0
+
+
+def _new_folder() -> str:
+    return str(make_unused_folder(RUNS, "compare", datetime.datetime.now()))
+
+
+def _with_folders(parent: str, asked: list) -> list:
+    folders = folders_of(parent, asked)
+    return [replace(each, flags={**each.flags, "out": out}) for each, out in zip(asked, folders, strict=True)]
+
+
+def _tell_begun(asked: list, variant) -> None:
+    echo("", f"== variant {asked.index(variant) + 1} of {len(asked)}: {variant.name}")
 
 
 def _check_files(out: str | None, asked: list, paths: OutputPaths) -> None:
@@ -141,7 +194,9 @@ def _read(ran: list) -> list:
     runs: list[RunLog | FailedVariant] = []
     for each in ran:
         try:
-            runs.append(read_run(each.variant.flags["out"], each.variant.name))
+            run = read_run(each.variant.flags["out"], each.variant.name)
+            cut = each.problem if run.outcome == CUT_SHORT else None
+            runs.append(replace(run, failed={"text": cut}) if cut else run)
         except UsageError as error:
             runs.append(FailedVariant(each.variant.name, each.problem or str(error)))
     return runs

@@ -1,5 +1,7 @@
 """Flags made from the fields of a configuration record: every flag is a key of a run file and the reverse."""
 
+from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -99,6 +101,18 @@ def train_flags(command):
     return command
 
 
+def record_flags(record: type, hidden: Collection[str] = ()):
+    """Return a decorator of a command: a flag for each option of one record of a run; None where it is not given.
+    ``hidden``: options that the help does not show."""
+
+    def decorate(command):
+        for spec in reversed(fields(record)):
+            command = _option(spec, hidden=spec.name in hidden)(command)
+        return command
+
+    return decorate
+
+
 def train_sections() -> dict[str, list[str]]:
     """Return the sections of the help of `ringtrain train`, for :class:`Sectioned`."""
     sections: dict[str, list[str]] = {title: [] for title in SECTIONS}
@@ -113,12 +127,13 @@ def explicit_flags(flags: dict) -> dict:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def _option(spec):
+def _option(spec, hidden: bool = False):
     flag = as_flag(spec.name)
     default, help = spec.default, _help(spec)
     kind: type | click.ParamType = kind_of(spec)
     if kind is bool:
-        return click.option(f"{flag}/{as_flag('no_' + spec.name)}", spec.name, default=None, help=help)
+        both = f"{flag}/{as_flag('no_' + spec.name)}"
+        return click.option(both, spec.name, default=None, help=help, hidden=hidden)
     if isinstance(spec.metadata["choices"], list):  # resolve() checks it
         kind = click.STRING
     elif spec.metadata["choices"]:
@@ -129,7 +144,7 @@ def _option(spec):
     shown = {"metavar": f"[{'|'.join(spec.metadata['choices'])}]"} if kind is click.STRING else {}
     bare = {} if spec.metadata["bare"] is None else {"is_flag": False, "flag_value": spec.metadata["bare"]}
     cls = StrategyOption if spec.name == "sync" else click.Option
-    return click.option(*names, spec.name, cls=cls, type=kind, default=None, help=help, **bare, **shown)
+    return click.option(*names, spec.name, cls=cls, type=kind, default=None, help=help, hidden=hidden, **bare, **shown)
 
 
 def _help(spec) -> str:

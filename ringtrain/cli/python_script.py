@@ -1,71 +1,134 @@
 """The command line of ``python -m ringtrain.torch``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 import click
 
-from ringtrain.allreduce.catalogue import AUTO, check_algorithm
+from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.cli.hints import in_words
-from ringtrain.errors import UsageError
+from ringtrain.cli.options import Sectioned, explicit_flags, record_flags
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.option import as_flag
+from ringtrain.config.resolve import FLAGS, read_run_file, resolve
+from ringtrain.errors import ConfigError, UsageError
+from ringtrain.launch.printed_metrics import parse_metric
 from ringtrain.launch.python_script import ScriptCommand
+from ringtrain.report.tensorboard import check_tensorboard
 
 NAME = "python -m ringtrain.torch"
+OF_SCRIPT = "a script of PyTorch has its own data, layers and restarts"
+OPTIONS = tuple(spec.name for spec in fields(ExchangeConfig))
+# Options of an exchange that want what the script owns, and what to do instead.
+REFUSED = {
+    "fc": "its layers are placed by the script: leave it out",
+    "fc_ranks": "its layers are placed by the script: leave it out",
+    "dedicated": "every rank runs the script, and trains: leave it out",
+    "elastic": "the script makes its own checkpoints: ringtrain.torch.should_stop, and a job that is queued again",
+    "reproducible": "the script divides its batch among ranks: leave it out; with the same number of ranks each run "
+    "gives the same bits",
+    "shards": "the script divides its batch among ranks: leave it out",
+}
 
 
 def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     """Return the command: options of the launcher, then the script with its own. The help if it is asked for. Raises
-    UsageError.
+    UsageError, ConfigError.
     """
     try:
         context = launcher.make_context(NAME, list(arguments))
     except click.ClickException as error:
         raise UsageError(in_words(error, arguments)) from None
     options = dict(context.params)
-    words = options.pop("words")
+    words, is_module, run_file = options.pop("words"), options.pop("is_module"), options.pop("run_file")
+    log = {name: options.pop(name) for name in ("out", "tensorboard", "metrics", "seed")}
+    log["metrics"] = tuple(map(parse_metric, log["metrics"]))
+    if log["out"] is None and (log["tensorboard"] or log["metrics"]):
+        raise UsageError("--tensorboard and --metric are of a run that is recorded: give its folder by --out")
+    if log["tensorboard"]:
+        check_tensorboard()
     if options.pop("help"):
         return context.get_help()
     if not words:
         raise UsageError(
             "there is no script to run: python -m ringtrain.torch script.py, or -m module; --help shows the options"
         )
-    check_algorithm(options["algorithm"])
-    return ScriptCommand(words[0], words[1:], **options)
+    layers = [(FLAGS, explicit_flags(options))]
+    if run_file is not None:
+        layers.insert(0, (f"run file {run_file}", read_run_file(run_file)))
+    exchange = exchange_of(*layers)
+    deadline_s = exchange.deadline_s if any("deadline_s" in values for _, values in layers) else None
+    return ScriptCommand(words[0], words[1:], is_module, deadline_s, exchange, **log)
+
+
+def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
+    """Return the exchange of (source, options) in order, as `ringtrain train` checks it. Raises UsageError, ConfigError
+    for what a script cannot have."""
+    for source, values in layers:
+        for name in values:
+            if name not in OPTIONS:
+                raise ConfigError(f"{source}: {name} is an option of `ringtrain train`; {OF_SCRIPT}: leave it out")
+    config = resolve(*((source, dict(values)) for source, values in layers))
+    check_algorithm(config.exchange.algorithm)
+    if config.exchange == ExchangeConfig():
+        return config.exchange
+    from ringtrain.exchange.compatibility import check_options  # loads all strategies
+
+    check_options(config)
+    default = ExchangeConfig()
+    for name, instead in REFUSED.items():
+        if getattr(config.exchange, name) != getattr(default, name):
+            raise ConfigError(f"{as_flag(name)}: {OF_SCRIPT}; {instead}")
+    if config.exchange.sync == "master":
+        raise ConfigError(
+            f"--sync master: rank 0 reads the data and computes the loss of all, and {OF_SCRIPT}: use --sync server, "
+            "where rank 0 has the optimizer's state alone"
+        )
+    return config.exchange
+
+
+def _sections() -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {}
+    for spec in fields(ExchangeConfig):
+        if spec.name not in REFUSED:
+            sections.setdefault(spec.metadata["section"], []).append(spec.name)
+    return sections
 
 
 @click.command(
+    cls=Sectioned,
+    sections=_sections(),
     add_help_option=False,  # every rank would print it
     options_metavar="[OPTIONS] [-m]",
     context_settings={"allow_interspersed_args": False, "max_content_width": 110},
 )
+@record_flags(ExchangeConfig, hidden=REFUSED)
 @click.option(
-    "--deadline-s",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="How long to wait for ranks without progress; then they are named, and all end with exit code 4. "
-    "[RINGTRAIN_DEADLINE_S, or the timeout of the script's init_process_group]",
+    "--config", "run_file", type=click.Path(), help="TOML run file of these options; flags win over its keys."
 )
 @click.option(
-    "--algorithm",
-    metavar="NAME",
-    default=AUTO,
-    show_default=True,
-    help="Of all-reduces, as in `ringtrain bench-allreduce`; auto takes the fastest.",
+    "--out", type=click.Path(), help="Record the run in this folder, for `ringtrain runs`, report and compare."
 )
+@click.option("--tensorboard", is_flag=True, help="Write scalars for TensorBoard into that folder, too.")
 @click.option(
-    "--no-check-collectives",
-    "check_collectives",
-    flag_value=False,
-    default=True,
-    help="Do not compare the collectives of ranks.",
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME=PATTERN",
+    help='Take a score from lines that rank 0 prints: "loss=loss ([0-9.]+)"; also accuracy, test_loss, test_accuracy, '
+    "step. May be repeated.",
 )
+@click.option("--seed", type=click.IntRange(0), help="Set RINGTRAIN_SEED, which the script may read.")
 @click.option("-m", "is_module", is_flag=True, help="A module follows, in place of a file.")
 @click.option("-h", "--help", is_flag=True, help="Show this text.")
 @click.argument("words", metavar="SCRIPT [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 def launcher(**options):
     """Run a script of PyTorch on every rank of an MPI, unmodified: its process groups of gloo and mpi become
-    ringtrain's. Options stand before the script.
+    ringtrain's, and its DistributedDataParallel keeps ranks in step as these options say. Options stand before the
+    script. --deadline-s is the timeout of the script's init_process_group unless it is given.
 
     \b
     mpirun -np 4 python -m ringtrain.torch train.py --epochs 3
+    mpirun -np 4 python -m ringtrain.torch --sync averaging --average-every 32 train.py
     srun -n 4 python -m ringtrain.torch -m package.train --epochs 3
     """

@@ -4,9 +4,7 @@ import datetime
 import os
 import shlex
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +13,11 @@ import click
 
 from ringtrain import __version__
 from ringtrain.child import child_command
+from ringtrain.cli.commands import ended_by_signals, last_words
 from ringtrain.cli.options import Numbers, explicit_flags
 from ringtrain.cli.train import train
 from ringtrain.config.record import TrainConfig
-from ringtrain.errors import Interrupted, UsageError
+from ringtrain.errors import UsageError
 from ringtrain.launch.mpirun import find_launcher, run_to_file
 from ringtrain.plan.plan_file import PlanFile, SoughtRun, find_rates, read_plan
 from ringtrain.report.comparison.logs import read_run
@@ -35,7 +34,6 @@ from ringtrain.train.options import read_options
 
 RowsAndNotes = tuple[list[dict], list[str]]
 RowsOf = Callable[[list[dict]], RowsAndNotes]
-TOLD_LINES = 5  # of the output of a run that failed
 # Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and
 # evaluates at its end alone.
 ONCE = ("--checkpoint-every", "1000000000", "--evaluate-every", "1000000000")
@@ -93,13 +91,13 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **file
     config = _config_of(flags)
     plans = [read_plan(path) for path in plan_paths]
     planned, rows_of = _planned(sorted(set(counts)), scalings, config.run.batch), partial(_rows, plans, config)
-    start = find_launcher(launcher, os.environ)
+    start = find_launcher(launcher, os.environ, "scale")
     paths = OutputPaths(**files)
     paths.check()
     folder = Path(_folder(out))
     failed: dict[str, str] = {}
     runs: list[dict] = []
-    with _ended_by_signals(folder):
+    with ended_by_signals(folder / "scale.json"):
         for number in range(1, rounds + 1):
             for run in planned:
                 if run.name not in failed:
@@ -143,24 +141,6 @@ def _folder(out: str | None) -> str:
 
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-@contextmanager
-def _ended_by_signals(folder: Path) -> Iterator[None]:
-    """End the run under way, too, if this process is told to end."""
-
-    def end(number, frame):
-        raise Interrupted(f"told to end: the figures of the runs before are in {folder}/scale.json, if there were any")
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    except (Interrupted, KeyboardInterrupt):
-        echo()  # ends the line of the run
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _take(
     run: PlannedRun, number: int, launcher: list[str], flags: list[str], folder: Path, runs: list, failed: dict
 ) -> None:
@@ -177,7 +157,7 @@ def _take(
     if log is None or sample is None or sample["ranks"] != run.ranks:
         ended = f"{run.name} ended with status {status} and is not tried again; all it said is in {output}:"
         other = "the launcher starts another number, or an MPI of another kind"
-        why = f"its log is of ranks: {sample['ranks']}; {other}" if sample else Lines(_last_words(output))
+        why = f"its log is of ranks: {sample['ranks']}; {other}" if sample else Lines(last_words(output))
         failed[run.name] = joined([ended, why])
         echo("no figure")
         complain(failed[run.name])
@@ -186,13 +166,6 @@ def _take(
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
     runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
     echo(f"{sample['images_per_s']:,.0f} images/s")
-
-
-def _last_words(output: Path) -> str:
-    """Return the error of ringtrain, or the end of what was said."""
-    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip("- ")]
-    errors = [line for line in lines if line.startswith("ringtrain: ")]
-    return "\n".join(errors[:1] or lines[-TOLD_LINES:])
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,11 @@ from ringtrain.train.start.variants import Variant
 
 def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: tuple[str, ...]) -> list:
     """Return the variants, without folders. Raises UsageError with the name of the wrong variant."""
+    return [_variant(name, [*common, *words]) for name, words in named_variants(strategies, variants)]
+
+
+def named_variants(strategies: tuple[str, ...], variants: tuple[str, ...]) -> list[tuple[str, list[str]]]:
+    """Return the name of each variant and its options. Raises UsageError."""
     # Split at commas, but not before a number, which continues a list: "allreduce --lr-steps 100,200,delayed".
     items = [item.strip() for listed in strategies for item in re.split(r",(?!\s*\d)", listed)]
     named = [(text, ["--sync", *_words(text, text)]) for text in items]
@@ -26,7 +31,7 @@ def variants_of(common: tuple[str, ...], strategies: tuple[str, ...], variants: 
     for k, (name, _) in enumerate(named):
         if name in [other for other, _ in named[:k]]:
             raise UsageError(f"variant {name!r} is there twice: give one of them other options or another name")
-    return [_variant(name, [*common, *words]) for name, words in named]
+    return named
 
 
 def _named(text: str) -> tuple[str, list[str]]:

@@ -26,11 +26,12 @@ BEYOND_CORES = ("--oversubscribe", "--bind-to", "none")
 OPEN_MPI = ("Open MPI", "OpenRTE", "PRRTE")
 
 
-def find_launcher(asked: str | None, environ: Mapping[str, str]) -> Callable[[int], list[str]]:
-    """Return a function that gives the words of the launcher for a number of ranks. Raises UsageError."""
+def find_launcher(asked: str | None, environ: Mapping[str, str], command: str = "scale") -> Callable[[int], list[str]]:
+    """Return a function that gives the words of the launcher for a number of ranks, to a command of ringtrain. Raises
+    UsageError."""
     launch = read_launch(environ)
     if launch.size > 1 or launch.by in ("mpirun", "mpiexec"):
-        raise UsageError(f"ringtrain scale starts the ranks itself: run it without {launch.by}")
+        raise UsageError(f"ringtrain {command} starts the ranks itself: run it without {launch.by}")
     if asked is not None:
         return _from_template(asked)
     beside = shutil.which(str(Path(sys.executable).with_name("mpirun")))

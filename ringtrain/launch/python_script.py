@@ -4,34 +4,49 @@ place. Nothing here imports PyTorch.
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
+from ringtrain.launch.printed_metrics import Metric
 from ringtrain.transport.base import RankInfo
 
 PORT = "29500"  # torch's usual one. No process listens there
 DEADLINE = "RINGTRAIN_DEADLINE_S"
+SEED = "RINGTRAIN_SEED"
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptCommand:
     """A Python script with its arguments, and how its collectives run.
 
-    name:              the file, or the module
-    is_module:         whether it is a module
-    arguments:         of the script, as given
-    deadline_s:        how long to wait for ranks without progress; None for the timeout that the script gives to torch
-    algorithm:         of all-reduces
-    check_collectives: whether errors name the ranks that differ or do not come
+    name:       the file, or the module
+    is_module:  whether it is a module
+    arguments:  of the script, as given
+    deadline_s: how long to wait for ranks without progress; None for the timeout that the script gives to torch
+    exchange:   how DDP's ranks stay in step
+    out:        the folder in which the run is recorded, ``tensorboard``: with scalars; None: nowhere
+    metrics:    of lines that the script prints
+    seed:       for the script, which reads it in the environment; None: it is not set
     """
 
     name: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     deadline_s: float | None = None
-    algorithm: str = AUTO
-    check_collectives: bool = True
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    out: str | None = None
+    tensorboard: bool = False
+    metrics: tuple[Metric, ...] = ()
+    seed: int | None = None
+
+
+OF_REDUCER = ("algorithm", "tuning", "deadline_s", "check_collectives")  # options that DDP's own reducer has too
+
+
+def is_plain(config: ExchangeConfig) -> bool:
+    """Return whether DDP's own reducer does all that these options ask for: a synchronous all-reduce."""
+    return replace(config, **{name: getattr(ExchangeConfig(), name) for name in OF_REDUCER}) == ExchangeConfig()
 
 
 def asked_deadline(environ: Mapping[str, str]) -> float | None:

@@ -72,6 +72,7 @@ class RunStarted:
     mpi:             library, version, thread level
     job:             number of the batch job; None outside of one
     predicted:       its speed in the plan of --plan; None without
+    git:             the commit of a script's folder, with "-dirty" if files have changed; None outside of a repository
     """
 
     version: str
@@ -111,6 +112,7 @@ class RunStarted:
     mpi: str = ""
     job: str | None = None
     predicted: PredictedSpeed | None = None
+    git: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,12 +137,12 @@ def _ended(folder: Path, last: Mapping, became: RunOutcome | None) -> tuple[str,
 def _results(start: Mapping, last: Mapping, became: RunOutcome | None) -> dict:
     end, iteration = last.get("end", {}), last.get("iteration", {})
     done = end.get("iterations", iteration.get("iteration", start.get("resumed_at") or 0))
-    test = end if end.get("test_loss") is not None else last.get("test", {})
+    test = end if (end.get("test_loss"), end.get("test_accuracy")) != (None, None) else last.get("test", {})
     an_epoch = start.get("iterations_per_epoch")
     ranks = became.ranks if became is not None else start.get("ranks")
     return {
         "date": _local(start.get("date")),
-        "epoch": end.get("epochs", done // an_epoch if an_epoch else None),
+        "epoch": None if an_epoch == 0 else end.get("epochs", done // an_epoch if an_epoch else None),
         "iteration": done,
         "test_loss": test.get("test_loss"),
         "test_accuracy": test.get("test_accuracy"),

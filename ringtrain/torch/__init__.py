@@ -2,12 +2,21 @@
 a script as it is, ``mpirun -np 4 python -m ringtrain.torch script.py``.
 """
 
-from ringtrain.errors import naming_packages
+import sys
 
-with naming_packages():
-    from ringtrain.torch.replacements import register
-    from ringtrain.torch.stopping import should_stop
+from ringtrain.errors import UsageError, naming_packages
 
-__all__ = ["should_stop"]
+try:
+    with naming_packages():
+        from ringtrain.torch.replacements import register
+        from ringtrain.torch.run_log import log_step
+        from ringtrain.torch.stopping import should_stop
+        from ringtrain.torch.strategy_ddp import load_state_dict, parallel, state_dict, synchronize
+except UsageError as error:
+    if sys.argv[0] != "-m":
+        raise
+    sys.exit(f"ringtrain: {error}")  # python -m ringtrain.torch imports this before the launcher, which would say it
+
+__all__ = ["load_state_dict", "log_step", "parallel", "should_stop", "state_dict", "synchronize"]
 
 register()

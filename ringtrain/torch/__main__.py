@@ -22,8 +22,10 @@ from ringtrain.launch.python_script import (
     torchrun_variables,
 )
 from ringtrain.template import Lines, joined
+from ringtrain.torch import run_log
 from ringtrain.torch.call_order import quoted_error
 from ringtrain.torch.replacements import take_over
+from ringtrain.torch.strategy_ddp import leave
 from ringtrain.torch.world import TorchWorld
 from ringtrain.transport.base import Transport
 from ringtrain.transport.launch_environment import read_launch
@@ -73,27 +75,32 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     hosts = transport.gather_json(socket.gethostname())
     set_variables(os.environ, torchrun_variables(transport.rank_info, hosts[0]))
     _set_threads(transport)
-    world = TorchWorld(transport, command.algorithm, asked_deadline(os.environ), command.check_collectives)
+    world = TorchWorld(transport, command.exchange, asked_deadline(os.environ))
     take_over(world)
-    code = 0
+    run_log.begin(command, transport)
+    code, where = 0, f"rank {transport.rank} ({hosts[transport.rank]})"
     try:
         _execute(command)
     except SystemExit as end:
         code = _code_of(end)
+        if code not in IN_ORDER:
+            run_log.failed(f"sys.exit({code})", code, where)
         if code not in IN_ORDER and transport.size > 1:
-            _tell(
-                f"ringtrain: rank {transport.rank} ({hosts[transport.rank]}) ended by sys.exit({code}); all ranks end"
-            )
+            _tell(f"ringtrain: {where} ended by sys.exit({code}); all ranks end")
             transport.abort(code)
     except Exception as raised:
         error = quoted_error(raised)
         shown = Lines("".join(_traceback_of(error)).rstrip())
-        _tell(joined([f"ringtrain: rank {transport.rank} ({hosts[transport.rank]}) failed:", shown]))
+        _tell(joined([f"ringtrain: {where} failed:", shown]))
         code = error.exit_code if isinstance(error, STOPPING) else 1
+        run_log.failed(error, code, where)
         if transport.size > 1:
             transport.abort(code)
         return code
     if code in IN_ORDER:
+        run_log.measure()
+        leave(transport)
+        run_log.ended(code)
         world.leave()
     return code
 

@@ -25,13 +25,16 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers as HANDLERS  # its function refuses a scheme that it has
 
+from ringtrain.launch.python_script import is_plain
 from ringtrain.torch.backend import NAME, RingtrainGroup
 from ringtrain.torch.buckets import BucketReducer, register_builtin_comm_hook
 from ringtrain.torch.mixed import backends_with_ringtrain_last, other_backends
+from ringtrain.torch.strategy_ddp import exchange_by
 from ringtrain.torch.world import TorchWorld, current, enter
 
 REPLACED = ("gloo", "mpi")
 DEVICES = ["cpu", "cuda"]
+ENGINE = "RINGTRAIN_ENGINE"  # sends a plain all-reduce too through the engine, to compare it with DDP's own reducer
 
 
 def register() -> None:
@@ -74,6 +77,8 @@ def _for_all_groups(torchs_own: Callable, method: str) -> Callable:
 def take_over(world: TorchWorld) -> None:
     """Give scripts ringtrain's process groups for those that they name."""
     enter(world)
+    if not is_plain(world.config) or ENGINE in os.environ:
+        exchange_by(world.config)
     HANDLERS["env"] = HANDLERS["tcp"] = _rendezvous
     read_name = dist.Backend.__new__
 

@@ -8,9 +8,9 @@ from zlib import crc32
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.api.communicator import Communicator
 from ringtrain.api.methods import LAST_TAG
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.launch.python_script import asked_deadline
 from ringtrain.torch.backend import RingtrainGroup
@@ -25,19 +25,12 @@ from ringtrain.transport.world import connect
 class TorchWorld:
     """The ranks of the MPI as PyTorch uses them.
 
-    algorithm, check_collectives: of the communicators
+    config:     how communicators and DDP exchange
     deadline_s: of the communicators; None for the timeout that a script gives to PyTorch
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        algorithm: str = AUTO,
-        deadline_s: float | None = None,
-        check_collectives: bool = True,
-    ):
-        self.transport = transport
-        self._algorithm, self._deadline_s, self._check = algorithm, deadline_s, check_collectives
+    def __init__(self, transport: Transport, config: ExchangeConfig | None = None, deadline_s: float | None = None):
+        self.transport, self.config, self._deadline_s = transport, config or ExchangeConfig(), deadline_s
         self._store: WorldStore | None = None
         self._communicator: Communicator | None = None
         self._starts = 0
@@ -82,7 +75,8 @@ class TorchWorld:
         if self._communicator is not None:  # its last call may be cut, and must not meet one of the next
             transport = self.transport.group(range(self.transport.size))
         deadline_s = self._deadline_s or options.timeout.total_seconds()
-        communicator = Communicator(transport, self._algorithm, check_collectives=self._check, deadline_s=deadline_s)
+        options = {"tuning": self.config.tuning, "check_collectives": self.config.check_collectives}
+        communicator = Communicator(transport, self.config.algorithm, deadline_s=deadline_s, **options)
         communicator._owned = transport is not self.transport
         return communicator
 

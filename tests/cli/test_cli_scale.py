@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.cli import scale as room
+from ringtrain.cli.commands import ended_by_signals, last_words
 from ringtrain.cli.scale import scale
 from ringtrain.errors import Interrupted
 from ringtrain.report.events import record
@@ -122,7 +122,7 @@ def test_a_plan_is_shown_beside_the_figures(run):
 
 def test_the_error_of_a_run_is_told_and_a_file_in_place_of_the_folder_of_runs(tmp_path, run):
     (tmp_path / "o.txt").write_text("ringtrain 0.1.0\nringtrain: --batch 60 is too small\nprterun: x\n")
-    assert room._last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
+    assert last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
     Path("runs").touch()
     assert run("-n", "1,2", *TRAIN) == (2, says("--out", "runs", "File exists"))
 
@@ -157,6 +157,6 @@ def test_refusals(run, arguments, message):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_end_is_an_interruption(number):
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=says("s/scale.json")), room._ended_by_signals(Path("s")):
+    with pytest.raises(Interrupted, match=says("s/scale.json")), ended_by_signals(Path("s/scale.json")):
         signal.raise_signal(number)
     assert signal.getsignal(number) is before

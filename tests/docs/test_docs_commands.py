@@ -17,6 +17,8 @@ COMPARE = (
     'mpirun -np 2 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4" '
     "-- --model lenet --data fashion.h5"
 )
+TORCH = "needs torch: tests/docs/test_docs_pages.py runs it"
+SCRIPT_VARIANTS = 'ringtrain compare -n 2 --sync "allreduce,gossip" -- python -m ringtrain.torch train.py'
 INSTALLS = "installs from the network; what it runs is run here by itself"
 PLANS = {
     TUTORIAL: Plan(
@@ -77,7 +79,9 @@ PLANS = {
             "mpirun -np 2 ringtrain tune",
         ),
         absent={
-            "mpirun -np 2 python -m ringtrain.torch train.py": "needs torch: tests/docs/test_docs_pages.py runs it",
+            "mpirun -np 2 python -m ringtrain.torch train.py": TORCH,
+            "mpirun -np 2 python -m ringtrain.torch --sync averaging --average-every 32 train.py": TORCH,
+            SCRIPT_VARIANTS: TORCH,
             "scripts/quickstart": INSTALLS,
             "scripts/test": "is what runs this",
             "scripts/cluster run -n 2 --ranks 2 --rate 1gbit -- ringtrain bench-allreduce": (

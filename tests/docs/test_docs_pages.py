@@ -56,6 +56,10 @@ FINE_TUNE = (
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
 )
 SCRIPT = "mpirun -np 2 python -m ringtrain.torch train.py"
+VARIANTS = (
+    'ringtrain compare -n 2 --sync "allreduce,averaging --average-every 8,gossip" --variant '
+    '"powersgd: --compress powersgd" -- python -m ringtrain.torch logged.py'
+)
 PHOTOS = "mpirun -np 2 ringtrain train --model resnet18 --data {} --random-resized-crop"
 MAKE_FASHION = "ringtrain data make fashion-mnist -o fashion.h5 --licence MIT"
 MAKE_CIFAR = "ringtrain data make cifar-10-batches-py.tar.xz -o cifar10.h5"
@@ -153,6 +157,7 @@ PLANS = {
     "docs/pytorch": Plan(
         absent={"pip install 'ringtrain[torch]'": "installs from the network"},
         instead={SCRIPT: SCRIPT.replace("python", "python -W ignore")},
+        unlike={VARIANTS: "its tables are wider"},
     ),
     "docs/reproducibility": Plan(
         more={"mpirun -np 4 ringtrain train --model resnet20 --data cifar10.h5 --reproducible": "--iterations 1"}

@@ -218,6 +218,20 @@ def test_equal_curves_are_seen_both():
     assert not first.is_dashed() and second.is_dashed()
 
 
+def test_runs_without_tests_have_the_end_of_training_and_its_curves_in_the_place_of_tests():
+    trained = curve(*((20.0 - k, None) for k in range(20)))
+    runs = [of("a", test=(), train=trained), of("b", test=(), train=trained)]
+    (row, _) = rows_of(runs)
+    assert (row["train_loss"], row["train_accuracy"], rows_of([of()])[0]["train_loss"]) == (1.5, None, None)
+    assert (
+        "train loss" in table_lines(rows_of(runs), 300)[0] and "train loss" not in table_lines(rows_of([of()]), 300)[0]
+    )
+    axes = axes_of(runs)
+    assert [line.is_dashed() for line in axes[0].lines] == [False, True]
+    assert [axes[k].texts[0].get_text() for k in (4, 6)] == ["no run has recorded accuracy"] * 2
+    assert "test" not in [text.get_text() for text in axes[-1].get_legend().get_texts()]
+
+
 def test_a_training_curve_is_not_drawn_across_an_evaluation():
     trained = [Point(float(k + 60 * (k > 5)), 64 * k, None, 1.0, 0.5) for k in range(1, 11)]
     over_time, over_examples = (axes.lines[0].get_ydata() for axes in axes_of([replace(of(), train=trained)])[:2])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringtrain.humanize import plural
 from ringtrain.report.comparison.logs import Point, RunLog
-from ringtrain.report.comparison.over_seeds import ENDED
+from ringtrain.report.comparison.over_seeds import ENDED, front_score
 from ringtrain.report.comparison.scores import (
     ACCURACY,
     BYTES_AXIS,
@@ -39,6 +39,7 @@ AGAINST: tuple[tuple[str, str, Coordinate], ...] = (
 )
 FRONTS = (("pareto_time", "seconds", 1.0, TIME_AXIS), ("pareto_bytes", "bytes_sent", 1e-6, BYTES_AXIS))
 FRONT: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--"}
+THIN: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.55}  # training beside tests
 OPACITY = 0.18  # of a band
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
 NAME_WIDTH = 20  # characters of a line
@@ -74,7 +75,8 @@ def _figure(
         {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
         for number in range(len(groups))
     ]
-    entries = _legend([name for name, _ in groups], looks, over_seeds=curve is mean_curve)
+    is_tested = any(run.test for run in runs)
+    entries = _legend([name for name, _ in groups], looks, curve is mean_curve, is_tested)
     figure, panels, below = _lay_out(len(groups), len(entries), tall)
     second = second_score(runs)
     for row, score, last in zip(panels, (LOSS, second), beside, strict=True):
@@ -113,15 +115,19 @@ def _width_of_line(number: int, count: int) -> float:
 def _curves(
     axes: "Axes", groups: Groups, looks: Looks, against: tuple[str, str, Coordinate], score: DrawnScore, curve: Callable
 ) -> None:
-    """Draw training as a thin running mean, tests as points on a line, with a band if they are means."""
+    """Draw training as a thin running mean, tests as points on a line, with a band if they are means. Without tests the
+    curves of training are drawn in their place."""
     name, label, x_of = against
+    is_tested = any(run.test for _, runs in groups for run in runs)
     for number, ((_, runs), look) in enumerate(zip(groups, looks, strict=True)):
-        x, y, _ = curve([run.train for run in runs], x_of, score.value)
+        x, y, sd = curve([run.train for run in runs], x_of, score.value)
         if x:
-            thin = thin_out(x, running_mean(y))
-            axes.plot(*(broken(*thin) if name == "seconds" else thin), linewidth=0.9, alpha=0.55, color=look["color"])
-        x, y, sd = curve([run.test for run in runs], x_of, score.value)
-        if x:
+            thin, y = thin_out(x, running_mean(y)), running_mean(y)
+            style = {**THIN, "color": look["color"]} if is_tested else {"linewidth": 1.8, **look}
+            axes.plot(*(broken(*thin) if name == "seconds" else thin), **style)
+        if is_tested:
+            x, y, sd = curve([run.test for run in runs], x_of, score.value)
+        if x and is_tested:
             size, width = 2 if len(x) > 60 else 4, _width_of_line(number, len(groups))
             axes.plot(x, y, linewidth=width, marker="o", markersize=size + width / 2, **look)
         if sd:
@@ -132,7 +138,9 @@ def _curves(
     if name == "examples":
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if not axes.lines:
-        say(axes, f"no run has recorded {'bytes' if name == 'bytes' else score.name}")
+        points = (point for _, runs in groups for run in runs for point in (*run.train, *run.test))
+        is_scored = any(score.value(point) is not None for point in points)
+        say(axes, f"no run has recorded {'bytes' if is_scored else score.name}")
 
 
 def series_of_one(curves: Sequence[Sequence[Point]], x_of: Coordinate, y_of: Coordinate) -> tuple[list, list, list]:
@@ -208,8 +216,8 @@ def _front(
     variants: Sequence[dict], front: str, cost: str, unit: float, label: str, axes: "Axes", looks: Looks
 ) -> None:
     """Draw the last score against what it costs, with standard deviations; variants on the front are filled."""
-    has_accuracy = any(variant["test_accuracy"] is not None for variant in variants)
-    score, scale = ("test_accuracy", 100.0) if has_accuracy else ("test_loss", 1.0)
+    score = front_score(variants)
+    drawn, scale = (ACCURACY, 100.0) if score.endswith("accuracy") else (LOSS, 1.0)
     points = []
     for number, (variant, look) in enumerate(zip(variants, looks, strict=True)):
         if variant[front] is not None:
@@ -221,7 +229,7 @@ def _front(
             points += [(x, y)] if variant[front] else []
     points.sort()
     axes.step([x for x, _ in points], [y for _, y in points], where="post", zorder=0, **FRONT)
-    axes.set(xlabel=label, ylabel=(ACCURACY if has_accuracy else LOSS).label)
+    axes.set(xlabel=label, ylabel=drawn.label)
     axes.locator_params(axis="x", nbins=6)
     axes.margins(0.12)
     if not points:
@@ -229,15 +237,16 @@ def _front(
 
 
 # ── legend ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _legend(names: Sequence[str], looks: Looks, over_seeds: bool) -> list:
+def _legend(names: Sequence[str], looks: Looks, over_seeds: bool, is_tested: bool) -> list:
     """Return the entries of the legend: looks by names, the kinds of curves, and further marks of means over seeds."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     entries: list = [Line2D([], [], linewidth=2.5, label=name, **look) for name, look in zip(names, looks, strict=True)]
     grey: dict[str, Any] = {"color": GREY}
-    entries.append(Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=TEST_CURVE, **grey))
-    entries.append(Line2D([], [], linewidth=0.9, alpha=0.55, label=TRAIN_CURVE, **grey))
+    if is_tested:
+        entries.append(Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=TEST_CURVE, **grey))
+    entries.append(Line2D([], [], label=TRAIN_CURVE, **(THIN if is_tested else {}), **grey))
     if over_seeds:
         dominated = grey | {"linestyle": "none", "marker": "o", "markerfacecolor": "white"}
         entries.append(Patch(color=GREY, alpha=OPACITY, label="± one standard deviation over seeds"))

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import median
+from statistics import mean, median
 
 from ringtrain.report.comparison.logs import CUT_SHORT, RunLog
 from ringtrain.show.tables import NOTHING
@@ -79,6 +79,8 @@ def _figures(run: RunLog | FailedVariant) -> dict:
         "test_accuracy": accuracies[-1] if accuracies else None,
         "best_test_accuracy": max(accuracies, default=None),
         **{name: run.test[-1].metrics.get(name) for name in METRICS if run.test},
+        "train_loss": None if run.test else _end_of([point.loss for point in run.train]),
+        "train_accuracy": None if run.test else _end_of([point.accuracy for point in run.train]),
         "seconds": max((point.seconds for point in (*run.train[-1:], *run.test[-1:])), default=None),
         "images_per_s": end.get("images_per_s") or run.last_rate,
         "exposed_share": end.get("exposed_share"),
@@ -97,7 +99,8 @@ BY_RANK = (
 FIELDS = (
     "name", "variant", "seed", "folder", "outcome", "problem", "strategy", "exact", "ranks", "nodes", "iterations",
     "examples", "test_loss", "best_test_loss", "test_accuracy", "best_test_accuracy", "accuracy_difference", *METRICS,
-    "seconds", "images_per_s", "speed_ratio", "exposed_share", "held_bytes", "updates_per_s", "lag", *BY_RANK,
+    "train_loss", "train_accuracy", "seconds", "images_per_s", "speed_ratio", "exposed_share",
+    "held_bytes", "updates_per_s", "lag", *BY_RANK,
 )  # fmt: skip
 
 
@@ -107,6 +110,12 @@ def _held(ranks: Mapping) -> list[int | None] | None:
     if None in parts:
         return None
     return [None if None in parts_of_rank else sum(parts_of_rank) for parts_of_rank in zip(*parts, strict=True)]
+
+
+def _end_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the last tenth of those that are known."""
+    known = [value for value in values if value is not None]
+    return mean(known[-max(1, len(known) // 10) :]) if known else None
 
 
 def _rates(ranks: Mapping) -> list[float | None] | None:

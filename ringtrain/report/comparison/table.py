@@ -69,6 +69,8 @@ SCORES = (
     *(Column(name, metric_name(name), "%", "{:.2f}", max, scale=100) for name in FRACTIONS),
     *(Column(name, metric_name(name), "", "{:.4g}", min) for name in ("rmse", "mae")),
     Column("r2", metric_name("r2"), "", "{:.4f}", max),
+    Column("train_loss", "train loss", "last tenth", "{:.4f}", min),
+    Column("train_accuracy", "accuracy", "of training, %", "{:.2f}", max, scale=100),
     Column("accuracy_difference", "difference", "points", "{:+.2f}", scale=100),
 )
 RANKS = Column("ranks", "ranks")

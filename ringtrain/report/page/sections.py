@@ -158,6 +158,7 @@ def environment(run: ReportedRun) -> Parts:
         ("MPI", start.get("mpi")),
         ("ringtrain", start.get("version")),
         ("versions", ", ".join(f"{name} {version}" for name, version in (start.get("versions") or {}).items())),
+        ("git", start.get("git")),
         ("job", start.get("job")),
         ("plug-ins", ", ".join(f"{path} (sha256 {sha})" for path, sha in (start.get("plugins") or {}).items())),
         ("run folder", run.log.folder),

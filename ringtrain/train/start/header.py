@@ -27,7 +27,7 @@ from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import rank_notes
 from ringtrain.transport.base import Transport
 
-PACKAGES = ("numpy", "mpi4py", "h5py", "cupy-cuda12x", "cupy-cuda13x")
+PACKAGES = ("numpy", "mpi4py", "h5py", "torch", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def header(run: Assembly, origin: Origin, folder: RunFolder | None, predicted: PredictedSpeed | None) -> RunStarted:
@@ -40,7 +40,7 @@ def header(run: Assembly, origin: Origin, folder: RunFolder | None, predicted: P
         data=run.data.name,
         train_examples=run.data.train.count,
         test_examples=run.data.test.count if run.data.test else 0,
-        strategy=_strategy_words(config.exchange, exchange),
+        strategy=strategy_words(config.exchange, exchange),
         exact=exchange.facts.exact,
         ranks=transport.size,
         nodes=transport.nodes,
@@ -135,7 +135,7 @@ def _frozen(run: Assembly) -> list[str]:
     ]
 
 
-def _strategy_words(config: ExchangeConfig, exchange: Exchange) -> str:
+def strategy_words(config: ExchangeConfig, exchange: Exchange) -> str:
     rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
     facts = exchange.facts
     header = f" {facts.header}" if facts.header else ""

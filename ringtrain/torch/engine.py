@@ -1,0 +1,453 @@
+"""Keeps the ranks of a module of PyTorch in step by a strategy of ringtrain: autograd makes the gradients, the script's
+optimizer is the update rule, and the exchange is the same as that of ringtrain's own layers.
+
+With an all-reduce whose updates are not late, gradients are exchanged while backward runs, and at its end each ``grad``
+is the mean over the ranks, as after DDP's own reducer; the step is the script's alone. With any other strategy the step
+belongs to the exchange: the call of ``optimizer.step()`` exchanges, and calls the optimizer for what this rank updates.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch.autograd import Variable
+from torch.utils._pytree import tree_leaves
+
+from ringtrain.allreduce.wire_formats import NONE as UNCOMPRESSED
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.errors import UsageError
+from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
+from ringtrain.torch.module_arena import TYPES, ModuleArena
+from ringtrain.transport.base import Transport
+from ringtrain.transport.waiting import SERVICES
+
+queue_callback = Variable._execution_engine.queue_callback
+ALONE = ("averaging", "gossip")  # strategies whose ranks have weights of their own
+Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
+
+
+class Engine:
+    """The exchange of one module.
+
+    module:     of the script, without DDP's wrapper
+    parameters: (name, parameter) that DDP would reduce
+    transport:  of the module's ranks
+    buffers:    whether an average of weights takes the buffers too
+
+    ``differs``: whether ranks have weights of their own. ``in_backward``: whether the sums have arrived at the end of
+    backward, and the step is the script's. ``begun``: whether an iteration is under way. ``scale``: the factor of the
+    loss in the gradients that leave; they travel without it. ``overflow``: whether a gradient of this iteration was not
+    finite, and left as zeros. ``steps_by_scaler``: whether the scaler makes this step, so that its scale is the loss's.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        parameters: Sequence[tuple[str, torch.nn.Parameter]],
+        config: ExchangeConfig,
+        transport: Transport,
+        buffers: bool = True,
+    ):
+        for name, parameter in parameters:
+            _check(name, parameter)
+        self.module, self.config, self.transport = module, config, transport
+        self._updates_alone = config.sync in ALONE or bool(config.staleness) or config.asynchronous
+        self.differs = self._updates_alone and transport.size > 1
+        averaged = [(n, b) for n, b in module.named_buffers() if b.dtype in TYPES and torch.isfinite(b).all()]
+        averaged = averaged if buffers and self.differs else []
+        self.arenas = [
+            ModuleArena(
+                [each for each in parameters if each[1].dtype is dtype],
+                [each for each in averaged if each[1].dtype is dtype],
+                config,
+                transport,
+            )
+            for dtype in dict.fromkeys(parameter.dtype for _, parameter in parameters)
+        ]
+        self.in_backward = config.sync == "allreduce" and config.overlap != FORWARD
+        for arena in self.arenas:
+            arena.rule.script_steps = self.in_backward
+        self.iteration, self.begun, self.scale, self.overflow = 0, False, 1.0, False
+        self.steps_by_scaler = False
+        self._slots = [(arena, index) for arena in self.arenas for index in range(len(arena.parameters))]
+        self._trained = self._trains()
+        self._synced = False  # whether the next backward is exchanged: not within no_sync()
+        self._in_pass = self._reached = False  # whether a backward is under way, and has reached a parameter
+        # Whether gradients leave when they are final. The first iteration tells how many passes one has.
+        self.early, self._learned = self.in_backward and config.overlap != NONE, False
+        self._passes = [0] * len(self._slots)  # exchanged backward passes since the last step, by parameter
+        self._announced: dict[int, int] = {}  # number of the parameter → version of its gradient
+        self._left = False  # whether all gradients of this iteration have left
+        self._complete = False  # whether their sums have arrived, before the step
+        self._next_untouched = [frozenset[str]() for _ in self.arenas]
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._groups = 0
+        self._noted: set[str] = set()
+        self._called: set[int] = set()  # ids of the layers that forward has called
+        self._uncalled = [(arena, span) for arena in self.arenas for span in arena.arena.spans]
+        if self.differs:
+            SERVICES.extend(arena.exchange.serving.poll for arena in self.arenas)
+        self._hook()
+
+    # ── forward ───────────────────────────────────────────────────────────────────────────────────────────────
+    def _hook(self) -> None:
+        module, on = self.module, partial(Hook, self)
+        self._handles = [
+            arena.parameters[index].register_post_accumulate_grad_hook(on("_on_gradient", number))
+            for number, (arena, index) in enumerate(self._slots)
+        ]
+        for layer in module.modules() if self.config.overlap == FORWARD else ():
+            self._handles.append(layer.register_forward_pre_hook(on("_before_layer"), prepend=True))
+        self._handles += [
+            module.register_forward_pre_hook(on("_before_forward"), prepend=True),
+            module.register_forward_hook(on("_after_forward")),
+            module.register_state_dict_pre_hook(on("_before_saving")),
+            module.register_load_state_dict_pre_hook(on("_before_loading")),
+        ]
+
+    def _before_forward(self, module: torch.nn.Module, inputs: tuple) -> None:
+        if torch.is_grad_enabled():
+            self._begin()
+        else:
+            self._note_own_weights()
+        for arena, span in self._uncalled:
+            arena.exchange.before_read(span)
+
+    def _before_layer(self, layer: torch.nn.Module, inputs: tuple) -> None:
+        """Wait for the weights of a layer. Those of a layer that is not called itself, as within
+        nn.MultiheadAttention, are waited for before forward."""
+        self._called.add(id(layer))
+        for arena, span in self._spans_of(layer):
+            arena.exchange.before_read(span)
+
+    def _spans_of(self, layer: torch.nn.Module) -> list:
+        ids = {id(parameter) for parameter in layer.parameters(recurse=False)}
+        return [(a, a.spans[i]) for a, i in self._slots if id(a.parameters[i]) in ids]
+
+    def _after_forward(self, module: torch.nn.Module, inputs: tuple, outputs) -> None:
+        """Learn where backward begins."""
+        if self._called:
+            self._wait_for_weights()
+            called = [layer for layer in self.module.modules() if id(layer) in self._called]
+            covered = {span.name for layer in called for _, span in self._spans_of(layer)}
+            self._uncalled = [each for each in self._uncalled if each[1].name not in covered]
+        for tensor in tree_leaves(outputs) if torch.is_grad_enabled() else ():
+            if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+                tensor.register_hook(self._begin_pass)
+
+    def _wait_for_weights(self) -> None:
+        for arena in self.arenas:
+            for span in arena.arena.spans:
+                arena.exchange.before_read(span)
+
+    def _before_saving(self, module: torch.nn.Module, prefix: str, keep_vars: bool) -> None:
+        self._note_own_weights()
+        self._wait_for_weights()
+
+    def _before_loading(self, module: torch.nn.Module, *arguments) -> None:
+        self._wait_for_weights()
+
+    def _note_own_weights(self) -> None:
+        if self.differs:
+            self.note(
+                "weights differ between ranks, and each evaluates and saves its own; ringtrain.torch.synchronize(), "
+                "which all ranks call, puts their mean in the place of them"
+            )
+
+    def expect_backward(self) -> None:
+        """Exchange the gradients of the next backward."""
+        if self._in_pass and torch._C._current_graph_task_id() == -1:  # the last backward has raised an exception
+            if self._announced:
+                raise UsageError(
+                    "a backward pass raised an exception when gradients had left, and the script goes on: the other "
+                    "ranks wait for the rest of them. End the script, or give --overlap none"
+                )
+            self._in_pass = False
+        self._synced = True
+
+    def _begin(self) -> None:
+        if self.begun:
+            return
+        if self._trains() != self._trained:
+            raise self._other_parameters()
+        self.begun = True
+        self._wait_for_weights()  # of a late update, where no forward pass has come since
+        for arena in self.arenas:
+            arena.before(self.iteration)
+
+    def _trains(self) -> list[tuple[int, bool]]:
+        return [(id(parameter), parameter.requires_grad) for parameter in self.module.parameters()]
+
+    def _other_parameters(self) -> UsageError:
+        pairs = zip(self.module.named_parameters(), self._trained, strict=False)
+        changed = [name for (name, parameter), (_, before) in pairs if parameter.requires_grad != before]
+        what = f"requires_grad of {changed[0]} has changed" if changed else "the module has other parameters"
+        return UsageError(
+            f"{what} since DistributedDataParallel wrapped the module, and all ranks exchange what it had then: freeze "
+            "before, or wrap the module again"
+        )
+
+    # ── backward ──────────────────────────────────────────────────────────────────────────────────────────────
+    def _begin_pass(self, gradient: torch.Tensor | None = None) -> None:
+        if self._synced and not self._in_pass:
+            self._in_pass, self._reached = True, False
+            queue_callback(self._end_pass)
+
+    def _end_pass(self) -> None:
+        self._in_pass = False
+        if not self._reached:  # torch.autograd.grad, of an input
+            return
+        self._synced = False
+        if not self.in_backward:
+            return
+        self._begin()
+        touched = self._announce_rest()
+        for arena in self.arenas:
+            arena.exchange.finish(self.iteration, 0.0)
+        if self._travel_scale != 1:
+            for arena, index in self._slots:
+                arena.gradients[index].mul_(self.scale)
+        if self.overflow:
+            self._slots[0][0].gradients[self._slots[0][1]].fill_(torch.inf)  # the scaler leaves the step out
+        for number in np.flatnonzero(touched).tolist():
+            self._slots[number][0].give(self._slots[number][1])
+        self._end_iteration()
+
+    def _on_gradient(self, number: int, parameter: torch.Tensor) -> None:
+        if not self._synced:
+            return
+        self._begin_pass()
+        self._reached = True
+        arena, index = self._slots[number]
+        self._passes[number] += 1
+        if self.early:
+            if number in self._announced:
+                raise self._second_pass(arena.spans[index].name)
+            self._begin()
+            self._announce(number)
+        elif self.differs and not arena.exchange.ready_points:  # it would count a gradient that has not left
+            arena.exchange.grad_ready(arena.spans[index])  # serves others meanwhile
+
+    @property
+    def _travel_scale(self) -> float:
+        """The loss's factor that gradients travel without. A sum that is the script's own keeps it, but for what is
+        kept from one iteration to another."""
+        return self.scale if not self.in_backward or self.config.compress != UNCOMPRESSED else 1.0
+
+    def _announce(self, number: int) -> None:
+        arena, index = self._slots[number]
+        factor = 1 / (self.transport.size if self.in_backward else 1) / self._travel_scale
+        self.overflow |= not arena.announce(index, factor, self._travel_scale != 1)
+        self._announced[number] = arena.gradients[index]._version
+
+    def _announce_rest(self) -> np.ndarray:
+        """Announce the gradients that have not left. Returns whether a backward has reached each parameter: on any rank
+        where ranks are together, else on this one."""
+        touched = np.zeros(len(self._slots) + 1)
+        for number in reversed(range(len(self._slots))):
+            arena, index = self._slots[number]
+            touched[number] = arena.parameters[index].grad is not None
+            if number not in self._announced:
+                self._announce(number)
+        self._check_unchanged()
+        touched[-1] = self.overflow
+        if not self.differs and self.transport.size > 1:
+            self.arenas[0].transport.native_allreduce_start(touched).wait(self.config.deadline_s)
+        self.overflow = bool(touched[-1])
+        return touched[:-1] > 0
+
+    def _check_unchanged(self) -> None:
+        """Raise UsageError if the script has changed a gradient that had left."""
+        for number, version in self._announced.items() if self.sums_for_step and not self._complete else ():
+            arena, index = self._slots[number]
+            gradient, now = arena.gradients[index], arena.parameters[index].grad
+            if gradient._version != version or (now is not None and now.data_ptr() != gradient.data_ptr()):
+                raise UsageError(
+                    f"the gradient of {arena.spans[index].name} was changed between backward and step, when it had "
+                    "left: give --overlap none, with which gradients leave in step"
+                )
+
+    def _end_iteration(self) -> None:
+        self.iteration += 1
+        self.begun = self.overflow = self.steps_by_scaler = self._left = self._complete = False
+        self._announced.clear()
+
+    # ── the step ──────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def sums_for_step(self) -> bool:
+        """Whether sums have to arrive on their owners before they can be clipped."""
+        together = self.config.sync == "averaging" and self.iteration < self.config.average_from
+        return (together or not self._updates_alone) and not self.in_backward and self.config.sync != "delayed"
+
+    @property
+    def updates_all(self) -> bool:
+        """Whether every rank updates all parameters, where sums have to arrive for a step."""
+        return self.config.sync in ("allreduce", "averaging")
+
+    def complete(self) -> Gradients:
+        """Wait for the sums of this iteration. Returns the parameters that this rank updates, each with the mean of its
+        gradients; what is changed there before the step, counts. Collective."""
+        self.leave()
+        for arena in () if self._complete else self.arenas:
+            arena.exchange.complete()
+            for _, gradient in arena.owned():
+                gradient.div_(arena.rule.divisor)
+            arena.rule.divisor = 1
+        self._complete = True
+        return [each for arena in self.arenas for each in arena.owned()]
+
+    def leave(self) -> None:
+        """Let all gradients leave that have not. Collective where ranks are together."""
+        if self._left:
+            self._check_unchanged()
+            return
+        self._left = True
+        self._begin()
+        for arena in self.arenas:
+            arena.take_back()
+        names = iter(self._announce_rest())
+        for number, arena in enumerate(self.arenas):
+            untouched = frozenset(span.name for span in arena.spans if not next(names) or self.overflow)
+            if self.config.sync == "delayed":  # the step is by the gradients of the iteration before
+                untouched, self._next_untouched[number] = self._next_untouched[number], untouched
+            arena.rule.untouched = untouched
+            if not self.steps_by_scaler:  # the loss of this module has no scale: it is of another optimizer's
+                arena.rule.divisor /= self.scale
+
+    def drop(self) -> None:
+        """Leave the gradients of this iteration out."""
+        self.leave()
+        for number, arena in enumerate(self.arenas):
+            every = frozenset(span.name for span in arena.spans)
+            if self.config.sync == "delayed":
+                self._next_untouched[number] = every
+            else:
+                arena.rule.untouched = every
+
+    def weights(self) -> list[np.ndarray]:
+        """Return a copy of the weights of each type."""
+        return [np.array(arena.arena.weights) for arena in self.arenas]
+
+    def gradients(self) -> Gradients:
+        """Return the parameters that have a gradient on this rank, with it."""
+        parameters = (arena.parameters[index] for arena, index in self._slots)
+        return [(each, each.grad) for each in parameters if each.grad is not None]
+
+    def hide(self) -> Gradients:
+        """Take the gradients away from their parameters, and return both: the optimizer leaves these alone then."""
+        hidden = self.gradients()
+        for parameter, _ in hidden:
+            parameter.grad = None
+        return hidden
+
+    def finish(self) -> None:
+        """Complete the exchange, and update what this rank updates; without this rank's gradient after an overflow."""
+        for arena in self.arenas:
+            if self.config.overlap == FORWARD:
+                arena.rule.remember_settings()
+            arena.exchange.finish(self.iteration, 0.0)
+        self._end_iteration()
+        self._learn_passes()
+
+    def _learn_passes(self) -> None:
+        """Let gradients leave during backward, if an iteration has one."""
+        if not self._learned and self.config.overlap != NONE and self.arenas[0].exchange.ready_points:
+            self.early, self._learned = max(self._passes) <= 1, True
+            if not self.early:
+                self.note(
+                    "several backward passes come before a step: gradients leave in step, and not during backward; "
+                    "with no_sync() around all but the last they leave during that one"
+                )
+        self._passes = [0] * len(self._slots)
+
+    def _second_pass(self, name: str) -> UsageError:
+        return UsageError(
+            f"{name} got a second gradient before the step, when the first had left: give --overlap none, with which "
+            "gradients leave in step, or put no_sync() around all backward passes but the last"
+        )
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the optimizer that steps these parameters. Raises UsageError for another one than before."""
+        if self._optimizer is None:
+            self._optimizer, self._groups = optimizer, len(optimizer.param_groups)
+        for arena in self.arenas:
+            arena.rule.optimizer = self._optimizer
+            arena.rule.state.hand_over()
+        if self._optimizer is not optimizer:
+            raise UsageError(
+                f"two optimizers, {type(self._optimizer).__name__} and {type(optimizer).__name__}, step the parameters "
+                "of one DDP module, and a strategy makes one step: wrap their parts of it in a DistributedDataParallel "
+                "each, or take one optimizer"
+            )
+        if self._groups != len(optimizer.param_groups):
+            raise UsageError(
+                f"the optimizer had {self._groups} parameter groups at its first step and has "
+                f"{len(optimizer.param_groups)}: call add_param_group() before it"
+            )
+
+    # ── ranks that differ, and the end ────────────────────────────────────────────────────────────────────────
+    def synchronize(self) -> None:
+        """Make the weights current on all ranks; where ranks differ their mean is in their place until the next
+        forward pass that trains. Collective, between a step and the next forward pass."""
+        if self.begun:
+            raise UsageError("ringtrain.torch.synchronize() is called after a forward pass: call it after step()")
+        self.drain()
+        for arena in self.arenas:
+            arena.exchange.synchronize()
+
+    def drain(self) -> None:
+        """Serve the other ranks until all are done. Called before a collective that serves nobody."""
+        for arena in self.arenas:
+            arena.exchange.serving.drain_peers()
+
+    def note(self, text: str) -> None:
+        """Print a note once, on rank 0."""
+        if text not in self._noted and self.transport.rank == 0:
+            sys.stderr.write(f"ringtrain: note: {text}\n")
+        self._noted.add(text)
+
+    def close(self) -> None:
+        """Free the messages, and leave the module alone. Collective."""
+        for handle in self._handles:
+            handle.remove()
+        for arena in self.arenas:
+            if arena.exchange.serving.poll in SERVICES:
+                SERVICES.remove(arena.exchange.serving.poll)
+            arena.close()
+
+
+class Hook:
+    """A hook of an engine. In a copy of the module, or a saved one, it does nothing."""
+
+    def __init__(self, engine: Engine | None, name: str, *arguments):
+        self._engine, self._name, self._arguments = engine, name, arguments
+
+    def __call__(self, *arguments) -> None:
+        if self._engine is not None:
+            getattr(self._engine, self._name)(*self._arguments, *arguments)
+
+    def __deepcopy__(self, memo: dict) -> "Hook":
+        return Hook(None, self._name)
+
+    def __reduce__(self):
+        return Hook, (None, self._name)
+
+
+Hook.__call__ = torch._dynamo.disable(Hook.__call__)  # type: ignore[method-assign]
+
+
+def _check(name: str, parameter: torch.nn.Parameter) -> None:
+    if parameter.device.type != "cpu":
+        raise UsageError(
+            f"{name} is on {parameter.device}: strategies exchange modules on the CPU. Move the module there, or leave "
+            "--sync and the others out: DDP's own reducer takes it"
+        )
+    if type(parameter.data) is not torch.Tensor:
+        raise UsageError(
+            f"{name} is a {type(parameter.data).__name__}, as tensor parallelism makes them, and strategies exchange "
+            "whole parameters: leave tensor parallelism out, or --sync and the others"
+        )
+    if parameter.dtype not in TYPES:
+        raise UsageError(f"{name} is of {parameter.dtype}: strategies exchange {', '.join(map(str, TYPES))}")

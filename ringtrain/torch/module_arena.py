@@ -1,0 +1,159 @@
+"""The parameters of one type of a module of PyTorch: their arena, and the strategy that exchanges it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+
+from ringtrain.allreduce.catalogue import AUTO
+from ringtrain.allreduce.tuning_file import find_tuning
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.errors import UsageError
+from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.replica_check import ReplicaCheck
+from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.monitor.guard import Guard
+from ringtrain.nn.arena import Arena
+from ringtrain.nn.base import Fill, Parameter
+from ringtrain.ops.catalogue import make_ops
+from ringtrain.torch.torch_optimizer import TorchOptimizer, view_of
+from ringtrain.transport.base import Transport
+
+TYPES = {torch.float32: "float32", torch.float64: "float64"}
+AS_THEY_ARE = Fill("constant")  # values are the module's
+Named = Sequence[tuple[str, torch.Tensor]]
+
+
+class ModuleArena:
+    """Parameters of one type, moved into an arena, and their exchange.
+
+    parameters: with their names, as many as are trained
+    buffers:    with their names, which an average of weights takes too
+    transport:  of the ranks of the module; this arena has messages of its own
+
+    ``gradients``: the tensor over the memory of each parameter's gradient.
+    """
+
+    def __init__(self, parameters: Named, buffers: Named, config: ExchangeConfig, transport: Transport):
+        size, dtype = transport.size, TYPES[parameters[0][1].dtype]
+        group = transport.lasting_group(range(size))
+        assert group is not None, "this rank is among all"
+        config = _whole_parameters(config, size, len(parameters))
+        self.transport, ops = group, make_ops("cpu", dtype)
+        self._guard = Guard(group, config.deadline_s) if config.check_collectives and size > 1 else None
+        tuning = find_tuning(group, config.tuning).table if config.algorithm == AUTO and size > 1 else None
+        settings = ExchangeSettings(config, group, ops, tuning, self._guard, _one_part, batch=size)
+        self.exchange = make_exchange(settings)
+        table = [(name, Parameter(name, tuple(p.shape) or (1,), AS_THEY_ARE, _role(p))) for name, p in parameters]
+        table += [(name, Parameter(name, tuple(b.shape) or (1,), AS_THEY_ARE, "statistic")) for name, b in buffers]
+        self.arena = Arena(group.scratch, tuple(table), dtype, group.allocate)
+        self.parameters = [p for _, p in parameters]
+        self.spans = self.arena.spans[: len(self.parameters)]
+        _check_apart([*parameters, *buffers])
+        self._places = [
+            (tensor, view_of(self.arena.weights, span.start, tensor))
+            for span, (_, tensor) in zip(self.arena.spans, [*parameters, *buffers], strict=True)
+        ]
+        self.take_back()
+        self.rule = TorchOptimizer(self.arena.spans, self.parameters)
+        self.exchange.bind(self.arena, self.rule)
+        self._replicas, self._check_every = ReplicaCheck(ops, self.arena, self.exchange, group), config.check_replicas
+        self.gradients = self.rule.views(self.arena.grads)
+
+    def take_back(self) -> None:
+        """Let weights lie in the arena that do not: at first, and where the script has set ``data``."""
+        for tensor, view in self._places:
+            if tensor.data_ptr() != view.data_ptr() and tensor.numel():
+                _move(tensor, view)
+
+    def before(self, iteration: int) -> None:
+        """Begin an iteration, of which each rank has an equal part."""
+        self.take_back()
+        if self._guard is not None:
+            self._guard.iterate(iteration + 1)
+        if self._check_every and iteration and iteration % self._check_every == 0:
+            self.exchange.synchronize()
+            self._replicas.check(f"after step {iteration}")
+        self.exchange.before(iteration, 1, self.transport.size)
+        self.rule.divisor = round(self.exchange.denominator(1, self.transport.size))
+        for span in reversed(self.arena.spans[len(self.parameters) :]):  # a buffer has no gradient to wait for
+            self.exchange.grad_ready(span)
+
+    def owned(self) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Return the parameters that this rank updates, with their gradients in the arena; none that no backward has
+        reached."""
+        names = {span.name for span, _ in self.rule.state.owned()} - self.rule.untouched
+        each = zip(self.spans, self.parameters, self.gradients, strict=True)
+        return [(parameter, gradient) for span, parameter, gradient in each if span.name in names]
+
+    def announce(self, index: int, factor: float = 1.0, checked: bool = False) -> bool:
+        """Bring a parameter's gradient, times the factor, into the arena, and start its exchange; zeros where there is
+        none. ``checked``: zeros in place of a gradient that is not finite, too. Returns whether it was finite, if it is
+        checked."""
+        parameter, gradient = self.parameters[index], self.gradients[index]
+        if parameter.grad is None:
+            gradient.zero_()
+        elif parameter.grad.is_sparse:
+            raise UsageError(
+                f"the gradient of {self.spans[index].name} is sparse, and an exchange takes dense ones: make the layer "
+                "with sparse=False, or leave --sync and the others out: DDP's own reducer takes it"
+            )
+        elif parameter.grad.data_ptr() != gradient.data_ptr():
+            gradient.copy_(parameter.grad)
+        if factor != 1:
+            gradient.mul_(factor)
+        finite = not checked or bool(torch.isfinite(gradient).all())
+        if not finite:
+            gradient.zero_()
+        if parameter.grad is not None and not self.rule.script_steps:
+            parameter.grad = gradient
+        self.exchange.grad_ready(self.spans[index])
+        return finite
+
+    def give(self, index: int) -> None:
+        """Give a parameter its gradient in the arena, in memory of its own, which the script may keep."""
+        parameter, gradient = self.parameters[index], self.gradients[index]
+        if parameter.grad is None:
+            parameter.grad = torch.empty_like(parameter)
+        parameter.grad.copy_(gradient)
+
+    def close(self) -> None:
+        """Free the messages. Collective."""
+        self.exchange.reducers.close()
+        if self._guard is not None:
+            self._guard.close()
+
+
+def _whole_parameters(config: ExchangeConfig, size: int, parameters: int) -> ExchangeConfig:
+    """Owners of whole parameters, whose optimizer is torch's: as many servers as ranks."""
+    if config.sync == "sharded":
+        return replace(config, sync="server", servers=min(size, parameters), algorithm=AUTO)
+    return config
+
+
+def _role(parameter: torch.Tensor) -> str:
+    """A bias, a scale or a shift is compressed by no method."""
+    return "weight" if parameter.dim() > 1 else "bias"
+
+
+def _one_part(count: int, part: int, parts: int) -> tuple[int, int]:
+    return count * part // parts, count * (part + 1) // parts
+
+
+def _check_apart(named: Named) -> None:
+    """Raise UsageError for two tensors that share memory."""
+    places = sorted((t.untyped_storage().data_ptr(), t.data_ptr(), name, t) for name, t in named if t.numel())
+    for (storage, first, name, tensor), (next_storage, second, other, _) in pairwise(places):
+        if storage == next_storage and second < first + tensor.nbytes and tensor.is_contiguous():
+            raise UsageError(
+                f"{name} and {other} share memory, and a strategy moves each to a place of its own: tie them by "
+                "assigning the Parameter itself, or leave --sync and the others out"
+            )
+
+
+def _move(tensor: torch.Tensor, view: torch.Tensor) -> None:
+    """Let a parameter or buffer lie where the view lies, with the same values."""
+    with torch.no_grad():
+        view.copy_(tensor)
+        tensor.data = view

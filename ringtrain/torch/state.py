@@ -1,0 +1,65 @@
+"""The state of a strategy for a script's own checkpoint: the sum under way, outer momentum, error feedback, the place
+in the period; and the optimizer's state, of which owners have parts, and ranks that differ have one each.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ringtrain.errors import CheckpointError
+from ringtrain.exchange.update.owned_update import STEP
+from ringtrain.torch.engine import Engine
+from ringtrain.torch.module_arena import ModuleArena
+
+
+def state_of(engine: Engine, group: dist.ProcessGroup) -> dict:
+    """Return the state on rank 0, of tensors and numbers; elsewhere nothing. Collective, between two steps."""
+    engine.synchronize()
+    arenas = [_state_of_type(arena, group) for arena in engine.arenas]
+    if engine.transport.rank:
+        return {}
+    return {"strategy": engine.arenas[0].exchange.facts.name, "iteration": engine.iteration, "arenas": arenas}
+
+
+def _state_of_type(part: ModuleArena, group: dist.ProcessGroup) -> dict:
+    state, optimizer = part.exchange.owned_state, part.rule.state
+    part.rule.agree_on_slots(part.transport.gather_json)
+    whole, kept = state.state(), state.rank_state
+    rows = kept.arrays() if kept is not None and kept.differs else {}
+    row = {"arrays": {name: _tensor(array) for name, array in rows.items()}, "rest": optimizer.rest()}
+    every: list = [None] * part.transport.size
+    dist.gather_object(row, None if part.transport.rank else every, group=group, group_dst=0)
+    whole = {name: value if name == STEP else _tensor(value) for name, value in whole.items()}
+    return {"slots": list(optimizer), "whole": whole, "ranks": every}
+
+
+def _tensor(array) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))
+
+
+def restore(engine: Engine, state: Mapping) -> None:
+    """Take a state of :func:`state_of`, of any number of ranks: what each rank has of its own, as many ranks get back;
+    others begin alike, from its mean or sum. Raises CheckpointError for the state of another strategy or module."""
+    strategy, arenas = engine.arenas[0].exchange.facts.name, state.get("arenas", ())
+    if state.get("strategy") != strategy or len(arenas) != len(engine.arenas):
+        raise CheckpointError(
+            f"ringtrain.torch.load_state_dict() got the state of strategy {state.get('strategy')!r}, and this run's is "
+            f"{strategy!r}: give the same options, and the state that state_dict() returned on rank 0"
+        )
+    engine.iteration = state["iteration"]
+    for arena, each in zip(engine.arenas, arenas, strict=True):
+        _restore_type(arena, each)
+
+
+def _restore_type(part: ModuleArena, saved: Mapping) -> None:
+    rank, ranks = part.transport.rank, saved["ranks"]
+    alike = len(ranks) == part.transport.size
+    rest = {name: values for row in reversed(ranks) for name, values in row["rest"].items()}
+    part.rule.state.prepare(saved["slots"], rest | (ranks[rank]["rest"] if alike else {}))
+    whole = {name: value if name == STEP else value.numpy() for name, value in saved["whole"].items()}
+    part.exchange.owned_state.restore(whole)
+    kept = part.exchange.owned_state.rank_state
+    if kept is not None and alike and ranks[rank]["arrays"]:
+        kept.take({name: value.numpy() for name, value in ranks[rank]["arrays"].items()})

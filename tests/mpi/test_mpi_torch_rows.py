@@ -1,0 +1,118 @@
+"""What a script of DDP may do where a strategy exchanges its modules (docs/pytorch.md has the table)."""
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
+
+from tests.says import says
+from tests.tiers import daily, thorough
+
+pytestmark = pytest.mark.mpi
+
+EXACT = (
+    "plain; no_sync; the attribute; bucket views; a norm; the largest; values; overflows; overflows, unscaled; "
+    "overflows, fused; closure; checkpointed; two optimizers and modules; one optimizer of two modules; of no library; "
+    "rounded; a penalty; features; data; copied; beside_others; wrapped_again"
+)
+OPTIONS = {  # options of the launcher → further cases
+    "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught",
+    "--bucket-bytes 2000 --algorithm butterfly": "; several passes; gradient_between",
+    "--overlap forward": "; compiled",
+    "--sync sharded": "; compiled; buffers",
+    "--sync server --servers 2 --overlap forward": "",
+    "--sync server --overlap none": "; several passes",
+}
+APART = ("--sync averaging --average-every 4", "--sync gossip", "--sync server --staleness 2")
+
+
+@pytest.fixture
+def script(mpirun):
+    """script(ranks, options, arguments) → CompletedProcess."""
+
+    def start(ranks, options, *arguments):
+        return mpirun(ranks, ["-m", "ringtrain.torch", "--deadline-s", "100", *options.split(), *arguments])
+
+    return start
+
+
+def programs(name):
+    return f"tests/mpi/programs/{name}.py"
+
+
+@pytest.mark.parametrize("ranks", [3, *thorough(1, 2, 4)])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_exact_strategies_do_what_ddp_does(script, options, ranks):
+    cases = EXACT + OPTIONS[options]
+    if ranks == 1 and "--servers 2" in options:
+        pytest.skip("more servers than ranks are refused")
+    done = script(ranks, options, programs("torch_rows"), cases)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{case}: all is well" for case in cases.split("; ")]
+
+
+def test_the_gradient_of_a_strategy_that_makes_the_step_is_the_ranks_own(script):
+    done = script(2, "--sync sharded", programs("torch_rows"), "gradient_between", "own")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options", APART)
+def test_ranks_that_are_apart_evaluate_alone_and_meet_when_they_are_asked(script, options):
+    cases = "buffers; in_parallel; synchronized" if "averaging" in options else "buffers"
+    done = script(3, options, programs("torch_rows"), cases, "apart")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("all is well") == len(cases.split("; "))
+    assert ("synchronize()" in done.stderr) == ("synchronized" in cases)
+
+
+REFUSED = {  # case → options, words
+    "thawed": ("--overlap none", says("never.weight", "freeze")),
+    "grown": ("--sync sharded", says("1", "2", "add_param_group")),
+    "changed_gradient": ("--sync sharded", says("first.weight", "--overlap none")),
+    "second_pass": ("--sync server", says("--overlap none", "no_sync()")),
+    "several_calls": ("--sync averaging", says("LBFGS")),
+    "two_optimizers": ("--sync gossip", says("SGD", "DistributedDataParallel")),
+    "careless": ("--sync sharded", says("Plain", "without a gradient")),
+    "tied": ("--sync sharded", says("first.weight", "twin.weight", "Parameter")),
+    "sparse": ("--overlap none", says("weight", "sparse=False")),
+    "hooked": ("--compress powersgd", says("register_comm_hook", "--wire float16")),
+    "divided": ("--sync sharded", says("FSDP", "--sync sharded")),
+}
+
+
+@pytest.mark.parametrize("case", daily(REFUSED, "changed_gradient", "thawed"))
+def test_what_a_strategy_cannot_do_is_refused_by_name(script, case):
+    options, words = REFUSED[case]
+    done = script(2, options, programs("torch_rows"), case)
+    assert done.returncode == 1 and words.matches(done.stderr), done.stderr
+    assert "all is well" not in done.stdout
+
+
+RESUMED = {
+    "DiLoCo": "--sync averaging --average-every 4 --average-momentum keep --outer-momentum 0.9 --outer-lr 0.7",
+    "PowerSGD": "--compress powersgd",
+    "sharded": "--sync sharded",
+    "averaging": "--sync averaging --average-every 4",
+    "delayed": "--sync delayed --compress top-k",
+    "gossip": "--sync gossip",
+    "server": "--sync server --overlap forward",
+}
+
+
+@pytest.mark.parametrize("name", daily(RESUMED, "DiLoCo", "sharded"))
+def test_a_script_that_is_stopped_in_mid_period_goes_on_as_if_it_had_not(script, tmp_path, name):
+    ends = [script(3, RESUMED[name], programs("torch_resumes"), what, tmp_path / "state.pt") for what in WHATS]
+    assert all(done.returncode == 0 for done in ends), ends
+    whole, _, second = (done.stdout for done in ends)
+    assert whole == second and len(set(whole.split())) == 1
+
+
+WHATS = ("whole", "first", "second")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", thorough(*RESUMED))
+def test_it_goes_on_with_another_number_of_ranks(script, tmp_path, name, ranks):
+    first = script(3, RESUMED[name], programs("torch_resumes"), "first", tmp_path / "state.pt")
+    second = script(ranks, RESUMED[name], programs("torch_resumes"), "second", tmp_path / "state.pt")
+    assert first.returncode == second.returncode == 0, second.stderr
+    assert len(set(second.stdout.split())) == 1
