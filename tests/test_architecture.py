@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -114,9 +115,14 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 PROGRAMS = [path for path in SCRIPTS.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -245,7 +251,7 @@ UNCLEAR = {"what", "who", "where", "how", "whether", "whoever"}
 
 
 def first_word(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text())) or "whatever").split()[0].lower()
+    return (ast.get_docstring(tree_of(path)) or "whatever").split()[0].lower()
 
 
 def test_module_docstrings_begin_with_a_noun_or_a_verb():
@@ -265,7 +271,7 @@ SEAMS = {
 
 def families(seams: dict[str, set[str]]) -> dict[str, set[str]]:
     """The interfaces of each seam, with all classes that derive from them."""
-    trees = [ast.parse(path.read_text()) for path in FILES]
+    trees = [tree_of(path) for path in FILES]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     bases = {node.name: {ast.unparse(base) for base in node.bases} for node in classes}
     classes = {seam: set(names) for seam, names in seams.items()}
@@ -278,7 +284,7 @@ def families(seams: dict[str, set[str]]) -> dict[str, set[str]]:
 def untyped(path: Path, allowed: dict[str, set[str]]) -> set[str]:
     """The parameters named as seams that a file does not type by their interfaces."""
     parameters = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         for each in node.args.args + node.args.kwonlyargs if isinstance(node, ast.FunctionDef) else ():
             annotation = ast.unparse(each.annotation).strip("'").split(" | ") if each.annotation else [""]
             if each.arg in allowed and not set(annotation) <= allowed[each.arg] | {"None"}:
@@ -292,11 +298,11 @@ def test_parameters_of_the_seams_are_typed_by_their_interfaces():
 
 
 def test_no_class_name_is_defined_twice_and_no_text_in_a_file():
-    trees = [ast.parse(path.read_text()) for path in FILES]
+    trees = [tree_of(path) for path in FILES]
     names = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     assert not {name for name in names if names.count(name) > 1}
     for path in (path for path in FILES if path.name.endswith("texts.py")):
-        assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+        assigned = [node for node in tree_of(path).body if isinstance(node, ast.Assign)]
         names = [name.id for each in assigned for name in ast.walk(each.targets[0]) if isinstance(name, ast.Name)]
         assert len(names) == len(set(names)), path
 
@@ -337,12 +343,12 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "runs": (475, 325),
     "show": (625, 400),
     "storage": (1_375, 850),
-    "torch": (3_200, 2_225),  # with every strategy for a script, its state and its run folder
+    "torch": (3_250, 2_275),  # with every strategy for a script, its state and its run folder
     "train": (7_075, 4_750),  # of it 200 are the run folder of a script of PyTorch
     "transport": (5_300, 3_450),
     "weights": (950, 600),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 65_800, 56_850, 7_500  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 65_850, 56_850, 7_500  # lines
 
 
 def lines_of(paths) -> int:
@@ -352,7 +358,7 @@ def lines_of(paths) -> int:
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_room_keeps_its_budget(name):
     paths = sorted(PACKAGE.glob("*.py") if name == "." else (PACKAGE / name).rglob("*.py"))
-    statements = sum(isinstance(node, ast.stmt) for path in paths for node in ast.walk(ast.parse(path.read_text())))
+    statements = sum(isinstance(node, ast.stmt) for path in paths for node in ast.walk(tree_of(path)))
     assert (lines_of(paths), statements) <= BUDGETS[name] and statements <= BUDGETS[name][1]
 
 
@@ -383,10 +389,7 @@ def is_python(path: Path) -> bool:
 
 def test_values_are_named_by_nouns():
     files = [*FILES, *TESTS, *filter(is_python, PROGRAMS)]
-    pronouns = {
-        path: names_of_values(ast.parse(path.read_text())) & (PRONOUNS | {f"_{name}" for name in PRONOUNS})
-        for path in files
-    }
+    pronouns = {path: names_of_values(tree_of(path)) & (PRONOUNS | {f"_{name}" for name in PRONOUNS}) for path in files}
     assert not {str(path): names for path, names in pronouns.items() if names}
     assert names_of_values(ast.parse("def f(given, *, own=1):\n    self._held = [there for there in own]")) == {
         "given", "own", "_held", "there"

@@ -79,6 +79,11 @@ def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
     for name, instead in REFUSED.items():
         if getattr(config.exchange, name) != getattr(default, name):
             raise ConfigError(f"{as_flag(name)}: {OF_SCRIPT}; {instead}")
+    if config.exchange.sync == "sharded" and config.exchange.algorithm != default.algorithm:
+        raise ConfigError(
+            f"--algorithm {config.exchange.algorithm}: --sync sharded keeps a script's parameters whole, and sends "
+            "each to its owner: leave --algorithm out"
+        )
     if config.exchange.sync == "master":
         raise ConfigError(
             f"--sync master: rank 0 reads the data and computes the loss of all, and {OF_SCRIPT}: use --sync server, "

@@ -9,6 +9,7 @@ belongs to the exchange: the call of ``optimizer.step()`` exchanges, and calls t
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from ringtrain.allreduce.wire_formats import NONE as UNCOMPRESSED
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
+from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE
+from ringtrain.nn.base import Span
 from ringtrain.torch.module_arena import TYPES, ModuleArena
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES
@@ -26,6 +29,7 @@ from ringtrain.transport.waiting import SERVICES
 queue_callback = Variable._execution_engine.queue_callback
 ALONE = ("averaging", "gossip")  # strategies whose ranks have weights of their own
 Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
+Spans = list[tuple[ModuleArena, Span]]
 
 
 class Engine:
@@ -41,6 +45,8 @@ class Engine:
     loss in the gradients that leave; they travel without it. ``overflow``: whether a gradient of this iteration was not
     finite, and left as zeros. ``steps_by_scaler``: whether the scaler makes this step, so that its scale is the loss's.
     """
+
+    _noted: ClassVar[set[str]] = set()  # of all modules
 
     def __init__(
         self,
@@ -84,12 +90,14 @@ class Engine:
         self._next_untouched = [frozenset[str]() for _ in self.arenas]
         self._optimizer: torch.optim.Optimizer | None = None
         self._groups = 0
-        self._noted: set[str] = set()
-        self._called: set[int] = set()  # ids of the layers that forward has called
-        self._uncalled = [(arena, span) for arena in self.arenas for span in arena.arena.spans]
+        self._called: set[str] = set()  # names of the spans of layers that forward has called
+        self._uncalled: Spans = [(arena, span) for arena in self.arenas for span in arena.arena.spans]
         if self.differs:
             SERVICES.extend(arena.exchange.serving.poll for arena in self.arenas)
         self._hook()
+        for text in dict.fromkeys(text for arena in self.arenas for text in arena.exchange.facts.notes):
+            if text != MEAN_ASIDE:  # a script sees the mean after synchronize() alone
+                self.note(text)
 
     # ── forward ───────────────────────────────────────────────────────────────────────────────────────────────
     def _hook(self) -> None:
@@ -99,7 +107,8 @@ class Engine:
             for number, (arena, index) in enumerate(self._slots)
         ]
         for layer in module.modules() if self.config.overlap == FORWARD else ():
-            self._handles.append(layer.register_forward_pre_hook(on("_before_layer"), prepend=True))
+            hook = on("_before_layer", self._spans_of(layer))
+            self._handles.append(layer.register_forward_pre_hook(hook, prepend=True))
         self._handles += [
             module.register_forward_pre_hook(on("_before_forward"), prepend=True),
             module.register_forward_hook(on("_after_forward")),
@@ -113,16 +122,16 @@ class Engine:
         else:
             self._note_own_weights()
         for arena, span in self._uncalled:
-            arena.exchange.before_read(span)
+            arena.before_read(span)
 
-    def _before_layer(self, layer: torch.nn.Module, inputs: tuple) -> None:
+    def _before_layer(self, spans: Spans, layer: torch.nn.Module, inputs: tuple) -> None:
         """Wait for the weights of a layer. Those of a layer that is not called itself, as within
         nn.MultiheadAttention, are waited for before forward."""
-        self._called.add(id(layer))
-        for arena, span in self._spans_of(layer):
-            arena.exchange.before_read(span)
+        for arena, span in spans:
+            self._called.add(span.name)
+            arena.before_read(span)
 
-    def _spans_of(self, layer: torch.nn.Module) -> list:
+    def _spans_of(self, layer: torch.nn.Module) -> Spans:
         ids = {id(parameter) for parameter in layer.parameters(recurse=False)}
         return [(a, a.spans[i]) for a, i in self._slots if id(a.parameters[i]) in ids]
 
@@ -130,9 +139,7 @@ class Engine:
         """Learn where backward begins."""
         if self._called:
             self._wait_for_weights()
-            called = [layer for layer in self.module.modules() if id(layer) in self._called]
-            covered = {span.name for layer in called for _, span in self._spans_of(layer)}
-            self._uncalled = [each for each in self._uncalled if each[1].name not in covered]
+            self._uncalled = [each for each in self._uncalled if each[1].name not in self._called]
         for tensor in tree_leaves(outputs) if torch.is_grad_enabled() else ():
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
                 tensor.register_hook(self._begin_pass)
@@ -140,7 +147,7 @@ class Engine:
     def _wait_for_weights(self) -> None:
         for arena in self.arenas:
             for span in arena.arena.spans:
-                arena.exchange.before_read(span)
+                arena.before_read(span)
 
     def _before_saving(self, module: torch.nn.Module, prefix: str, keep_vars: bool) -> None:
         self._note_own_weights()
@@ -205,7 +212,7 @@ class Engine:
         self._begin()
         touched = self._announce_rest()
         for arena in self.arenas:
-            arena.exchange.finish(self.iteration, 0.0)
+            arena.finish(self.iteration)
         if self._travel_scale != 1:
             for arena, index in self._slots:
                 arena.gradients[index].mul_(self.scale)
@@ -263,7 +270,8 @@ class Engine:
         for number, version in self._announced.items() if self.sums_for_step and not self._complete else ():
             arena, index = self._slots[number]
             gradient, now = arena.gradients[index], arena.parameters[index].grad
-            if gradient._version != version or (now is not None and now.data_ptr() != gradient.data_ptr()):
+            is_other = now is not None and now.dtype is gradient.dtype and now.data_ptr() != gradient.data_ptr()
+            if gradient._version != version or is_other:
                 raise UsageError(
                     f"the gradient of {arena.spans[index].name} was changed between backward and step, when it had "
                     "left: give --overlap none, with which gradients leave in step"
@@ -347,7 +355,7 @@ class Engine:
         for arena in self.arenas:
             if self.config.overlap == FORWARD:
                 arena.rule.remember_settings()
-            arena.exchange.finish(self.iteration, 0.0)
+            arena.finish(self.iteration)
         self._end_iteration()
         self._learn_passes()
 
@@ -391,11 +399,11 @@ class Engine:
     def synchronize(self) -> None:
         """Make the weights current on all ranks; where ranks differ their mean is in their place until the next
         forward pass that trains. Collective, between a step and the next forward pass."""
-        if self.begun:
+        if self.begun and not self.in_backward:
             raise UsageError("ringtrain.torch.synchronize() is called after a forward pass: call it after step()")
         self.drain()
         for arena in self.arenas:
-            arena.exchange.synchronize()
+            arena.synchronize()
 
     def drain(self) -> None:
         """Serve the other ranks until all are done. Called before a collective that serves nobody."""

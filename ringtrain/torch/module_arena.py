@@ -1,5 +1,6 @@
 """The parameters of one type of a module of PyTorch: their arena, and the strategy that exchanges it."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,18 +16,20 @@ from ringtrain.exchange.replica_check import ReplicaCheck
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.monitor.guard import Guard
 from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Fill, Parameter
+from ringtrain.nn.base import Fill, Parameter, Span
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.torch.torch_optimizer import TorchOptimizer, view_of
 from ringtrain.transport.base import Transport
 
-TYPES = {torch.float32: "float32", torch.float64: "float64"}
+TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "float32"}  # of a tensor → of its arena
+UNKEPT = 3  # references to a tensor that is in a list, in a variable and an argument
 AS_THEY_ARE = Fill("constant")  # values are the module's
 Named = Sequence[tuple[str, torch.Tensor]]
 
 
 class ModuleArena:
-    """Parameters of one type, moved into an arena, and their exchange.
+    """Parameters of one type, moved into an arena, and their exchange. NumPy has no bfloat16: such parameters stay in
+    their place, and the arena has copies in float32.
 
     parameters: with their names, as many as are trained
     buffers:    with their names, which an average of weights takes too
@@ -51,21 +54,54 @@ class ModuleArena:
         self.parameters = [p for _, p in parameters]
         self.spans = self.arena.spans[: len(self.parameters)]
         _check_apart([*parameters, *buffers])
-        self._places = [
-            (tensor, view_of(self.arena.weights, span.start, tensor))
+        self._copies = parameters[0][1].dtype is torch.bfloat16
+        self._due: set[str] = set()  # names of copies that an exchange may have changed since they were given back
+        self._places = {
+            span.name: (tensor, view_of(self.arena.weights, span.start, tensor))
             for span, (_, tensor) in zip(self.arena.spans, [*parameters, *buffers], strict=True)
-        ]
+        }
         self.take_back()
-        self.rule = TorchOptimizer(self.arena.spans, self.parameters)
+        self.rule = TorchOptimizer(self.arena.spans, self.parameters, self.take_back)
         self.exchange.bind(self.arena, self.rule)
         self._replicas, self._check_every = ReplicaCheck(ops, self.arena, self.exchange, group), config.check_replicas
         self.gradients = self.rule.views(self.arena.grads)
 
-    def take_back(self) -> None:
-        """Let weights lie in the arena that do not: at first, and where the script has set ``data``."""
-        for tensor, view in self._places:
-            if tensor.data_ptr() != view.data_ptr() and tensor.numel():
-                _move(tensor, view)
+    def take_back(self, spans: Sequence[Span] | None = None) -> None:
+        """Let weights, of these spans or of all, lie in the arena that do not: at first, and where the script has set
+        ``data``. Copies are made again."""
+        with torch.no_grad():
+            for tensor, view in self._places.values() if spans is None else [self._places[s.name] for s in spans]:
+                if tensor.data_ptr() != view.data_ptr() and tensor.numel():
+                    view.copy_(tensor)
+                    if not self._copies:
+                        tensor.data = view
+
+    def _give_back(self, span: Span | None = None) -> None:
+        """Bring what an exchange has changed to tensors of which the arena has copies: of one span, or of all."""
+        with torch.no_grad():
+            for tensor, view in self._places.values() if span is None else [self._places[span.name]]:
+                tensor.copy_(view)
+
+    # ── the calls of an iteration ─────────────────────────────────────────────────────────────────────────────
+    def before_read(self, span: Span) -> None:
+        """Wait until the weights of a span are current."""
+        self.exchange.before_read(span)
+        if span.name in self._due:  # once: autograd takes a weight that is written for another one
+            self._due.remove(span.name)
+            self._give_back(span)
+
+    def finish(self, iteration: int) -> None:
+        """Complete the exchange of an iteration, and update."""
+        self.exchange.finish(iteration, 0.0)
+        if self._copies:
+            self._give_back()
+            self._due = {span.name for span in self.arena.spans}
+
+    def synchronize(self) -> None:
+        """Make the weights current on every rank."""
+        self.exchange.synchronize()
+        if self._copies:
+            self._give_back()
 
     def before(self, iteration: int) -> None:
         """Begin an iteration, of which each rank has an equal part."""
@@ -76,6 +112,8 @@ class ModuleArena:
             self.exchange.synchronize()
             self._replicas.check(f"after step {iteration}")
         self.exchange.before(iteration, 1, self.transport.size)
+        if self._copies:
+            self._give_back()
         self.rule.divisor = round(self.exchange.denominator(1, self.transport.size))
         for span in reversed(self.arena.spans[len(self.parameters) :]):  # a buffer has no gradient to wait for
             self.exchange.grad_ready(span)
@@ -91,6 +129,7 @@ class ModuleArena:
         """Bring a parameter's gradient, times the factor, into the arena, and start its exchange; zeros where there is
         none. ``checked``: zeros in place of a gradient that is not finite, too. Returns whether it was finite, if it is
         checked."""
+        self._let_keep(index)
         parameter, gradient = self.parameters[index], self.gradients[index]
         if parameter.grad is None:
             gradient.zero_()
@@ -99,24 +138,29 @@ class ModuleArena:
                 f"the gradient of {self.spans[index].name} is sparse, and an exchange takes dense ones: make the layer "
                 "with sparse=False, or leave --sync and the others out: DDP's own reducer takes it"
             )
+        elif factor != 1 and not self._copies:
+            torch.mul(parameter.grad, factor, out=gradient)
         elif parameter.grad.data_ptr() != gradient.data_ptr():
-            gradient.copy_(parameter.grad)
-        if factor != 1:
-            gradient.mul_(factor)
+            gradient.copy_(parameter.grad).mul_(factor)
         finite = not checked or bool(torch.isfinite(gradient).all())
         if not finite:
             gradient.zero_()
-        if parameter.grad is not None and not self.rule.script_steps:
+        if parameter.grad is not None and not (self.rule.script_steps or self._copies):
             parameter.grad = gradient
         self.exchange.grad_ready(self.spans[index])
         return finite
 
     def give(self, index: int) -> None:
-        """Give a parameter its gradient in the arena, in memory of its own, which the script may keep."""
+        """Give a parameter its gradient in the arena."""
         parameter, gradient = self.parameters[index], self.gradients[index]
-        if parameter.grad is None:
-            parameter.grad = torch.empty_like(parameter)
-        parameter.grad.copy_(gradient)
+        parameter.grad = gradient.to(parameter.dtype)
+
+    def _let_keep(self, index: int) -> None:
+        """Move a gradient of the pass before to memory of its own, if the script keeps it."""
+        gradient = self.gradients[index]
+        if sys.getrefcount(gradient) > UNKEPT and self.parameters[index].grad is not gradient:
+            gradient.set_(gradient.clone())
+            self.gradients[index] = view_of(self.arena.grads, self.spans[index].start, self.parameters[index])
 
     def close(self) -> None:
         """Free the messages. Collective."""
@@ -150,10 +194,3 @@ def _check_apart(named: Named) -> None:
                 f"{name} and {other} share memory, and a strategy moves each to a place of its own: tie them by "
                 "assigning the Parameter itself, or leave --sync and the others out"
             )
-
-
-def _move(tensor: torch.Tensor, view: torch.Tensor) -> None:
-    """Let a parameter or buffer lie where the view lies, with the same values."""
-    with torch.no_grad():
-        view.copy_(tensor)
-        tensor.data = view

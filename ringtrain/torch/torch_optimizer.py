@@ -36,6 +36,7 @@ class TorchOptimizer(Optimizer):
     no other has one. A rank has state of the parameters that it updates alone, as ZeRO does.
 
     parameters: of the spans; none for a span that is no parameter, as a buffer
+    stepped:    called with the spans that a step has updated
 
     ``optimizer``: None until the script's first step. ``divisor``: of gradients, before a step. ``script_steps``:
     whether the script's own step makes the update, by the gradients that are in the arena then. ``untouched``: names
@@ -44,8 +45,11 @@ class TorchOptimizer(Optimizer):
 
     slots, linear, layerwise = (), False, True
 
-    def __init__(self, spans: Sequence[Span], parameters: Sequence[torch.nn.Parameter]):
+    def __init__(
+        self, spans: Sequence[Span], parameters: Sequence[torch.nn.Parameter], stepped: Callable[[Sequence[Span]], None]
+    ):
         super().__init__(spans, OptimizerConfig())
+        self._stepped = stepped
         self.each = list(zip(spans, parameters, strict=False))
         self.optimizer: torch.optim.Optimizer | None = None
         self.divisor, self.script_steps = 1.0, False
@@ -86,8 +90,13 @@ class TorchOptimizer(Optimizer):
         if self.divisor != 1:
             ops.scale(grads[start:stop], 1 / self.divisor)
         each = zip(self.each, self.views(grads), strict=True)
-        inside = ((span, p, g) for (span, p), g in each if start <= span.start and span.stop <= stop)
-        self.step([(p, g) for span, p, g in inside if span.name not in self.untouched])
+        inside = [
+            (span, p, g)
+            for (span, p), g in each
+            if start <= span.start and span.stop <= stop and span.name not in self.untouched
+        ]
+        self.step([(p, g) for _, p, g in inside])
+        self._stepped([span for span, *_ in inside])
 
     def step(self, gradients: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]) -> None:
         """Update these parameters by their gradients, and no other."""
@@ -97,7 +106,7 @@ class TorchOptimizer(Optimizer):
         for parameter, _ in others:  # a late update comes when others have gradients of the next iteration
             parameter.grad = None
         for parameter, gradient in gradients:
-            parameter.grad = gradient
+            parameter.grad = gradient.to(parameter.dtype)
         try:
             with torch.inference_mode(False), self._with_settings(self.optimizer):
                 step_of(self.optimizer)(self.optimizer)
@@ -220,5 +229,5 @@ def _is_like(value, parameter: torch.Tensor, name: str) -> bool:
         isinstance(value, torch.Tensor)
         and name != STEP
         and value.shape == parameter.shape
-        and value.dtype == parameter.dtype
+        and value.dtype == parameter.dtype != torch.bfloat16
     )

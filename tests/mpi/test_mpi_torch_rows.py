@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mpi
 EXACT = (
     "plain; no_sync; the attribute; bucket views; a norm; the largest; values; overflows; overflows, unscaled; "
     "overflows, fused; closure; checkpointed; two optimizers and modules; one optimizer of two modules; of no library; "
-    "rounded; a penalty; features; data; copied; beside_others; wrapped_again"
+    "rounded; a penalty; features; data; bfloat16; two types; beside_others; wrapped_again; copied"
 )
 OPTIONS = {  # options of the launcher → further cases
     "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught",
@@ -57,7 +57,7 @@ def test_the_gradient_of_a_strategy_that_makes_the_step_is_the_ranks_own(script)
 
 @pytest.mark.parametrize("options", APART)
 def test_ranks_that_are_apart_evaluate_alone_and_meet_when_they_are_asked(script, options):
-    cases = "buffers; in_parallel; synchronized" if "averaging" in options else "buffers"
+    cases = "buffers; bfloat16; two types" + ("; in_parallel; synchronized" if "averaging" in options else "")
     done = script(3, options, programs("torch_rows"), cases, "apart")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("all is well") == len(cases.split("; "))

@@ -59,7 +59,7 @@ def test_a_run_has_the_records_of_a_training(begin, tmp_path):
     end(run)
     (start,) = log(tmp_path, "start")
     assert [start[name] for name in ("model", "batch", "lr", "seed", "ranks")] == ["Net", 16, 0.1, 3, 1]
-    assert start["data"] == "data of train.py" and start["command"].startswith("python -m ringtrain.torch ")
+    assert start["data"] == "data of train.py" and start["command"].startswith("python -m ringtrain.torch")
     iterations = log(tmp_path, "iteration")
     assert [(each["iteration"], each["loss"], each["examples"]) for each in iterations] == [
         (1, 3.0, 16), (2, 2.0, 16), (3, 1.0, 16),

@@ -347,12 +347,15 @@ def check_alike(net):
 class Small(nn.Module):
     """``set_data``: limits the rows of a weight in each forward, as layers with a norm do."""
 
-    def __init__(self, set_data=False):
+    def __init__(self, set_data=False, dtypes=(torch.float64, torch.float64)):
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.last, self.set_data = nn.Linear(12, 16).double(), nn.Linear(16, 1).double(), set_data
+        self.first, self.last = nn.Linear(12, 16, dtype=dtypes[0]), nn.Linear(16, 1, dtype=dtypes[1])
+        self.set_data = set_data
 
     def forward(self, x):
+        if self.first.weight.dtype is torch.bfloat16:
+            return self.last(torch.tanh(self.first(x.bfloat16())).to(self.last.weight.dtype))
         if self.set_data:
             self.first.weight.data = torch.renorm(self.first.weight.data, 2, 0, 0.9)
         return self.last(torch.tanh(self.first(x)))
@@ -541,6 +544,8 @@ CASES = {
     "a penalty": lambda: alike_after(penalty),
     "features": lambda: alike_after(with_features),
     "data": lambda: alike_after(plain_loss, Small(set_data=True)),
+    "bfloat16": lambda: alike_after(plain_loss, Small(dtypes=(torch.bfloat16, torch.bfloat16))),
+    "two types": lambda: alike_after(plain_loss, Small(dtypes=(torch.bfloat16, torch.float32))),
     "careless": lambda: of_no_library(careless=True),
     **{each.__name__: each for each in (closure, compiled, checkpointed, rounded, gradient_between, buffers)},
     **{each.__name__: each for each in (synchronized, in_parallel, thawed, grown, changed_gradient, second_pass)},
