@@ -125,7 +125,8 @@ def test_survivors_go_on_to_the_losses_of_an_unbroken_run(survives, case):
 PLACES = {"opening": 1, "iteration": 60, "update": 60, "evaluation": 5, "saving": 5, "ending": 1}
 
 
-@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 50))])
+# By a real clock: where two ranks die within one moment, Open MPI's launcher may end the others too, with status 0.
+@pytest.mark.parametrize("seed", thorough(*range(50)))
 def test_two_deaths_at_random_moments(survives, seed):
     chance = random.Random(seed)
     ranks = chance.choice([3, 4])
