@@ -148,7 +148,7 @@ def ended_by_signals(figures: Path) -> Iterator[None]:
 
 
 def last_words(output: Path) -> str:
-    """Return the error of ringtrain, or the end of what was said."""
+    """Return the first error of ringtrain in an output, or else the last lines."""
     lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip("- ")]
     errors = [line for line in lines if line.startswith("ringtrain: ")]
     return "\n".join(errors[:1] or lines[-TOLD_LINES:])

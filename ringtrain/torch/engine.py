@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
@@ -38,6 +39,7 @@ class Engine:
     module:     of the script, without DDP's wrapper
     parameters: (name, parameter) that DDP would reduce
     transport:  of the module's ranks
+    group:      PyTorch's group of these ranks
     buffers:    whether an average of weights takes the buffers too
 
     ``differs``: whether ranks have weights of their own. ``in_backward``: whether the sums have arrived at the end of
@@ -54,11 +56,12 @@ class Engine:
         parameters: Sequence[tuple[str, torch.nn.Parameter]],
         config: ExchangeConfig,
         transport: Transport,
+        group: dist.ProcessGroup,
         buffers: bool = True,
     ):
         for name, parameter in parameters:
             _check(name, parameter)
-        self.module, self.config, self.transport = module, config, transport
+        self.module, self.config, self.transport, self.group = module, config, transport, group
         self._updates_alone = config.sync in ALONE or bool(config.staleness) or config.asynchronous
         self.differs = self._updates_alone and transport.size > 1
         averaged = [(n, b) for n, b in module.named_buffers() if b.dtype in TYPES and torch.isfinite(b).all()]
@@ -118,7 +121,7 @@ class Engine:
 
     def _before_forward(self, module: torch.nn.Module, inputs: tuple) -> None:
         if torch.is_grad_enabled():
-            self._begin()
+            self._begin(in_forward=True)
         else:
             self._note_own_weights()
         for arena, span in self._uncalled:
@@ -174,13 +177,16 @@ class Engine:
             self._in_pass = False
         self._synced = True
 
-    def _begin(self) -> None:
+    def _begin(self, in_forward: bool = False) -> None:
+        """Begin an iteration, unless one is under way. ``in_forward``: its layers wait for late updates, each for its
+        own; where no forward pass has come since, and before copies are made again, all are complete first."""
         if self.begun:
             return
         if self._trains() != self._trained:
             raise self._other_parameters()
         self.begun = True
-        self._wait_for_weights()  # of a late update, where no forward pass has come since
+        if not in_forward or any(arena.copies for arena in self.arenas):
+            self._wait_for_weights()
         for arena in self.arenas:
             arena.before(self.iteration)
 
@@ -315,12 +321,11 @@ class Engine:
         self._begin()
         for arena in self.arenas:
             arena.take_back()
-        names = iter(self._announce_rest())
+        touched = iter(self._announce_rest())
         for number, arena in enumerate(self.arenas):
-            untouched = frozenset(span.name for span in arena.spans if not next(names) or self.overflow)
             if self.config.sync == "delayed":  # the step is by the gradients of the iteration before
-                untouched, self._next_untouched[number] = self._next_untouched[number], untouched
-            arena.rule.untouched = untouched
+                arena.rule.untouched = self._next_untouched[number]
+            self._leave_out(number, [span.name for span in arena.spans if not next(touched) or self.overflow])
             if not self.steps_by_scaler:  # the loss of this module has no scale: it is of another optimizer's
                 arena.rule.divisor /= self.scale
 
@@ -328,11 +333,14 @@ class Engine:
         """Leave the gradients of this iteration out."""
         self.leave()
         for number, arena in enumerate(self.arenas):
-            every = frozenset(span.name for span in arena.spans)
-            if self.config.sync == "delayed":
-                self._next_untouched[number] = every
-            else:
-                arena.rule.untouched = every
+            self._leave_out(number, [span.name for span in arena.spans])
+
+    def _leave_out(self, number: int, names: Sequence[str]) -> None:
+        """Leave gradients of this iteration, of one arena, out of the step that is by them."""
+        if self.config.sync == "delayed":
+            self._next_untouched[number] = frozenset(names)
+        else:
+            self.arenas[number].rule.untouched = frozenset(names)
 
     def weights(self) -> list[np.ndarray]:
         """Return a copy of the weights of each type."""
@@ -406,7 +414,7 @@ class Engine:
             arena.synchronize()
 
     def drain(self) -> None:
-        """Serve the other ranks until all are done. Called before a collective that serves nobody."""
+        """Serve the other ranks until all are done: a collective of the MPI that follows would not serve them."""
         for arena in self.arenas:
             arena.exchange.serving.drain_peers()
 

@@ -35,7 +35,8 @@ class ModuleArena:
     buffers:    with their names, which an average of weights takes too
     transport:  of the ranks of the module; this arena has messages of its own
 
-    ``gradients``: the tensor over the memory of each parameter's gradient.
+    ``gradients``: the tensor over the memory of each parameter's gradient. ``copies``: whether the arena has copies of
+    the parameters.
     """
 
     def __init__(self, parameters: Named, buffers: Named, config: ExchangeConfig, transport: Transport):
@@ -46,7 +47,7 @@ class ModuleArena:
         self.transport, ops = group, make_ops("cpu", dtype)
         self._guard = Guard(group, config.deadline_s) if config.check_collectives and size > 1 else None
         tuning = find_tuning(group, config.tuning).table if config.algorithm == AUTO and size > 1 else None
-        settings = ExchangeSettings(config, group, ops, tuning, self._guard, _one_part, batch=size)
+        settings = ExchangeSettings(config, group, ops, tuning, self._guard, batch=size)
         self.exchange = make_exchange(settings)
         table = [(name, Parameter(name, tuple(p.shape) or (1,), AS_THEY_ARE, _role(p))) for name, p in parameters]
         table += [(name, Parameter(name, tuple(b.shape) or (1,), AS_THEY_ARE, "statistic")) for name, b in buffers]
@@ -54,7 +55,7 @@ class ModuleArena:
         self.parameters = [p for _, p in parameters]
         self.spans = self.arena.spans[: len(self.parameters)]
         _check_apart([*parameters, *buffers])
-        self._copies = parameters[0][1].dtype is torch.bfloat16
+        self.copies = parameters[0][1].dtype is torch.bfloat16
         self._due: set[str] = set()  # names of copies that an exchange may have changed since they were given back
         self._places = {
             span.name: (tensor, view_of(self.arena.weights, span.start, tensor))
@@ -73,7 +74,7 @@ class ModuleArena:
             for tensor, view in self._places.values() if spans is None else [self._places[s.name] for s in spans]:
                 if tensor.data_ptr() != view.data_ptr() and tensor.numel():
                     view.copy_(tensor)
-                    if not self._copies:
+                    if not self.copies:
                         tensor.data = view
 
     def _give_back(self, span: Span | None = None) -> None:
@@ -93,14 +94,14 @@ class ModuleArena:
     def finish(self, iteration: int) -> None:
         """Complete the exchange of an iteration, and update."""
         self.exchange.finish(iteration, 0.0)
-        if self._copies:
+        if self.copies:
             self._give_back()
             self._due = {span.name for span in self.arena.spans}
 
     def synchronize(self) -> None:
         """Make the weights current on every rank."""
         self.exchange.synchronize()
-        if self._copies:
+        if self.copies:
             self._give_back()
 
     def before(self, iteration: int) -> None:
@@ -112,7 +113,7 @@ class ModuleArena:
             self.exchange.synchronize()
             self._replicas.check(f"after step {iteration}")
         self.exchange.before(iteration, 1, self.transport.size)
-        if self._copies:
+        if self.copies:
             self._give_back()
         self.rule.divisor = round(self.exchange.denominator(1, self.transport.size))
         for span in reversed(self.arena.spans[len(self.parameters) :]):  # a buffer has no gradient to wait for
@@ -138,14 +139,14 @@ class ModuleArena:
                 f"the gradient of {self.spans[index].name} is sparse, and an exchange takes dense ones: make the layer "
                 "with sparse=False, or leave --sync and the others out: DDP's own reducer takes it"
             )
-        elif factor != 1 and not self._copies:
+        elif factor != 1 and not self.copies:
             torch.mul(parameter.grad, factor, out=gradient)
         elif parameter.grad.data_ptr() != gradient.data_ptr():
             gradient.copy_(parameter.grad).mul_(factor)
         finite = not checked or bool(torch.isfinite(gradient).all())
         if not finite:
             gradient.zero_()
-        if parameter.grad is not None and not (self.rule.script_steps or self._copies):
+        if parameter.grad is not None and not (self.rule.script_steps or self.copies):
             parameter.grad = gradient
         self.exchange.grad_ready(self.spans[index])
         return finite
@@ -179,10 +180,6 @@ def _whole_parameters(config: ExchangeConfig, size: int, parameters: int) -> Exc
 def _role(parameter: torch.Tensor) -> str:
     """A bias, a scale or a shift is compressed by no method."""
     return "weight" if parameter.dim() > 1 else "bias"
-
-
-def _one_part(count: int, part: int, parts: int) -> tuple[int, int]:
-    return count * part // parts, count * (part + 1) // parts
 
 
 def _check_apart(named: Named) -> None:

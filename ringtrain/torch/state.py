@@ -14,10 +14,10 @@ from ringtrain.torch.engine import Engine
 from ringtrain.torch.module_arena import ModuleArena
 
 
-def state_of(engine: Engine, group: dist.ProcessGroup) -> dict:
+def state_of(engine: Engine) -> dict:
     """Return the state on rank 0, of tensors and numbers; elsewhere nothing. Collective, between two steps."""
     engine.synchronize()
-    arenas = [_state_of_type(arena, group) for arena in engine.arenas]
+    arenas = [_state_of_type(arena, engine.group) for arena in engine.arenas]
     if engine.transport.rank:
         return {}
     return {"strategy": engine.arenas[0].exchange.facts.name, "iteration": engine.iteration, "arenas": arenas}

@@ -23,7 +23,6 @@ from ringtrain.torch.world import current
 from ringtrain.transport.base import Transport
 
 _engines: list[Engine] = []
-_groups: list[dist.ProcessGroup] = []  # of the engines' modules
 _engine_of: dict[int, Engine] = {}  # by the id of a parameter
 # Optimizers that are not PyTorch's, each with the weights before the first call of its own step.
 _tried: WeakKeyDictionary[torch.optim.Optimizer, list[tuple[Engine, list[np.ndarray], list[str]]]] = WeakKeyDictionary()
@@ -109,19 +108,17 @@ def _make_reducer(ddp: DistributedDataParallel, parameters, expect_sparse_gradie
     _retire({_engine_of[id(each)] for each in parameters if id(each) in _engine_of})
     transport = current().transport.group(dist.get_process_group_ranks(ddp.process_group))
     assert transport is not None, "this rank is in the group of its module"
-    engine = Engine(ddp.module, named, _exchange, transport, ddp.forward_sync_buffers)
+    engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, ddp.forward_sync_buffers)
     if engine.differs:
         ddp.forward_sync_buffers = False  # they are averaged with the weights
     ddp.reducer = ddp.logger = ExchangeReducer(engine)
     _engines.append(engine)
-    _groups.append(ddp.process_group)
     _engine_of.update(dict.fromkeys(map(id, parameters), engine))
 
 
 def _retire(engines: set[Engine]) -> None:
     """Free the engines of modules that are wrapped again. Collective."""
     for engine in [each for each in _engines if each in engines]:
-        _groups.pop(_engines.index(engine))
         _engines.remove(engine)
         engine.close()
     for key in [key for key, engine in _engine_of.items() if engine in engines]:
@@ -130,7 +127,8 @@ def _retire(engines: set[Engine]) -> None:
 
 # ── the script's step ─────────────────────────────────────────────────────────────────────────────────────────
 def _before_step(optimizer: torch.optim.Optimizer, arguments: tuple, named: dict):
-    """Make the step of what engines exchange. The optimizer's own step, which follows, finds their gradients gone."""
+    """Make the step of the parameters that engines exchange. The optimizer's own step follows, and leaves them alone:
+    they have no gradient then."""
     engines = engines_of(optimizer)
     if not engines:
         return None
@@ -213,7 +211,7 @@ def state_dict() -> list[dict]:
     """Return what the strategies of all DDP modules keep from step to step, beside weights and, on ranks that update
     all, the optimizer's state: for a checkpoint of the script, which rank 0 saves. On other ranks it is empty.
     Collective; call it between a step and the next forward pass."""
-    return [state.state_of(engine, group) for engine, group in zip(_engines, _groups, strict=True)]
+    return [state.state_of(engine) for engine in _engines]
 
 
 def load_state_dict(saved: Sequence[Mapping]) -> None:
@@ -259,7 +257,6 @@ def leave(transport: Transport) -> None:
             engine.note(f"ranks end after different numbers of steps ({counts}): their weights are not made equal")
     while _engines:
         _engines.pop().close()
-    _groups.clear()
     _engine_of.clear()
 
 

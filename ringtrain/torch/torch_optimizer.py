@@ -138,8 +138,8 @@ def _copy(value):
 class StateArrays(Mapping[str, Array]):
     """The state of a script's optimizer as flat arrays over the elements that this rank updates, by PyTorch's names.
 
-    PyTorch makes a tensor of a parameter's shape at its first step. Whoever looks here moves these tensors into the
-    arrays: what an exchange writes there, the optimizer then reads. Counts, and tensors of other shapes, stay with the
+    PyTorch makes a tensor of a parameter's shape at its first step. A look at the arrays moves these tensors into them:
+    the optimizer then reads what an exchange writes there. Counts, and tensors of other shapes, stay with the
     optimizer (:meth:`rest`)."""
 
     def __init__(self, rule: TorchOptimizer):

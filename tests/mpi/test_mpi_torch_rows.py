@@ -55,6 +55,11 @@ def test_the_gradient_of_a_strategy_that_makes_the_step_is_the_ranks_own(script)
     assert done.returncode == 0, done.stderr
 
 
+def test_late_updates_are_waited_for_layer_by_layer(script):
+    done = script(2, "--overlap forward --bucket-bytes 500", programs("torch_rows"), "late")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("options", APART)
 def test_ranks_that_are_apart_evaluate_alone_and_meet_when_they_are_asked(script, options):
     cases = "buffers; bfloat16; two types" + ("; in_parallel; synchronized" if "averaging" in options else "")

@@ -97,6 +97,15 @@ class Pair:
             torch.testing.assert_close(state[name], value, rtol=0, atol=1e-9, msg=lambda text, name=name: name + text)
 
 
+def trained(pair, backward):
+    for step in range(STEPS):
+        pair.optimizer.zero_grad()
+        backward(step)
+        pair.optimizer.step()
+        pair.serial_step(step)
+    pair.check()
+
+
 def train(micros=1, sync="all", clip=None, set_to_none=True, **ddp):
     pair = Pair(**ddp)
     for step in range(STEPS):
@@ -143,24 +152,18 @@ def closure():
 def compiled():
     pair = Pair()
     run = torch.compile(pair.ddp, backend="eager")
-    for step in range(STEPS):
-        pair.optimizer.zero_grad()
+
+    def backward(step):
         x, y = batch(step, rank)
         loss_of(run(x, is_odd(step, rank)), y).backward()
-        pair.optimizer.step()
-        pair.serial_step(step)
-    pair.check()
+
+    trained(pair, backward)
 
 
 def checkpointed():
     pair = Pair()
     pair.net.saves_memory = True
-    for step in range(STEPS):
-        pair.optimizer.zero_grad()
-        pair.backward(step)
-        pair.optimizer.step()
-        pair.serial_step(step)
-    pair.check()
+    trained(pair, pair.backward)
 
 
 def overflows(unscale=False, **adamw):
@@ -272,12 +275,16 @@ class Plain(torch.optim.Optimizer):
 def of_no_library(careless=False):
     pair = Pair()
     pair.optimizer, pair.reference = Plain(pair.net.parameters(), careless), Plain(pair.serial.parameters())
-    for step in range(STEPS):
-        pair.optimizer.zero_grad()
-        pair.backward(step)
-        pair.optimizer.step()
-        pair.serial_step(step)
-    pair.check()
+    trained(pair, pair.backward)
+
+
+def late():
+    """A layer waits for its own weights alone: in the first layer the updates of others are still owed."""
+    pair = Pair()
+    updates, owed = pair.ddp.reducer.engine.arenas[0].exchange._updates, []
+    pair.net.first.register_forward_pre_hook(lambda layer, inputs: owed.append(len(updates._owed)))
+    trained(pair, pair.backward)
+    assert owed[0] == 0 < min(owed[1:]), owed
 
 
 def buffers():
@@ -549,7 +556,8 @@ CASES = {
     "careless": lambda: of_no_library(careless=True),
     **{each.__name__: each for each in (closure, compiled, checkpointed, rounded, gradient_between, buffers)},
     **{each.__name__: each for each in (synchronized, in_parallel, thawed, grown, changed_gradient, second_pass)},
-    **{each.__name__: each for each in (copied, kept_gradients, beside_others, caught, wrapped_again, tied)},
+    **{each.__name__: each for each in (copied, kept_gradients, beside_others, caught, wrapped_again)},
+    **{each.__name__: each for each in (tied, late)},
     **{each.__name__: each for each in (several_calls, two_optimizers, sparse, hooked, divided)},
 }
 
