@@ -27,23 +27,25 @@ ARROWS = {
     "show": READERS,
     "config": {"errors", "parsing", "records", "template"},
     "ops": LEAF,
-    "optim": LEAF | {"nn", "ops"},
+    "memory": LEAF | {"ops"},
+    "optim": LEAF | {"memory", "ops"},
     "transport": LEAF,
     "storage": LEAF,
     "data": READERS | {"ops"},
     "report": READERS | {"show"},
     "runs": READERS | {"report", "show"},
     "collectives": LEAF | {"ops", "show", "transport"},
-    "nn": LEAF | {"ops"},
+    "nn": LEAF | {"memory", "ops"},
     "monitor": LEAF | {"collectives", "transport"},
     "allreduce": LEAF | {"collectives", "transport", "monitor", "ops"},
-    "exchange": LEAF | {"allreduce", "monitor", "collectives", "transport", "nn", "optim", "ops"},
-    "bench": READERS | {"allreduce", "monitor", "collectives", "transport", "nn", "ops", "data", "optim", "show"},
+    "exchange": LEAF | {"allreduce", "memory", "monitor", "collectives", "transport", "nn", "optim", "ops"},
+    "bench": READERS
+    | {"allreduce", "monitor", "collectives", "transport", "memory", "nn", "ops", "data", "optim", "show"},
     "api": LEAF | {"allreduce", "bench", "monitor", "collectives", "transport"},
-    "plan": LEAF | {"bench", "collectives", "nn", "show"},
+    "plan": LEAF | {"bench", "collectives", "memory", "nn", "show"},
     "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
     "train": LEAF
-    | {"nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
+    | {"memory", "nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
     | {"launch", "data", "storage", "report", "optim", "weights", "plugin", "plan"},
     "weights": READERS | {"nn", "optim"},
     "cli": {"*"},
@@ -55,8 +57,8 @@ ARROWS = {
         "launch",
         "transport",
         "exchange",
+        "memory",
         "monitor",
-        "nn",
         "ops",
         "optim",
         "report",
@@ -79,7 +81,8 @@ ORDER = {
     "model_parallel servers strategies catalogue compatibility",
     "launch": "binding printed_metrics python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",
-    "nn": "workspace base buckets whole_batch blocks settings shapes graph_checks arena initial "
+    "memory": "spans workspace arena buckets",
+    "nn": "base whole_batch blocks settings shapes graph_checks initial "
     "conv conv_columns layers metrics losses norm pool sequence capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
     "ops": "geometry bfloat16 keys elementary pairs precision update normalised base cuda host cpu reference catalogue",
@@ -212,6 +215,11 @@ LOADED = "heavy = {!r} & set(sys.modules); assert not heavy, heavy\n"
 HEAVY = {"mpi4py", "cupy", "numpy", "h5py", "rich"}
 HELP = "import sys; from ringtrain.cli.main import run; run(['--help'])\n" + LOADED.format(HEAVY)
 PACKAGE_ALONE = "import sys; import ringtrain\n" + LOADED.format(HEAVY | {"click"})
+STRATEGIES = (
+    "import sys; import ringtrain.exchange.compatibility, ringtrain.exchange.replica_check\n"
+    "layers = [name for name in sys.modules if name.startswith(('ringtrain.nn', 'ringtrain.train'))]\n"
+    "assert not layers, layers\n"
+)
 COMMUNICATOR = (
     PACKAGE_ALONE
     + "from ringtrain import Communicator\n"
@@ -220,7 +228,7 @@ COMMUNICATOR = (
 )
 
 
-@pytest.mark.parametrize("program", [HELP, COMMUNICATOR], ids=["--help", "the communicator"])
+@pytest.mark.parametrize("program", [HELP, COMMUNICATOR, STRATEGIES], ids=["--help", "the communicator", "layers"])
 def test_nothing_heavy_is_loaded_that_is_not_asked_for(program):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -334,8 +342,9 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "data": (5_925, 3_850),
     "exchange": (6_900, 4_250),  # with the check of replicas, which scripts of PyTorch have too
     "launch": (1_225, 750),  # scores in lines of a script
+    "memory": (350, 225),
     "monitor": (1_150, 800),
-    "nn": (3_425, 2_225),
+    "nn": (3_125, 2_025),
     "ops": (7_350, 4_575),
     "optim": (375, 200),
     "plan": (1_025, 625),

@@ -16,11 +16,11 @@ from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, ModelError, UsageError
 from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.exchange.compatibility import RULES, check_options
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import parse_model
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, SGD, make_optimizer
 from ringtrain.train.stopping.signals import StopFlag

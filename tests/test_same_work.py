@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn import spec
-from ringtrain.nn.arena import lay_out
 from tests.conftest import BENCHMARKS
 
 

@@ -19,10 +19,10 @@ from ringtrain.data.batches.batches import Batches
 from ringtrain.errors import UsageError
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.humanize import plural
+from ringtrain.memory.workspace import Workspace
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn import spec
 from ringtrain.nn.losses import make_loss
-from ringtrain.nn.workspace import Workspace
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.show.output import echo
 from ringtrain.show.results import OutputPaths, is_live

@@ -8,17 +8,19 @@ all-reduce sums gradients; :meth:`Exchange.denominator` makes their mean.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, check_names
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
-from ringtrain.nn.graph import Graph
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
+
+if TYPE_CHECKING:
+    from ringtrain.nn.graph import Graph
 
 Cut = tuple[int, int]  # (start, stop): examples start:stop of a batch
 
@@ -268,7 +270,7 @@ class Exchange(ABC):
     ready_points: frozenset[str] = frozenset()
     wait_points: frozenset[str] = frozenset()
 
-    def prepare(self, graph: Graph) -> Graph:
+    def prepare(self, graph: "Graph") -> "Graph":
         """Return the graph to train, whose parameters make this rank's arena; ``--fc hybrid`` replaces layers, and
         ``--fc pipeline`` gives some ranks a part."""
         return graph

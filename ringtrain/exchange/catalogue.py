@@ -8,8 +8,6 @@ from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.model_parallel.hybrid import Hybrid
-from ringtrain.exchange.model_parallel.pipeline import make_pipeline
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.servers.gradient_push import GradientPush
 from ringtrain.exchange.settings import ExchangeSettings
@@ -204,11 +202,23 @@ STRATEGIES = {
     ),
 }
 DATA = "data"  # fully connected layers like all others
+MakeExchange = Callable[[ExchangeSettings], Exchange]
+
+
+def make_hybrid(settings: ExchangeSettings, make: MakeExchange) -> Exchange:
+    from ringtrain.exchange.model_parallel.hybrid import Hybrid  # knows layers, as no other strategy does
+
+    return Hybrid(settings, make)
+
+
+def make_pipeline(settings: ExchangeSettings, make: MakeExchange) -> Exchange:
+    from ringtrain.exchange.model_parallel import pipeline
+
+    return pipeline.make_pipeline(settings, make)
+
+
 # Exchanges that place fully connected layers elsewhere, made from the strategy of the other layers.
-AROUND: dict[str, Callable[[ExchangeSettings, Callable[[ExchangeSettings], Exchange]], Exchange]] = {
-    "hybrid": Hybrid,
-    "pipeline": make_pipeline,
-}
+AROUND = {"hybrid": make_hybrid, "pipeline": make_pipeline}
 
 
 def make_exchange(settings: ExchangeSettings) -> Exchange:

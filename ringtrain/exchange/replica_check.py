@@ -16,8 +16,8 @@ import numpy as np
 from ringtrain.errors import DivergedError, ReplicaError, everywhere
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.update.owned_update import OwnedArray
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.transport.agree import holders, ranks_by_value
 from ringtrain.transport.base import Transport

@@ -15,9 +15,10 @@ from itertools import chain
 from typing import Any
 
 from ringtrain.arrays import Array
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.nn import capture_segments, describe, graph_checks
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Parameter, Pass, Shape, Span, Views, Wanted
+from ringtrain.nn.base import Parameter, Pass, Shape, Views, Wanted
 from ringtrain.nn.capture_segments import CaptureSegment
 from ringtrain.nn.fuse import as_far_as, fold_layers
 from ringtrain.nn.graph_checks import INPUT, Node

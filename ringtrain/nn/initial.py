@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops import elementary
 from ringtrain.ops.base import Ops

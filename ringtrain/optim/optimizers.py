@@ -42,7 +42,7 @@ from typing import ClassVar
 from ringtrain.arrays import Array
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import APPLIED, EMA, MULTIPLIER, RATE, UPDATES, UpdateRange, UpdateRule, trained_ranges
 

@@ -16,7 +16,7 @@ weights leave when its sum is there, after backward.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime
 from ringtrain.plan.layer_times import RankTimes
 

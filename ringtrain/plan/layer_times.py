@@ -14,9 +14,9 @@ from typing import Annotated
 
 from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
+from ringtrain.memory.arena import lay_out
+from ringtrain.memory.spans import Span
 from ringtrain.nn import spec
-from ringtrain.nn.arena import lay_out
-from ringtrain.nn.base import Span
 from ringtrain.records import SOME, Rules, load
 
 FILE = "file of `ringtrain time MODEL --json`"

@@ -7,7 +7,7 @@ from itertools import pairwise
 from ringtrain.collectives.topology import Topology
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
-from ringtrain.nn.buckets import make_buckets
+from ringtrain.memory.buckets import make_buckets
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of

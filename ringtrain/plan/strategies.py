@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ringtrain.collectives.topology import Topology
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes
 from ringtrain.plan.iteration import MOST_ROUNDS, backward_of, exposed_s
 from ringtrain.plan.layer_times import RankTimes

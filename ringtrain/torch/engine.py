@@ -22,7 +22,7 @@ from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 from ringtrain.torch.module_arena import TYPES, ModuleArena
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES

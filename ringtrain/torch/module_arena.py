@@ -14,9 +14,9 @@ from ringtrain.errors import UsageError
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.replica_check import ReplicaCheck
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Fill, Parameter, Span
 from ringtrain.monitor.guard import Guard
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Fill, Parameter, Span
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.torch.torch_optimizer import TorchOptimizer, view_of
 from ringtrain.transport.base import Transport

@@ -9,7 +9,7 @@ import torch
 from ringtrain.arrays import Array
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.exchange.update.ranges import Piece
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import Optimizer
 

@@ -9,12 +9,12 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.split import Split
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.losses import Loss, label_form
 from ringtrain.nn.metrics import ClassCounts
 from ringtrain.nn.spec import IMAGE_EXTENTS
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.divergence import WrongExample, raise_wrong_examples, wrong_examples
 from ringtrain.train.step.input import DeviceInput

@@ -12,13 +12,13 @@ from ringtrain.data.content import IGNORE
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.split import ArraySplit, Split
 from ringtrain.errors import DataError, ModelError, everywhere
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn import spec
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.losses import Loss, check_output, make_loss
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder

@@ -17,8 +17,8 @@ from page import table
 from ringtrain.bench.measure.rows import OK
 from ringtrain.bench.model.fit import FittedModel, Regime
 from ringtrain.collectives.inspect.cost import Fabric
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn import spec, subgraphs
-from ringtrain.nn.arena import lay_out
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.shapes import element_count
 from ringtrain.plan.exchange_times import ExchangeTimes, placed, work_on

@@ -22,7 +22,7 @@ from ringtrain.collectives.stream import STREAMS
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_seconds
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer

@@ -24,13 +24,13 @@ from ringtrain.bench.layers.layers import (
     measure_peaks,
 )
 from ringtrain.config.record import OptimizerConfig
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn import spec
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.layers import ReLU
 from ringtrain.nn.losses import LOSSES
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.optimizers import OPTIMIZERS, make_optimizer
 from ringtrain.show.tables import plain_lines

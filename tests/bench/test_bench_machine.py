@@ -12,8 +12,8 @@ from ringtrain.bench.model.bounds import bound_s
 from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, parse_bytes, scrub_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn import spec
-from ringtrain.nn.arena import lay_out
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 

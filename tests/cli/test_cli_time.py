@@ -6,8 +6,8 @@ import re
 import pytest
 
 from ringtrain.bench.layers.layer_rows import layer_table
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn import spec
-from ringtrain.nn.arena import lay_out
 from ringtrain.show.tables import print_whole
 from tests.says import says
 

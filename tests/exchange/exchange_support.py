@@ -6,8 +6,8 @@ import numpy as np
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.exchange.compatibility import check_options
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Fill, Parameter
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback

@@ -14,8 +14,8 @@ from ringtrain.errors import UsageError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.exchange.update.ranges import trained_pieces
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.buckets import make_buckets
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback

@@ -10,8 +10,8 @@ from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compression.error_feedback import METHODS
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
-from ringtrain.nn.arena import lay_out
-from ringtrain.nn.base import Fill, Parameter
+from ringtrain.memory.arena import lay_out
+from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import Loopback

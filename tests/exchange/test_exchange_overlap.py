@@ -12,8 +12,8 @@ from ringtrain.errors import StalledError
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import StreamPair, stream_pair
 from ringtrain.exchange.buckets.timings import KEPT, BucketTimer
-from ringtrain.nn.base import Fill, Parameter, Span
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
+from ringtrain.memory.spans import Fill, Parameter, Span
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.strategies import AllReduce, Averaging, Delayed, ParameterServer, Sharded
 from tests.fakes.transports import Shut, delaying, recording

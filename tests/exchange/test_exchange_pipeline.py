@@ -22,9 +22,9 @@ from ringtrain.exchange.model_parallel.layer_placement import (
 )
 from ringtrain.exchange.model_parallel.part_gather import own_part
 from ringtrain.exchange.model_parallel.pipeline import MessageServing
+from ringtrain.memory.arena import Arena, lay_out
+from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.nn import spec
-from ringtrain.nn.arena import Arena, lay_out
-from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.initial import initial
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer

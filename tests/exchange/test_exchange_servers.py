@@ -19,9 +19,9 @@ from ringtrain.exchange.servers.endpoint import RemoteServer
 from ringtrain.exchange.servers.parameter_shard import ParameterShard
 from ringtrain.exchange.servers.shards import buckets_of, divide_ownership, pieces_of
 from ringtrain.exchange.servers.staleness import StalenessClock
-from ringtrain.nn.arena import Arena, lay_out
-from ringtrain.nn.base import Fill, Parameter
-from ringtrain.nn.buckets import make_buckets
+from ringtrain.memory.arena import Arena, lay_out
+from ringtrain.memory.buckets import make_buckets
+from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.base import Handle

@@ -14,7 +14,7 @@ from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.transport.loopback import Loopback

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringtrain.exchange.servers.shards import divide_ownership
-from ringtrain.nn.arena import lay_out
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from tests.tiers import daily, thorough
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.initial import initialise
 from ringtrain.nn.losses import SoftmaxCrossEntropy
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 
 STEP = 1e-6  # of central differences: short, so that kinks (ReLU, maximum) are seldom crossed

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from nn_support import reference
 
+from ringtrain.memory.arena import ALIGNMENT, Arena, lay_out
 from ringtrain.nn import initial as initial_module
-from ringtrain.nn.arena import ALIGNMENT, Arena, lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.nn.initial import initial, initialise, normal_blocks, uniforms
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn import spec
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.layers import Flatten, Linear
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from tests.nn.nn_support import Net, chain, make_pass
 from tests.nn.test_nn_graph import NETS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.config.record import OptimizerConfig
-from ringtrain.nn.arena import lay_out
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.reference import ReferenceOps

@@ -10,8 +10,8 @@ import pytest
 
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import ConfigError
-from ringtrain.nn.arena import lay_out
-from ringtrain.nn.base import Fill, Parameter
+from ringtrain.memory.arena import lay_out
+from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.lr import POLICIES, LearningRate, iterations_in
 from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, UpdateRange, make_optimizer, make_squares, update_ranges

@@ -32,7 +32,7 @@ def layers_file(folder, batch=64, ranks=1, model="mlp", factor=1.0, cores=4, **h
 
 
 def spans_count(model):
-    from ringtrain.nn.arena import lay_out
+    from ringtrain.memory.arena import lay_out
 
     return lay_out(spec.load_model(model).graph().parameters())[-1].stop
 

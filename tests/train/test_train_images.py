@@ -11,10 +11,10 @@ from ringtrain.data.batches.mixing import Erasing, Mix, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import ConfigError
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.losses import SoftmaxCrossEntropy
 from ringtrain.nn.spec import InputSpec, load_model
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.ops.reference.loss import softmax_cross_entropy
 from ringtrain.train.assembly.images import resize_of, transform_of, viewed

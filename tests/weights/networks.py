@@ -3,11 +3,11 @@
 import numpy as np
 import onnxruntime
 
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initialise
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.weights.onnx_model import Preparation, make_onnx, onnx_shape
 

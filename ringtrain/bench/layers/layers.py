@@ -14,12 +14,12 @@ from functools import partial
 import numpy as np
 
 from ringtrain.arrays import Array
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn import graph_checks, shapes
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Layer, Pass
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.losses import Loss
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import UPDATE_NUMBERS
 from ringtrain.optim.optimizers import Optimizer, make_squares

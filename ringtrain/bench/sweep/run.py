@@ -21,10 +21,10 @@ from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import flag
 from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.memory.arena import lay_out
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport, bare
 from ringtrain.nn import spec
-from ringtrain.nn.arena import lay_out
 from ringtrain.show.figures import write_picture
 from ringtrain.show.output import ProgressLine, complain, echo
 from ringtrain.show.results import OutputPaths

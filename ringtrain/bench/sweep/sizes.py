@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringtrain.errors import UsageError, nearest
-from ringtrain.nn.buckets import make_buckets
+from ringtrain.memory.buckets import make_buckets
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LARGEST = 1 << 40

@@ -19,8 +19,8 @@ from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.humanize import format_bytes
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket, make_buckets
+from ringtrain.memory.buckets import Bucket, make_buckets
+from ringtrain.memory.spans import Span
 
 
 class GradientReduction(ABC):

@@ -6,8 +6,8 @@ from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
+from ringtrain.memory.spans import Span
 
 NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 

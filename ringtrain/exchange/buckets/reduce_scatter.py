@@ -11,7 +11,7 @@ from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule, bounds
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.ranges import Piece, join
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
 

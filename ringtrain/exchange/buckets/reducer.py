@@ -14,8 +14,8 @@ from typing import Protocol
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange.buckets.streams import StreamPair
 from ringtrain.exchange.buckets.timings import BucketTimer, BucketTraffic, Traffic
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Mark
 from ringtrain.transport.waiting import wait_for
 

@@ -29,8 +29,8 @@ from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, Gra
 from ringtrain.exchange.buckets.reduce_scatter import execution
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
 

@@ -16,7 +16,7 @@ from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.humanize import format_bytes
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 
 RESIDUAL = "residual"
 

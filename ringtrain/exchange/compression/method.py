@@ -22,8 +22,8 @@ from ringtrain.collectives.execution.execute import MESSAGES
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.update.ranges import Piece, elements, join
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Transport
 

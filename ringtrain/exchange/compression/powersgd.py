@@ -44,7 +44,7 @@ from ringtrain.exchange.compression.method import (
     slices,
     uncompressed_parts,
 )
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 
 BASIS = "basis"

@@ -33,8 +33,8 @@ from ringtrain.exchange.compression.method import (
     uncompressed_parts,
 )
 from ringtrain.exchange.update.ranges import Piece
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.ops.pairs import pair_bytes
 from ringtrain.transport.base import Transport

@@ -23,7 +23,7 @@ from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.exchange.announcements import Announcements, Announcer
-from ringtrain.nn.base import Shape
+from ringtrain.memory.spans import Shape
 from ringtrain.nn.losses import ONE_CLASS_NUMBER, LabelForm
 from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops

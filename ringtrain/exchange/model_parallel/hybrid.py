@@ -28,7 +28,7 @@ from ringtrain.exchange.model_parallel.hybrid_layers import ColumnShards, divide
 from ringtrain.exchange.model_parallel.inner_exchange import WithInnerExchange
 from ringtrain.exchange.model_parallel.layouts import MicrobatchLayouts
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.layers import Linear
 from ringtrain.nn.shapes import element_count

@@ -14,9 +14,10 @@ from ringtrain.exchange.model_parallel.layouts import GatheredColumns, GatheredR
 from ringtrain.exchange.model_parallel.part_gather import PartGather, own_part, own_state
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Parameter, Shape, Span
 from ringtrain.nn import shapes
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Layer, Parameter, Shape, Span
+from ringtrain.nn.base import Layer
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Dropout, Flatten, Linear, ReLU

@@ -10,8 +10,8 @@ from ringtrain.arrays import Array
 from ringtrain.exchange.base import Exchange, State
 from ringtrain.exchange.buckets.reducer import TrafficSource
 from ringtrain.exchange.update.owned_update import STEP, OwnedArray, check_sizes
-from ringtrain.nn.arena import Arena, beginning
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena, beginning
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.optim.optimizers import Optimizer
 

@@ -19,9 +19,9 @@ from ringtrain.errors import ConfigError
 from ringtrain.exchange.model_parallel.hybrid import activations_sent
 from ringtrain.exchange.model_parallel.hybrid_layers import trailing
 from ringtrain.humanize import format_bytes, plural
+from ringtrain.memory.arena import lay_out
+from ringtrain.memory.spans import Span
 from ringtrain.nn import subgraphs
-from ringtrain.nn.arena import lay_out
-from ringtrain.nn.base import Span
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import input_shapes
 from ringtrain.nn.layers import Linear

@@ -10,9 +10,9 @@ from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import STEP
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.monitor.guarded_transport import GuardedTransport
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
 
 BLOCK = 1 << 20  # elements that one rank sends at a time, about
 

@@ -45,8 +45,8 @@ from ringtrain.exchange.model_parallel.layouts import MicrobatchLayouts
 from ringtrain.exchange.model_parallel.part_gather import PartGather, own_part, own_state
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, check_sizes, everything
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.nn.graph import Graph
 from ringtrain.optim.optimizers import Optimizer
 from ringtrain.transport.loopback import Loopback

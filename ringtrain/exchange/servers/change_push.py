@@ -29,7 +29,7 @@ from ringtrain.exchange.servers.parameter_server import ParameterServer
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
 
 

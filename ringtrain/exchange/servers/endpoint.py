@@ -11,9 +11,9 @@ from ringtrain.exchange.servers.parameter_shard import GOODBYE, PUSH, TAGS, Para
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.buckets import Bucket
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Mark
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for

@@ -20,7 +20,7 @@ from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.parameter_server import ParameterServer
 from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
 
 

@@ -22,7 +22,7 @@ from ringtrain.exchange.servers.shards import Shards, format_load, format_server
 from ringtrain.exchange.servers.staleness import staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
 from ringtrain.optim.optimizers import Optimizer
 
 

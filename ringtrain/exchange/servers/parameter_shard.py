@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ringtrain.arrays import Array
 from ringtrain.exchange.announcements import Announcements
 from ringtrain.exchange.servers.staleness import StalenessClock
-from ringtrain.nn.buckets import Bucket
+from ringtrain.memory.buckets import Bucket
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Handle, Transport
 

@@ -17,9 +17,9 @@ from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.humanize import format_bytes, plural
-from ringtrain.nn.arena import ALIGNMENT, Arena
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket, make_buckets
+from ringtrain.memory.arena import ALIGNMENT, Arena
+from ringtrain.memory.buckets import Bucket, make_buckets
+from ringtrain.memory.spans import Span
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 

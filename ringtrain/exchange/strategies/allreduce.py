@@ -19,8 +19,8 @@ from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
 from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
 
 

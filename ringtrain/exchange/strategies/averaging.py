@@ -29,8 +29,8 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.rank_averages import AVERAGE, MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.exchange.update.ranges import trained_pieces
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import APPLIED, MULTIPLIER, RATE, UPDATE_NUMBERS, UpdateRange, UpdateRule
 from ringtrain.optim.optimizers import Optimizer

@@ -29,8 +29,8 @@ from ringtrain.exchange.strategies.gossip_pairs import partners
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
 from ringtrain.transport.base import Handle
 from ringtrain.transport.waiting import wait_for

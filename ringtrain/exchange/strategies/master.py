@@ -29,7 +29,7 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.sharded import Sharded
 from ringtrain.exchange.update.owned_update import STEP
 from ringtrain.humanize import format_bytes
-from ringtrain.nn.workspace import Workspace
+from ringtrain.memory.workspace import Workspace
 
 STAR = "star"
 

@@ -8,7 +8,7 @@ from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
 
 WEIGHTS, EXAMPLES = "weights", "examples"
 AVERAGE = "average"

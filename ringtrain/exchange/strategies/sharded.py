@@ -26,9 +26,9 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import elements
 from ringtrain.humanize import format_bytes
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Span
-from ringtrain.nn.buckets import Bucket, make_buckets
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.buckets import Bucket, make_buckets
+from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
 
 

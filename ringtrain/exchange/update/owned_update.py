@@ -11,7 +11,7 @@ from ringtrain.arrays import Array
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.update.loss_scale import LossScale
 from ringtrain.exchange.update.ranges import Piece, common, cut, elements, trained_pieces
-from ringtrain.nn.arena import Arena
+from ringtrain.memory.arena import Arena
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import LOSS_SCALE_NUMBERS, RATE, UPDATE_NUMBERS, UPDATES
 from ringtrain.optim.optimizers import Optimizer, RuleOptimizer, Slots, make_squares

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 
 Piece = tuple[int, int]
 

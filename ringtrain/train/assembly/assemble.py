@@ -23,16 +23,16 @@ from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.replica_check import ReplicaCheck
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.workspace import Workspace
 from ringtrain.monitor.guard import Guard
 from ringtrain.monitor.guarded_transport import GuardedTransport
-from ringtrain.nn.arena import Arena
 from ringtrain.nn.base import Pass
 from ringtrain.nn.freeze import freeze
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.losses import Loss, check_output, label_form, make_loss
 from ringtrain.nn.metrics import Metrics
 from ringtrain.nn.spec import ModelSpec, available
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.optim.lr import LearningRate
 from ringtrain.optim.optimizers import make_optimizer

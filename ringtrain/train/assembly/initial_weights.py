@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ringtrain.config.record import ModelConfig
-from ringtrain.nn.arena import Arena, lay_out
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena, lay_out
+from ringtrain.memory.spans import Span
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.initial import initial, initialise
 from ringtrain.nn.spec import ModelSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 from ringtrain.errors import ModelError
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.launch.doctor.cgroup import whole_bytes
-from ringtrain.nn.arena import lay_out
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn.base import Parameter
 from ringtrain.nn.shapes import format_shape
 from ringtrain.ops.base import Ops

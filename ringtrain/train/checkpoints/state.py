@@ -14,8 +14,8 @@ from ringtrain.config.resolve import to_table
 from ringtrain.exchange import tags
 from ringtrain.exchange.base import RankState
 from ringtrain.humanize import plural
-from ringtrain.nn.arena import Arena, lay_out
-from ringtrain.nn.base import Span
+from ringtrain.memory.arena import Arena, lay_out
+from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import EMA
 from ringtrain.storage.checkpoint.store import Checkpoint, fingerprint
 from ringtrain.train.assembly.assemble import Assembly

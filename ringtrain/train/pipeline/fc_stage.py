@@ -10,9 +10,9 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.exchange.model_parallel.activation_messages import SUMS, GroupRows, Header
 from ringtrain.exchange.model_parallel.pipeline import IN_FLIGHT, MessageServing, PipelineBehind
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.losses import LabelForm, Loss
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.ops.keys import additive_key
 from ringtrain.train.pipeline.fc_messages import (

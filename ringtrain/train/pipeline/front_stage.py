@@ -18,9 +18,9 @@ from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.model_parallel.activation_messages import SUMS, GroupRows, Header
 from ringtrain.exchange.model_parallel.pipeline import IN_FLIGHT, PipelineBehind, PipelineFront
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.losses import LabelForm, Loss
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.pipeline.fc_messages import BatchCut, MessageSlot, describe_awaited
 from ringtrain.train.pipeline.fc_stage import FcStage

@@ -15,7 +15,7 @@ from pathlib import Path
 from ringtrain.config.record import RunConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Mark, Ops
 from ringtrain.report.trace import DEVICE, LEAST_NS, LOOP, Slice, write_trace
 from ringtrain.train.step.instructions import Forward, Update

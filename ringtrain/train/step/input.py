@@ -8,10 +8,10 @@ from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.data.batches.mixing import Mix
 from ringtrain.data.file.dataset import DataSet
+from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Shape
 from ringtrain.nn.shapes import element_count
 from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec
-from ringtrain.nn.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.prefetch import Prefetcher, raw_arrays
 from ringtrain.train.step.slow_rank import Pause

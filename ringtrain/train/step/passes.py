@@ -9,8 +9,9 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.update.loss_scale import LossScale
-from ringtrain.nn.arena import Arena
-from ringtrain.nn.base import Pass, Shape, Span
+from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
+from ringtrain.nn.base import Pass, Shape
 from ringtrain.nn.graph import Graph, Tapes
 from ringtrain.nn.losses import Loss
 from ringtrain.ops.keys import additive_key

@@ -16,7 +16,7 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
-from ringtrain.nn.workspace import Workspace
+from ringtrain.memory.workspace import Workspace
 from ringtrain.ops.base import Mark, Ops
 
 RAW = ("images", "labels", "examples", "top", "left", "flip")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ringtrain.data.batches.batches import Batch
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.update.owned_update import OwnedUpdate
-from ringtrain.nn.base import Span
-from ringtrain.nn.workspace import Workspace
+from ringtrain.memory.spans import Span
+from ringtrain.memory.workspace import Workspace
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.divergence import Divergence
 from ringtrain.train.step.instructions import (

@@ -15,7 +15,7 @@ from ringtrain.collectives.algorithms.shards import add_up
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.buckets.reproducible import ReproducibleAllReduce
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.nn.arena import lay_out
+from ringtrain.memory.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import STAGED, DeviceTransport

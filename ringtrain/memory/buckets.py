@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from ringtrain.nn.base import Span
+from ringtrain.memory.spans import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
+from ringtrain.memory.spans import Shape
 from ringtrain.ops.base import Ops
-
-Shape = tuple[int, ...]
 
 
 class Workspace:

@@ -6,13 +6,13 @@ Spans follow one another in layer order, each starting at a multiple of 16 eleme
 so an exchange moves contiguous memory and never packs, and an optimizer runs over neighbours in one call."""
 
 import hashlib
+import math
 from collections.abc import Callable
 
 from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
-from ringtrain.nn.base import Parameter, Span
-from ringtrain.nn.shapes import element_count
+from ringtrain.memory.spans import Parameter, Span
 from ringtrain.ops.base import Ops
 
 ALIGNMENT = 16  # elements
@@ -23,7 +23,7 @@ def lay_out(table: tuple[tuple[str, Parameter], ...]) -> tuple[Span, ...]:
     """Return the spans of the parameters of a table (full name, parameter), one after another."""
     spans, start = [], 0
     for name, parameter in table:
-        stop = start + -(-element_count(parameter.shape) // ALIGNMENT) * ALIGNMENT
+        stop = start + -(-math.prod(parameter.shape) // ALIGNMENT) * ALIGNMENT
         spans.append(Span(name, start, stop, parameter.shape, parameter))
         start = stop
     return tuple(spans)
