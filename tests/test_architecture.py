@@ -352,12 +352,12 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "runs": (475, 325),
     "show": (625, 400),
     "storage": (1_375, 850),
-    "torch": (3_250, 2_275),  # with every strategy for a script, its state and its run folder
+    "torch": (3_300, 2_300),  # with every strategy for a script, its state and its run folder
     "train": (7_075, 4_750),  # of it 200 are the run folder of a script of PyTorch
     "transport": (5_300, 3_450),
     "weights": (950, 600),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 65_850, 56_850, 7_500  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 65_950, 57_000, 7_575  # lines
 
 
 def lines_of(paths) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ringtrain.errors import StalledError
 from ringtrain.transport.base import MessageHandle
-from ringtrain.transport.waiting import Patience, wait_for
+from ringtrain.transport.waiting import Patience, wait_for, wait_for_thread
 
 IN_CALLBACK: set[int] = set()  # the threads that see an operation end, and tell functions so
 
@@ -47,7 +47,7 @@ class Work:
         after ``timeout_s`` seconds: it then still runs, and may be waited for again. None: the deadline of the
         communicator ends the wait.
         """
-        if not self._ended.wait(timeout_s):
+        if not wait_for_thread(self._ended, timeout_s):
             raise StalledError(f"{self.called} is not done after {timeout_s:g} s")
         return self._outcome()
 

@@ -53,7 +53,8 @@ class ExchangeConfig:
     )
     asynchronous: bool = strategy_option(
         False,
-        "With server and averaging: idle ranks fetch parts of batches; each result is added as it arrives.",
+        "With server and averaging: no rank waits for another, and each result is added as it arrives; in `train` idle "
+        "ranks fetch parts of batches.",
         planned=False,
     )
     gossip_max_lag: int = strategy_option(

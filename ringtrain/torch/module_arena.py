@@ -13,8 +13,9 @@ from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.replica_check import ReplicaCheck
+from ringtrain.exchange.servers.shards import divide_ownership
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.memory.arena import Arena
+from ringtrain.memory.arena import Arena, lay_out
 from ringtrain.memory.spans import Fill, Parameter, Span
 from ringtrain.monitor.guard import Guard
 from ringtrain.ops.catalogue import make_ops
@@ -22,6 +23,7 @@ from ringtrain.torch.torch_optimizer import TorchOptimizer, view_of
 from ringtrain.transport.base import Transport
 
 TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "float32"}  # of a tensor → of its arena
+EVEN = 1.3  # times the mean: the most that an owner has, unless one parameter is larger
 UNKEPT = 3  # references to a tensor that is in a list, in a variable and an argument
 AS_THEY_ARE = Fill("constant")  # values are the module's
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -44,14 +46,15 @@ class ModuleArena:
         group = transport.lasting_group(range(size))
         assert group is not None, "this rank is among all"
         config = _whole_parameters(config, size, len(parameters))
+        if config.sync == "server":
+            parameters = in_even_order(parameters, config.servers)
         self.transport, ops = group, make_ops("cpu", dtype)
         self._guard = Guard(group, config.deadline_s) if config.check_collectives and size > 1 else None
         tuning = find_tuning(group, config.tuning).table if config.algorithm == AUTO and size > 1 else None
         settings = ExchangeSettings(config, group, ops, tuning, self._guard, batch=size)
         self.exchange = make_exchange(settings)
-        table = [(name, Parameter(name, tuple(p.shape) or (1,), AS_THEY_ARE, _role(p))) for name, p in parameters]
-        table += [(name, Parameter(name, tuple(b.shape) or (1,), AS_THEY_ARE, "statistic")) for name, b in buffers]
-        self.arena = Arena(group.scratch, tuple(table), dtype, group.allocate)
+        table = _table(parameters) + _table(buffers, "statistic")
+        self.arena = Arena(group.scratch, table, dtype, group.allocate)
         self.parameters = [p for _, p in parameters]
         self.spans = self.arena.spans[: len(self.parameters)]
         _check_apart([*parameters, *buffers])
@@ -175,6 +178,23 @@ def _whole_parameters(config: ExchangeConfig, size: int, parameters: int) -> Exc
     if config.sync == "sharded":
         return replace(config, sync="server", servers=min(size, parameters), algorithm=AUTO)
     return config
+
+
+def in_even_order(parameters: Named, owners: int) -> Named:
+    """Return parameters so that owners of neighbours have about equal parts: as they are where these have, since
+    backward finishes them in that order; else each, the largest first, goes to the owner that has least."""
+    spans, counts = lay_out(_table(parameters)), [tensor.numel() for _, tensor in parameters]
+    parts = [sum(span.count for span in part) for part in divide_ownership(spans, owners, whole=True)]
+    if max(parts) <= max(max(counts), EVEN * sum(counts) / owners):
+        return parameters
+    rows: list[list[int]] = [[] for _ in range(owners)]
+    for index in sorted(range(len(counts)), key=lambda each: -counts[each]):
+        min(rows, key=lambda row: sum(counts[each] for each in row)).append(index)
+    return [parameters[index] for row in rows for index in sorted(row)]
+
+
+def _table(named: Named, role: str = "") -> tuple[tuple[str, Parameter], ...]:
+    return tuple((n, Parameter(n, tuple(t.shape) or (1,), AS_THEY_ARE, role or _role(t))) for n, t in named)
 
 
 def _role(parameter: torch.Tensor) -> str:

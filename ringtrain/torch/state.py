@@ -2,7 +2,7 @@
 in the period; and the optimizer's state, of which owners have parts, and ranks that differ have one each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from ringtrain.errors import CheckpointError
 from ringtrain.exchange.update.owned_update import STEP
+from ringtrain.memory.arena import Arena
 from ringtrain.torch.engine import Engine
 from ringtrain.torch.module_arena import ModuleArena
 
@@ -32,7 +33,8 @@ def _state_of_type(part: ModuleArena, group: dist.ProcessGroup) -> dict:
     every: list = [None] * part.transport.size
     dist.gather_object(row, None if part.transport.rank else every, group=group, group_dst=0)
     whole = {name: value if name == STEP else _tensor(value) for name, value in whole.items()}
-    return {"slots": list(optimizer), "whole": whole, "ranks": every}
+    order = [span.name for span in part.arena.spans]
+    return {"order": order, "slots": list(optimizer), "whole": whole, "ranks": every}
 
 
 def _tensor(array) -> torch.Tensor:
@@ -58,8 +60,20 @@ def _restore_type(part: ModuleArena, saved: Mapping) -> None:
     alike = len(ranks) == part.transport.size
     rest = {name: values for row in reversed(ranks) for name, values in row["rest"].items()}
     part.rule.state.prepare(saved["slots"], rest | (ranks[rank]["rest"] if alike else {}))
-    whole = {name: value if name == STEP else value.numpy() for name, value in saved["whole"].items()}
+    whole = {
+        name: value if name == STEP else _in_order(value.numpy(), saved["order"], part.arena)
+        for name, value in saved["whole"].items()
+    }
     part.exchange.owned_state.restore(whole)
     kept = part.exchange.owned_state.rank_state
     if kept is not None and alike and ranks[rank]["arrays"]:
         kept.take({name: value.numpy() for name, value in ranks[rank]["arrays"].items()})
+
+
+def _in_order(array: np.ndarray, names: Sequence[str], arena: Arena) -> np.ndarray:
+    """Return an array over spans of these names as one over the arena: other owners have others as neighbours."""
+    spans, at, ordered = {span.name: span for span in arena.spans}, 0, np.array(array)
+    for span in (spans[name] for name in names if array.size == arena.count):
+        ordered[span.start : span.stop] = array[at : at + span.stop - span.start]
+        at += span.stop - span.start
+    return ordered

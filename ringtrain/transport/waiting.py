@@ -5,6 +5,7 @@ then yields the core: with more ranks than cores the awaited peer may need it. A
 a late peer is computing, perhaps on this core.
 """
 
+import math
 import os
 import threading
 import time
@@ -72,14 +73,26 @@ def wait_for(
         if now - polled > POLL_S:
             polled = now
             patience.poll()
-            for serve in SERVICES if threading.current_thread() is threading.main_thread() else ():
-                serve()
+            _serve()
         if sleeps:
             continue
         if now - since > YIELD_S:
             time.sleep(SLEEP_S)
         elif now - since > patience.spin_s:
             patience.pause()
+
+
+def wait_for_thread(done: threading.Event, timeout_s: float | None) -> bool:
+    """Return whether another thread sets the event before the timeout."""
+    end = math.inf if timeout_s is None else time.perf_counter() + timeout_s
+    while SERVICES and not done.wait(POLL_S) and time.perf_counter() < end:
+        _serve()
+    return done.wait(None if timeout_s is None else max(0.0, end - time.perf_counter()))
+
+
+def _serve() -> None:
+    for serve in SERVICES if threading.current_thread() is threading.main_thread() else ():
+        serve()
 
 
 def peers(ranks) -> str:

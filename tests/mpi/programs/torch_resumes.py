@@ -1,9 +1,11 @@
 """A script of DDP that saves in mid-period: torch_resumes.py whole|first|second FILE. Prints the hash of each rank's
-weights after 13 steps, at once, or 7 in one process and 6 in another.
+weights after 13 steps, at once, or 7 in one process and 6 in another, and their norm. Of 3 owners each has neighbours
+that it has not of 2 or 4.
 """
 
 import hashlib
 import sys
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -22,16 +24,17 @@ def batch(step, rank, size):
 
 
 if __name__ == "__main__":
-    what, path = sys.argv[1:]
+    what, *paths = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group()
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    layers = nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3)
-    net = DistributedDataParallel(nn.Sequential(*layers).double())
+    pairs = pairwise((20, 100, 30, 67, 15, 67, 3))
+    layers = [layer for ins, outs in pairs for layer in (nn.Linear(ins, outs), nn.Tanh())]
+    net = DistributedDataParallel(nn.Sequential(*layers[:-1]).double())
     optimizer = torch.optim.AdamW(net.parameters(), 0.01)
     if what == "second":
-        saved = torch.load(path)
+        saved = torch.load(paths[0])
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
         ringtrain.torch.load_state_dict(saved["strategy"])
@@ -44,10 +47,11 @@ if __name__ == "__main__":
             strategy = ringtrain.torch.state_dict()
             if rank == 0:
                 state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "strategy": strategy}
-                torch.save(state, path)
+                torch.save(state, paths[0])
     ringtrain.torch.synchronize()
     weights = b"".join(parameter.detach().numpy().tobytes() for parameter in net.parameters())
     every = [None] * size
     dist.all_gather_object(every, hashlib.sha256(weights).hexdigest())
     if rank == 0:
-        print(*every, flush=True)
+        norm = sum(parameter.detach().square().sum() for parameter in net.parameters()).sqrt()
+        print(*every, f"{norm:.10f}", flush=True)

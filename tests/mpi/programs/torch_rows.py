@@ -331,6 +331,21 @@ def synchronized():
     torch.testing.assert_close(net.weight.detach(), alone)
 
 
+def collective():
+    """Rank 0 serves the others while it waits for them in a collective that it has started."""
+    net = nn.Linear(12, CLASSES).double()
+    ddp, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(24):
+        if step == (2 if rank == 0 else 20):
+            count = torch.ones(1)
+            dist.all_reduce(count, async_op=True).wait()
+            assert count == size
+        optimizer.zero_grad()
+        x, y = batch(step, rank)
+        loss_of(ddp(x), y).backward()
+        optimizer.step()
+
+
 def in_parallel():
     net = nn.Linear(12, CLASSES).double()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -557,7 +572,7 @@ CASES = {
     **{each.__name__: each for each in (closure, compiled, checkpointed, rounded, gradient_between, buffers)},
     **{each.__name__: each for each in (synchronized, in_parallel, thawed, grown, changed_gradient, second_pass)},
     **{each.__name__: each for each in (copied, kept_gradients, beside_others, caught, wrapped_again)},
-    **{each.__name__: each for each in (tied, late)},
+    **{each.__name__: each for each in (tied, late, collective)},
     **{each.__name__: each for each in (several_calls, two_optimizers, sparse, hooked, divided)},
 }
 
