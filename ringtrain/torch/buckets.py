@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from ringtrain.torch.backend import RingtrainGroup
@@ -104,6 +105,7 @@ class BucketReducer(dist.Reducer):
 
     # DDP calls these in Python: the first before each forward, and for a rank that has no more inputs, which then calls
     # the last.
+    @_disable_dynamo  # torch.compile of a DistributedDataParallel reads what forward calls
     def _rebuild_buckets(self) -> bool:
         rebuilt = super()._rebuild_buckets()
         if isinstance(self.group, BucketGroup):

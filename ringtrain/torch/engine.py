@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo
 from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
@@ -440,6 +441,7 @@ class Hook:
     def __init__(self, engine: Engine | None, name: str, *arguments):
         self._engine, self._name, self._arguments = engine, name, arguments
 
+    @_disable_dynamo  # which is loaded when a module is wrapped, and not by each script
     def __call__(self, *arguments) -> None:
         if self._engine is not None:
             getattr(self._engine, self._name)(*self._arguments, *arguments)
@@ -449,9 +451,6 @@ class Hook:
 
     def __reduce__(self):
         return Hook, (None, self._name)
-
-
-Hook.__call__ = torch._dynamo.disable(Hook.__call__)  # type: ignore[method-assign]
 
 
 def _check(name: str, parameter: torch.nn.Parameter) -> None:

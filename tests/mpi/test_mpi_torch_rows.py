@@ -70,6 +70,12 @@ def test_ranks_that_are_apart_evaluate_alone_and_meet_when_they_are_asked(script
 
 
 @pytest.mark.thorough
+def test_a_module_over_ddps_own_reducer_is_compiled(script):
+    done = script(2, "", programs("torch_rows"), "compiled")
+    assert "all is well" in done.stdout, done.stderr
+
+
+@pytest.mark.thorough
 def test_a_rank_that_waits_for_a_collective_serves_the_others(script):
     done = script(3, "--sync server --asynchronous", programs("torch_rows"), "collective")
     assert "all is well" in done.stdout, done.stderr

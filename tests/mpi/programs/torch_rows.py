@@ -150,7 +150,7 @@ def closure():
 
 
 def compiled():
-    pair = Pair()
+    pair = Pair(find_unused_parameters=True)
     run = torch.compile(pair.ddp, backend="eager")
 
     def backward(step):
