@@ -58,7 +58,6 @@ class Guard:
         self._reach_s = 0.0 if transport.size == 1 else CARRIED_S if transport.nodes > 1 else WRITTEN_S
         self._turn_s, self.reports = turn_s, False
         self._watched: list[weakref.ref[GuardedReduction]] = []  # for their progress
-        self._shown = False  # whether this rank has shown its stacks
         self._awaited = ""  # the peers that the main thread waits for, in the transport's words
         self._suspected = 0, 0  # a collective whose calls differ, and the number of looks that saw it
         self.watchdog = Watchdog(self.recorder, deadline_s, self._look, clock)
@@ -244,8 +243,8 @@ class Guard:
         self.recorder.beat()
         self._write_moves()
         self.write_stage()
-        if not self.reports and not self._shown and self._is_awaited(self.recorder.reported_number()):
-            self._shown = True
+        if not self.reports and not self._activity.shown and self._is_awaited(self.recorder.reported_number()):
+            self._activity.shown = True
             stack_dump.write_stacks(self._activity, self.recorder.world_rank)
         waiting = self.waiting  # read before `reports`: a main thread that reports sets that first, then waits no more
         error = None if self.reports else self._error(self.recorder.inside(), waiting)

@@ -63,6 +63,11 @@ def guarded(transport: Transport, activity: Activity) -> Transport:
     return GuardedTransport(transport, guard)
 
 
+def guard_of(transport: Transport) -> Guard | None:
+    """The guard of the transport; None without one."""
+    return transport._guard if isinstance(transport, GuardedTransport) else None
+
+
 def bare(transport: Transport) -> Transport:
     """The transport without its guard, for callers that have a guard of their own or measure time."""
     return transport._inner if isinstance(transport, GuardedTransport) else transport

@@ -1,5 +1,6 @@
 """The launcher: run a script of PyTorch on every rank of the MPI, and end every rank if one fails."""
 
+import math
 import os
 import runpy
 import socket
@@ -21,6 +22,7 @@ from ringtrain.launch.python_script import (
     set_variables,
     torchrun_variables,
 )
+from ringtrain.monitor.guarded_transport import bare, guard_of
 from ringtrain.template import Lines, joined
 from ringtrain.torch import run_log
 from ringtrain.torch.call_order import quoted_error
@@ -49,7 +51,7 @@ def main(arguments: list[str]) -> int:
             os.environ[DEADLINE] = str(command.deadline_s)
         with world_session() as session:
             check_command(session.world, "python -m ringtrain.torch")
-            session.code = _run(command, session.world.transport)
+            session.code = _run(command, session.world.enter())
         return session.code
     except RingtrainError as error:
         return end_with(error)
@@ -72,10 +74,13 @@ def _check_found(command: ScriptCommand) -> None:
 
 def _run(command: ScriptCommand, transport: Transport) -> int:
     """Run the script as the program of this rank, and return its exit code. A script that fails ends all ranks."""
+    guard = guard_of(transport)
+    if guard is not None:  # longer than in the midst of the script, whose waits name a rank first
+        guard.deadline_s = 2 * (asked_deadline(os.environ) or math.inf)
     hosts = transport.gather_json(socket.gethostname())
     set_variables(os.environ, torchrun_variables(transport.rank_info, hosts[0]))
     _set_threads(transport)
-    world = TorchWorld(transport, command.exchange, asked_deadline(os.environ))
+    world = TorchWorld(bare(transport), command.exchange, asked_deadline(os.environ))
     take_over(world)
     run_log.begin(command, transport)
     code, where = 0, f"rank {transport.rank} ({hosts[transport.rank]})"
@@ -89,7 +94,7 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
             _tell(f"ringtrain: {where} ended by sys.exit({code}); all ranks end")
             transport.abort(code)
     except Exception as raised:
-        error = quoted_error(raised)
+        error = _with_rank_states(quoted_error(raised), transport)
         shown = Lines("".join(_traceback_of(error)).rstrip())
         _tell(joined([f"ringtrain: {where} failed:", shown]))
         code = error.exit_code if isinstance(error, STOPPING) else 1
@@ -99,10 +104,27 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
         return code
     if code in IN_ORDER:
         run_log.measure()
-        leave(transport)
+        _leave(transport)
         run_log.ended(code)
         world.leave()
     return code
+
+
+def _leave(transport: Transport) -> None:
+    """Meet the other ranks at the end of the script."""
+    transport.activity.at("the end of the script")
+    try:
+        leave(transport)
+    except StalledError as error:
+        raise _with_rank_states(error, transport) from None
+
+
+def _with_rank_states(error: Exception, transport: Transport) -> Exception:
+    """Add what all ranks do to the error of a wait outside of collectives."""
+    guard = guard_of(transport)
+    if guard is None or not isinstance(error, StalledError):
+        return error
+    return guard.with_rank_states(error).with_traceback(error.__traceback__)
 
 
 def _execute(command: ScriptCommand) -> None:

@@ -24,6 +24,8 @@ from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE
 from ringtrain.memory.spans import Span
+from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.torch.module_arena import TYPES, ModuleArena
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES
@@ -62,6 +64,8 @@ class Engine:
     ):
         for name, parameter in parameters:
             _check(name, parameter)
+        self._guard = Guard(transport, config.deadline_s) if config.check_collectives and transport.size > 1 else None
+        transport = transport if self._guard is None else GuardedTransport(transport, self._guard)
         self.module, self.config, self.transport, self.group = module, config, transport, group
         self._updates_alone = config.sync in ALONE or bool(config.staleness) or config.asynchronous
         self.differs = self._updates_alone and transport.size > 1
@@ -122,6 +126,7 @@ class Engine:
 
     def _before_forward(self, module: torch.nn.Module, inputs: tuple) -> None:
         if torch.is_grad_enabled():
+            self.transport.activity.at("forward")
             self._begin(in_forward=True)
         else:
             self._note_own_weights()
@@ -207,6 +212,7 @@ class Engine:
     def _begin_pass(self, gradient: torch.Tensor | None = None) -> None:
         if self._synced and not self._in_pass:
             self._in_pass, self._reached = True, False
+            self.transport.activity.at("backward")
             queue_callback(self._end_pass)
 
     def _end_pass(self) -> None:
@@ -259,6 +265,7 @@ class Engine:
     def _announce_rest(self) -> np.ndarray:
         """Announce the gradients that have not left. Returns whether a backward has reached each parameter: on any rank
         where ranks are together, else on this one."""
+        self.transport.activity.at("the exchange of gradients")
         touched = np.zeros(len(self._slots) + 1)
         for number in reversed(range(len(self._slots))):
             arena, index = self._slots[number]
@@ -268,7 +275,7 @@ class Engine:
         self._check_unchanged()
         touched[-1] = self.overflow
         if not self.differs and self.transport.size > 1:
-            self.arenas[0].transport.native_allreduce_start(touched).wait(self.config.deadline_s)
+            self.transport.native_allreduce_start(touched).wait(self.config.deadline_s)
         self.overflow = bool(touched[-1])
         return touched[:-1] > 0
 
@@ -288,6 +295,7 @@ class Engine:
         self.iteration += 1
         self.begun = self.overflow = self.steps_by_scaler = self._left = self._complete = False
         self._announced.clear()
+        self.transport.activity.at("between two steps")
 
     # ── the step ──────────────────────────────────────────────────────────────────────────────────────────────
     @property
@@ -433,6 +441,8 @@ class Engine:
             if arena.exchange.serving.poll in SERVICES:
                 SERVICES.remove(arena.exchange.serving.poll)
             arena.close()
+        if self._guard is not None:
+            self._guard.close()
 
 
 class Hook:

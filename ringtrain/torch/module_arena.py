@@ -45,6 +45,7 @@ class ModuleArena:
         size, dtype = transport.size, TYPES[parameters[0][1].dtype]
         group = transport.lasting_group(range(size))
         assert group is not None, "this rank is among all"
+        group.activity = transport.activity
         config = _whole_parameters(config, size, len(parameters))
         if config.sync == "server":
             parameters = in_even_order(parameters, config.servers)
@@ -67,7 +68,8 @@ class ModuleArena:
         self.take_back()
         self.rule = TorchOptimizer(self.arena.spans, self.parameters, self.take_back)
         self.exchange.bind(self.arena, self.rule)
-        self._replicas, self._check_every = ReplicaCheck(ops, self.arena, self.exchange, group), config.check_replicas
+        self._replicas = ReplicaCheck(ops, self.arena, self.exchange, transport)
+        self._check_every = config.check_replicas
         self.gradients = self.rule.views(self.arena.grads)
 
     def take_back(self, spans: Sequence[Span] | None = None) -> None:

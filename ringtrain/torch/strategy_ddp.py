@@ -108,6 +108,7 @@ def _make_reducer(ddp: DistributedDataParallel, parameters, expect_sparse_gradie
     _retire({_engine_of[id(each)] for each in parameters if id(each) in _engine_of})
     transport = current().transport.group(dist.get_process_group_ranks(ddp.process_group))
     assert transport is not None, "this rank is in the group of its module"
+    transport.activity = current().transport.activity
     engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, ddp.forward_sync_buffers)
     if engine.differs:
         ddp.forward_sync_buffers = False  # they are averaged with the weights
@@ -255,6 +256,7 @@ def leave(transport: Transport) -> None:
         elif not alike:
             counts = ", ".join(f"{iteration} on rank {rank}" for rank, (iteration, _) in enumerate(each))
             engine.note(f"ranks end after different numbers of steps ({counts}): their weights are not made equal")
+    transport.activity.limit("freeing the messages of the exchange")  # all have come
     while _engines:
         _engines.pop().close()
     _engine_of.clear()

@@ -51,6 +51,7 @@ class Activity:
     deadline_s:   of limited stages
     hard_timeout: ends the process if a stage holds the GIL for too long
     touches:      how often a stage has made progress
+    shown:        whether a guard has shown the stacks of this rank, which the others wait for
     """
 
     def __init__(self, deadline_s: float = DEADLINE_S):
@@ -63,7 +64,7 @@ class Activity:
         self.lost: Callable[[], str] = no_words
         self.before_end: Callable[[Exception], None] = tell_none
         self.hard_timeout = NoHardTimeout()
-        self.touches = 0
+        self.touches, self.shown = 0, False
         self._holds_gil = False
 
     def at(self, text: str) -> None:
