@@ -7,7 +7,7 @@ belongs to the exchange: the call of ``optimizer.step()`` exchanges, and calls t
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -49,6 +49,8 @@ class Engine:
     backward, and the step is the script's. ``begun``: whether an iteration is under way. ``scale``: the factor of the
     loss in the gradients that leave; they travel without it. ``overflow``: whether a gradient of this iteration was not
     finite, and left as zeros. ``steps_by_scaler``: whether the scaler makes this step, so that its scale is the loss's.
+    ``saved``: whether the script has asked for the strategy's state. ``wrapper()``: DDP's; None if the script has
+    dropped it. ``ids``: of the parameters.
     """
 
     _noted: ClassVar[set[str]] = set()  # of all modules
@@ -84,8 +86,10 @@ class Engine:
         for arena in self.arenas:
             arena.rule.script_steps = self.in_backward
         self.iteration, self.begun, self.scale, self.overflow = 0, False, 1.0, False
-        self.steps_by_scaler = False
+        self.steps_by_scaler = self.saved = False
         self._slots = [(arena, index) for arena in self.arenas for index in range(len(arena.parameters))]
+        self.wrapper: Callable[[], object] = lambda: module
+        self.ids = {id(parameter) for _, parameter in parameters}
         self._trained = self._trains()
         self._synced = False  # whether the next backward is exchanged: not within no_sync()
         self._in_pass = self._reached = False  # whether a backward is under way, and has reached a parameter
@@ -389,14 +393,16 @@ class Engine:
 
     def _second_pass(self, name: str) -> UsageError:
         return UsageError(
-            f"{name} got a second gradient before the step, when the first had left: give --overlap none, with which "
-            "gradients leave in step, or put no_sync() around all backward passes but the last"
+            f"{name} got a second gradient before the step, when the first had left: put no_sync() around all backward "
+            "passes of a step but the last; or give --overlap none, with which gradients leave in step, so that a step "
+            "may be skipped after backward"
         )
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the optimizer that steps these parameters. Raises UsageError for another one than before."""
         if self._optimizer is None:
             self._optimizer, self._groups = optimizer, len(optimizer.param_groups)
+            optimizer.register_state_dict_pre_hook(Hook(self, "_before_saving_state"))
         for arena in self.arenas:
             arena.rule.optimizer = self._optimizer
             arena.rule.state.hand_over()
@@ -410,6 +416,14 @@ class Engine:
             raise UsageError(
                 f"the optimizer had {self._groups} parameter groups at its first step and has "
                 f"{len(optimizer.param_groups)}: call add_param_group() before it"
+            )
+
+    def _before_saving_state(self, optimizer: torch.optim.Optimizer) -> None:
+        owned = sum(1 for arena in self.arenas for _ in arena.rule.state.owned())
+        if owned < len(self._slots) and not self.saved:
+            self.note(
+                f"optimizer.state_dict() has the state of the {owned} of {len(self._slots)} parameters that this rank "
+                "updates; ringtrain.torch.state_dict(), which all ranks call, gathers the rest on rank 0"
             )
 
     # ── ranks that differ, and the end ────────────────────────────────────────────────────────────────────────

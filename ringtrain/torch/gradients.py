@@ -24,16 +24,26 @@ def install(
 
 # ── clipping ──────────────────────────────────────────────────────────────────────────────────────────────────
 def _install_clipping(engines: Sequence[Engine]) -> None:
-    total_norm, clip_by_norm, clip_by_value = (
+    clip, total_norm, clip_by_norm, clip_by_value = (
+        clip_grad.clip_grad_norm_,
         clip_grad._get_total_norm,
         clip_grad._clip_grads_with_norm_,
         clip_grad.clip_grad_value_,
     )
 
+    clipped: list[torch.Tensor] = []  # parameters of the call under way: a rank may have the gradient of none
+
+    def clip_grad_norm_(parameters, *arguments, **named) -> torch.Tensor:
+        clipped[:] = _listed(parameters)
+        try:
+            return clip(clipped[:] or parameters, *arguments, **named)
+        finally:
+            clipped.clear()
+
     @torch.no_grad()
     def get_total_norm(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None) -> torch.Tensor:
         tensors = _listed(tensors)
-        summed, rest = _sorted(engines, tensors)
+        summed, rest = _sorted(engines, tensors, clipped)
         if not summed:
             return total_norm(tensors, norm_type, error_if_nonfinite, foreach)
         norms = [total_norm(rest, norm_type)] if rest else []
@@ -42,11 +52,11 @@ def _install_clipping(engines: Sequence[Engine]) -> None:
             parts = [local] if engine.updates_all else engine.transport.gather_json(local)
             norms += [torch.tensor(norm, dtype=torch.float64) for norm in parts]
         whole = torch.stack([norm.to(torch.float64) for norm in norms])
-        return total_norm([whole], norm_type, error_if_nonfinite).to(tensors[0].dtype)
+        return total_norm([whole], norm_type, error_if_nonfinite).to((tensors or clipped)[0].dtype)
 
     @torch.no_grad()
     def clip_grads_with_norm_(parameters, max_norm, total_norm, foreach=None) -> None:
-        summed, rest = _sorted(engines, _gradients_of(parameters := _listed(parameters)))
+        summed, rest = _sorted(engines, _gradients_of(parameters := _listed(parameters)), parameters)
         if not summed:
             clip_by_norm(parameters, max_norm, total_norm, foreach)
             return
@@ -56,13 +66,14 @@ def _install_clipping(engines: Sequence[Engine]) -> None:
 
     @torch.no_grad()
     def clip_grad_value_(parameters, clip_value, foreach=None) -> None:
-        summed, rest = _sorted(engines, _gradients_of(parameters := _listed(parameters)))
+        summed, rest = _sorted(engines, _gradients_of(parameters := _listed(parameters)), parameters)
         if not summed:
             clip_by_value(parameters, clip_value, foreach)
             return
         for gradient in [gradient for _, owned in summed for _, gradient in owned] + rest:
             gradient.clamp_(-float(clip_value), float(clip_value))
 
+    clip_grad.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
     clip_grad._get_total_norm = torch.nn.utils.get_total_norm = get_total_norm
     clip_grad._clip_grads_with_norm_ = torch.nn.utils.clip_grads_with_norm_ = clip_grads_with_norm_
     clip_grad.clip_grad_value_ = torch.nn.utils.clip_grad_value_ = clip_grad_value_
@@ -76,17 +87,21 @@ def _gradients_of(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def _sorted(engines: Sequence[Engine], gradients: Sequence[torch.Tensor]) -> Pairs:
+def _sorted(
+    engines: Sequence[Engine], gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor] = ()
+) -> Pairs:
     """Return the gradients by the engine whose sums they are part of, each with what this rank owns of them, and the
-    others. A parameter that only other ranks' backward has reached counts where all of its module do. Collective."""
+    others. A parameter that only other ranks' backward has reached counts if it is among ``parameters``, or where all
+    of its module do. Collective."""
     asked = {gradient.data_ptr() for gradient in gradients}
+    named = {id(parameter) for parameter in parameters}
     summed, rest = [], list(gradients)
     for engine in engines:
-        parameters = {gradient.data_ptr(): id(parameter) for parameter, gradient in engine.gradients()}
-        if not engine.sums_for_step or not parameters.keys() & asked:
+        here = {gradient.data_ptr(): id(parameter) for parameter, gradient in engine.gradients()}
+        if not engine.sums_for_step or not (here.keys() & asked or (engine.begun and engine.ids & named)):
             continue
-        rest = [gradient for gradient in rest if gradient.data_ptr() not in parameters]
-        left_out = {parameter for address, parameter in parameters.items() if address not in asked}
+        rest = [gradient for gradient in rest if gradient.data_ptr() not in here]
+        left_out = engine.ids - named if named else {each for address, each in here.items() if address not in asked}
         summed.append((engine, [each for each in engine.complete() if id(each[0]) not in left_out]))
     return summed, rest
 

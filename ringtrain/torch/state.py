@@ -18,6 +18,7 @@ from ringtrain.torch.module_arena import ModuleArena
 def state_of(engine: Engine) -> dict:
     """Return the state on rank 0, of tensors and numbers; elsewhere nothing. Collective, between two steps."""
     engine.synchronize()
+    engine.saved = True
     arenas = [_state_of_type(arena, engine) for arena in engine.arenas]
     if engine.transport.rank:
         return {}

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -110,6 +110,7 @@ def _make_reducer(ddp: DistributedDataParallel, parameters, expect_sparse_gradie
     assert transport is not None, "this rank is in the group of its module"
     transport.activity = current().transport.activity
     engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, ddp.forward_sync_buffers)
+    engine.wrapper = ref(ddp)
     if engine.differs:
         ddp.forward_sync_buffers = False  # they are averaged with the weights
     ddp.reducer = ddp.logger = ExchangeReducer(engine)
@@ -212,7 +213,7 @@ def state_dict() -> list[dict]:
     """Return what the strategies of all DDP modules keep from step to step, beside weights and, on ranks that update
     all, the optimizer's state: for a checkpoint of the script, which rank 0 saves. On other ranks it is empty.
     Collective; call it between a step and the next forward pass."""
-    return [state.state_of(engine) for engine in _engines]
+    return [state.state_of(engine) for engine in _in_use()]
 
 
 def load_state_dict(saved: Sequence[Mapping]) -> None:
@@ -221,12 +222,13 @@ def load_state_dict(saved: Sequence[Mapping]) -> None:
 
     Raises: CheckpointError for the state of another strategy or of other modules.
     """
-    if len(saved) != len(_engines):
+    engines = _in_use()
+    if len(saved) != len(engines):
         raise CheckpointError(
             f"ringtrain.torch.load_state_dict() got the state of {plural(len(saved), 'module')}, and DDP has wrapped "
-            f"{len(_engines)}: wrap them first, and give what state_dict() returned on rank 0"
+            f"{len(engines)}: wrap them first, and give what state_dict() returned on rank 0"
         )
-    for engine, each in zip(_engines, saved, strict=True):
+    for engine, each in zip(engines, saved, strict=True):
         state.restore(engine, each)
 
 
@@ -234,8 +236,13 @@ def synchronize() -> None:
     """Make the weights of all DDP modules current on all ranks: where ranks differ, as with averaging, gossip and
     staleness, their mean is in the place of the weights until the next forward pass that trains. Collective; call it
     between a step and the next forward pass, as before an evaluation or a checkpoint."""
-    for engine in _engines:
+    for engine in _in_use():
         engine.synchronize()
+
+
+def _in_use() -> list[Engine]:
+    """Return the engines of all modules but those that the script has dropped within a step."""
+    return [each for each in _engines if each.in_backward or not each.begun or each.wrapper() is not None]
 
 
 def leave(transport: Transport) -> None:

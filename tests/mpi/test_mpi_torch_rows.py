@@ -15,12 +15,12 @@ EXACT = (
     "rounded; a penalty; features; data; bfloat16; two types; beside_others; wrapped_again; copied"
 )
 OPTIONS = {  # options of the launcher → further cases
-    "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught",
+    "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught; skipped",
     "--bucket-bytes 2000 --algorithm butterfly": "; several passes; gradient_between",
     "--overlap forward": "; compiled",
-    "--sync sharded": "; compiled; buffers",
-    "--sync server --servers 2 --overlap forward": "",
-    "--sync server --overlap none": "; several passes",
+    "--sync sharded": "; compiled; buffers; unreached; dropped",
+    "--sync server --servers 2 --overlap forward": "; unreached",
+    "--sync server --overlap none": "; several passes; skipped",
 }
 APART = ("--sync averaging --average-every 4", "--sync gossip", "--sync server --staleness 2")
 
@@ -55,6 +55,11 @@ def test_the_gradient_of_a_strategy_that_makes_the_step_is_the_ranks_own(script)
     assert done.returncode == 0, done.stderr
 
 
+def test_an_optimizers_state_that_is_a_part_is_told_once(script):
+    done = script(2, "--sync sharded", programs("torch_rows"), "saved")
+    assert done.returncode == 0 and done.stderr.count("optimizer.state_dict()") == 1, done.stderr
+
+
 def test_late_updates_are_waited_for_layer_by_layer(script):
     done = script(2, "--overlap forward --bucket-bytes 500", programs("torch_rows"), "late")
     assert done.returncode == 0, done.stderr
@@ -86,6 +91,7 @@ REFUSED = {  # case → options, words
     "grown": ("--sync sharded", says("1", "2", "add_param_group")),
     "changed_gradient": ("--sync sharded", says("first.weight", "--overlap none")),
     "second_pass": ("--sync server", says("--overlap none", "no_sync()")),
+    "skipped": ("--sync sharded", says("--overlap none", "skipped")),
     "several_calls": ("--sync averaging", says("LBFGS")),
     "two_optimizers": ("--sync gossip", says("SGD", "DistributedDataParallel")),
     "careless": ("--sync sharded", says("Plain", "without a gradient")),

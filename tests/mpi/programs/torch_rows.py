@@ -258,6 +258,63 @@ def two_modules(together=False):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
 
 
+def unreached():
+    """Rank 0's backward reaches nothing of the second module: the norm is of both, on all ranks."""
+    torch.manual_seed(0)
+    nets = [nn.Linear(12, 8).double(), nn.Linear(12, CLASSES).double()]
+    serial, wrapped = copy.deepcopy(nets), [DistributedDataParallel(net) for net in nets]
+    parameters, references = ([p for net in pair for p in net.parameters()] for pair in (nets, serial))
+    optimizer, reference = torch.optim.AdamW(parameters, 0.01), torch.optim.AdamW(references, 0.01)
+
+    def loss(pair, step, each):
+        x, y = batch(step, each)
+        first, second = pair[0](x).square().mean(), loss_of(pair[1](x), y)
+        return first if each == 0 else first + second
+
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        loss(wrapped, step, rank).backward()
+        sum(loss(serial, step, each) / size for each in range(size)).backward()
+        norm, wanted = clipped(parameters), clipped(references)
+        assert abs(norm - wanted) < 1e-9, (norm, wanted)
+        optimizer.step()
+        reference.step()
+    for a, b in zip(parameters, references, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+def skipped():
+    """A step is left out after backward."""
+    pair = Pair()
+    for step in range(STEPS):
+        pair.optimizer.zero_grad()
+        pair.backward(step)
+        if step % 4 != 2:
+            pair.optimizer.step()
+            pair.serial_step(step)
+    pair.check()
+
+
+def dropped():
+    """A module is dropped between backward and step, and another is trained."""
+    pair = Pair()
+    pair.backward(0)
+    del pair
+    alike_after(plain_loss)
+    ringtrain.torch.synchronize()
+    assert len(ringtrain.torch.state_dict()) == 1
+
+
+def saved():
+    """The state of the optimizer is this rank's part."""
+    pair = Pair()
+    for step in range(2):
+        pair.backward(step)
+        pair.optimizer.step()
+        pair.optimizer.state_dict()
+
+
 class Plain(torch.optim.Optimizer):
     """Of no library. ``careless``: changes parameters without a gradient too."""
 
@@ -572,7 +629,7 @@ CASES = {
     **{each.__name__: each for each in (closure, compiled, checkpointed, rounded, gradient_between, buffers)},
     **{each.__name__: each for each in (synchronized, in_parallel, thawed, grown, changed_gradient, second_pass)},
     **{each.__name__: each for each in (copied, kept_gradients, beside_others, caught, wrapped_again)},
-    **{each.__name__: each for each in (tied, late, collective)},
+    **{each.__name__: each for each in (tied, late, collective, unreached, skipped, dropped, saved)},
     **{each.__name__: each for each in (several_calls, two_optimizers, sparse, hooked, divided)},
 }
 
