@@ -97,11 +97,11 @@ def _sorted(
     named = {id(parameter) for parameter in parameters}
     summed, rest = [], list(gradients)
     for engine in engines:
-        here = {gradient.data_ptr(): id(parameter) for parameter, gradient in engine.gradients()}
-        if not engine.sums_for_step or not (here.keys() & asked or (engine.begun and engine.ids & named)):
+        addresses = {gradient.data_ptr(): id(parameter) for parameter, gradient in engine.gradients()}
+        if not engine.sums_for_step or not (addresses.keys() & asked or (engine.begun and engine.ids & named)):
             continue
-        rest = [gradient for gradient in rest if gradient.data_ptr() not in here]
-        left_out = engine.ids - named if named else {each for address, each in here.items() if address not in asked}
+        rest = [gradient for gradient in rest if gradient.data_ptr() not in addresses]
+        left_out = engine.ids - named if named else {each for address, each in addresses.items() if address not in asked}
         summed.append((engine, [each for each in engine.complete() if id(each[0]) not in left_out]))
     return summed, rest
 
