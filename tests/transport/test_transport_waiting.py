@@ -1,3 +1,4 @@
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -46,6 +47,17 @@ def test_progress_renews_the_deadline(clock):
         return clock.now > 0.1
 
     wait_for(test, 0.02, lambda: "nobody", progress=lambda: asked // 15)
+
+
+def test_the_main_thread_serves_others_while_it_waits(clock, monkeypatch):
+    """Another thread does not: what serves is of the main one."""
+    served = []
+    monkeypatch.setattr(waiting, "SERVICES", [lambda: served.append(clock.now)])
+    other = threading.Thread(target=lambda: wait_for(lambda: clock.now > 0.01, 1.0, lambda: "nobody"))
+    other.start()
+    other.join()
+    assert clock.now > 0.01 and not served
+    wait_for(lambda: len(served) == 3, 1.0, lambda: "nobody")
 
 
 def test_peers_are_named_and_abridged():
