@@ -135,7 +135,7 @@ class RingtrainGroup(dist.ProcessGroup):
             return self._add_sparse(tensors, op, opts)
         if op in FOLDS:
             return self._fold_all(tensors, op, opts)
-        operands = [Operand(tensor, op) for tensor in tensors]
+        operands = [Operand(tensor, op, self.size()) for tensor in tensors]
         calls = [partial(self.communicator.allreduce, each.numbers, each.op, out=each.numbers) for each in operands]
         return self._run("all_reduce", opts, calls, [each.settle for each in operands], tensors)
 
@@ -228,11 +228,11 @@ class RingtrainGroup(dist.ProcessGroup):
                 output.detach().copy_(fold(every, op).reshape(output.shape))
 
             return call, finish
-        operand = Operand(source.detach().contiguous().reshape(self.size(), -1), op)
+        operand = Operand(source.detach().contiguous().reshape(self.size(), -1), op, self.size())
         numbers = operand.numbers
         result = torch.empty(numbers.shape[1:], dtype=numbers.dtype, device=numbers.device)
         call = partial(self.communicator.reduce_scatter, numbers, operand.op, out=result)
-        return call, lambda: put(result, output)
+        return call, lambda: put(operand.finish(result), output)
 
     def reduce_scatter(self, outputs: list, inputs: list, opts=None) -> CollectiveWork:
         for parts in inputs:

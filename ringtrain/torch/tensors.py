@@ -21,6 +21,7 @@ FOLDS: dict[str, Callable] = {
 }
 NUMBERS = {getattr(torch, name) for name in TYPES}
 SMALL = {torch.bool, torch.uint8, torch.int8, torch.int16}  # reduced as int32, and cut to their bits again
+INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 def operation(opts) -> str:
@@ -79,26 +80,33 @@ class Operand:
 
     tensor: of any device, strides and type
     op:     in PyTorch's words
+    ranks:  whose tensors are reduced
     """
 
-    def __init__(self, tensor: torch.Tensor, op: str):
+    def __init__(self, tensor: torch.Tensor, op: str, ranks: int):
         tensor = tensor.detach() if tensor.requires_grad else tensor  # the communicator knows the same object again
         _check_dense(tensor)
         _note_device(tensor.device)
-        self.op, self._tensor = OPS[op], tensor
+        self._divisor = ranks if op == "AVG" and tensor.dtype in INTEGERS else 0
+        self.op, self._tensor = OPS["SUM" if self._divisor else op], tensor
         if tensor.is_complex() and op in ("SUM", "AVG"):
             tensor = torch.view_as_real(tensor)
         if tensor.dtype in NUMBERS:
             self.numbers, self._copied = tensor, False
-        elif tensor.dtype in SMALL and op != "AVG":
+        elif tensor.dtype in SMALL and self.op != "mean":
             self.numbers, self._copied = tensor.to(torch.int32), True
         else:
             raise UsageError(f"{op} of {_name(tensor)} is not reduced: convert the tensor to one of {', '.join(TYPES)}")
 
+    def finish(self, result: torch.Tensor) -> torch.Tensor:
+        """Return what has been reduced as the result: a mean of integers is cut to one, as NCCL does it."""
+        return result.div_(self._divisor, rounding_mode="trunc") if self._divisor else result
+
     def settle(self) -> None:
-        """Copy the result into the tensor, if ``numbers`` are a copy."""
+        """Complete the result in ``numbers``, and copy it into the tensor, if they are a copy."""
+        result = self.finish(self.numbers)
         if self._copied:
-            put(self.numbers, self._tensor)
+            put(result, self._tensor)
 
 
 def put(result: torch.Tensor, output: torch.Tensor) -> None:

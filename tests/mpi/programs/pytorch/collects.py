@@ -55,6 +55,11 @@ def reductions():
     mean = torch.full((3,), float(RANK))
     dist.all_reduce(mean, ReduceOp.AVG)
     equal(mean, torch.full((3,), sum(EVERY) / SIZE))
+    for dtype in (torch.int64, torch.int32, torch.int16):  # Lightning counts examples so; cut towards zero, as by NCCL
+        counts = torch.tensor([7 + RANK, -7 - RANK, 3]).to(dtype)
+        dist.all_reduce(counts, ReduceOp.AVG)
+        mean = (7 * SIZE + sum(EVERY)) // SIZE
+        equal(counts, torch.tensor([mean, -mean, 3]).to(dtype))
     number = torch.tensor(RANK + 1.0)
     dist.all_reduce(number)
     equal(number, torch.tensor(sum(EVERY) + SIZE + 0.0))
@@ -92,6 +97,9 @@ def reductions():
     part = torch.empty(3)
     dist.reduce_scatter(part, [torch.full((3,), float(rank)) for rank in EVERY], op=ReduceOp.AVG)
     equal(part, torch.full((3,), float(RANK)))
+    count = torch.empty(1, dtype=torch.int64)
+    dist.reduce_scatter(count, [torch.tensor([7 + RANK]) for _ in EVERY], op=ReduceOp.AVG)
+    equal(count, torch.tensor([(7 * SIZE + sum(EVERY)) // SIZE]))
     dist.reduce_scatter(part, [torch.full((3,), 2.0) for rank in EVERY], op=ReduceOp.PRODUCT)
     equal(part, torch.full((3,), 2.0**SIZE))
 
@@ -263,7 +271,7 @@ def reduced_again(done):
 
 def refusals():
     refused(says("multiply", "ReduceOp"), dist.all_reduce, torch.ones(2), dist._make_nccl_premul_sum(2.0))
-    refused(says("int64"), dist.all_reduce, torch.ones(2, dtype=torch.int64), ReduceOp.AVG)
+    refused(says("AVG", "bool"), dist.all_reduce, torch.ones(2, dtype=torch.bool), ReduceOp.AVG)
     refused(says("BOR", "float32"), dist.all_reduce, torch.ones(2), ReduceOp.BOR)
     sparse = torch.eye(2).to_sparse()
     refused(says(torch.sparse_coo), dist.broadcast, sparse, 0)

@@ -37,7 +37,7 @@ if number == 1:
     if how == "late":
         time.sleep(1000)
 if how == "own":
-    dist.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.AVG)
+    dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG)
 work = dist.all_reduce(torch.ones(1000 + (number == 1 and how == "shape")), async_op=True)
 work.wait()
 time.sleep(1000)  # a rank that has done its part is ended with the others
