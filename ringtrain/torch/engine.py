@@ -125,7 +125,7 @@ class Engine:
             module.register_forward_pre_hook(on("_before_forward"), prepend=True),
             module.register_forward_hook(on("_after_forward")),
             module.register_state_dict_pre_hook(on("_before_saving")),
-            module.register_load_state_dict_pre_hook(on("_before_loading")),
+            module.register_load_state_dict_pre_hook(on("_wait_for_weights")),
         ]
 
     def _before_forward(self, module: torch.nn.Module, inputs: tuple) -> None:
@@ -157,16 +157,13 @@ class Engine:
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
                 tensor.register_hook(self._begin_pass)
 
-    def _wait_for_weights(self) -> None:
+    def _wait_for_weights(self, *arguments) -> None:
         for arena in self.arenas:
             for span in arena.arena.spans:
                 arena.before_read(span)
 
     def _before_saving(self, module: torch.nn.Module, prefix: str, keep_vars: bool) -> None:
         self._note_own_weights()
-        self._wait_for_weights()
-
-    def _before_loading(self, module: torch.nn.Module, *arguments) -> None:
         self._wait_for_weights()
 
     def _note_own_weights(self) -> None:

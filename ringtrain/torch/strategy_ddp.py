@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import SimpleNamespace
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -44,6 +45,9 @@ class ExchangeReducer:
 
     def _nothing(self, *arguments) -> None:
         """Do nothing: it is of DDP's own buckets, graphs and figures."""
+
+    def _get_ddp_logging_data(self) -> SimpleNamespace:
+        return SimpleNamespace(strs_map={}, ints_map={})  # Lightning asks whether a static graph would do
 
     prepare_for_forward = _set_static_graph = _delay_all_reduce = _check_reducer_finalized = _nothing
     set_runtime_stats_and_log = set_error_and_log = _set_ddp_runtime_logging_sample_rate = _nothing
