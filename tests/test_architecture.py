@@ -357,7 +357,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_300, 3_450),
     "weights": (950, 600),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 66_100, 57_300, 7_575  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 66_100, 57_400, 7_575  # lines
 
 
 def lines_of(paths) -> int:

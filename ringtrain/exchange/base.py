@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ringtrain.arrays import Array
+from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.update.owned_update import OwnedArray, OwnedUpdate, check_names
 from ringtrain.memory.arena import Arena
@@ -311,9 +312,12 @@ class Exchange(ABC):
 
     def complete(self) -> None:
         """Wait for the sums of this iteration's gradients, which are all final: each lies in the arena of the ranks
-        that update by it. They may be changed then; :meth:`finish` updates by them. Collective; raises
-        NotImplementedError for a strategy whose update is not by these sums."""
-        raise NotImplementedError(self.facts.name)
+        that update by it. They may be changed then; :meth:`finish` updates by them. Collective; raises UsageError for
+        a strategy whose update is not by these sums."""
+        raise UsageError(
+            f"--sync {self.facts.name} has no sums before its update, which a script's clipping asks for: leave "
+            "clip_grad_norm_ and the like out"
+        )
 
     @abstractmethod
     def finish(self, iteration: int, lr: float) -> None:

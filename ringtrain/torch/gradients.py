@@ -101,7 +101,8 @@ def _sorted(
         if not engine.sums_for_step or not (addresses.keys() & asked or (engine.begun and engine.ids & named)):
             continue
         rest = [gradient for gradient in rest if gradient.data_ptr() not in addresses]
-        left_out = engine.ids - named if named else {each for address, each in addresses.items() if address not in asked}
+        unasked = {each for address, each in addresses.items() if address not in asked}
+        left_out = engine.ids - named if named else unasked
         summed.append((engine, [each for each in engine.complete() if id(each[0]) not in left_out]))
     return summed, rest
 

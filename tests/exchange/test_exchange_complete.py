@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from exchange_support import LR, backward, bound, each_equal, gradient
 
+from ringtrain.errors import UsageError
 from ringtrain.ops.update import APPLIED
 from ringtrain.optim.optimizers import OPTIMIZERS, SGD
 from tests.fakes.strategies import AllReduce, Averaging, Delayed, Gossip, ParameterServer
@@ -49,7 +50,7 @@ def test_a_change_of_complete_sums_counts_in_the_update(name):
 def test_a_strategy_whose_update_is_not_by_these_sums_says_so():
     def body(t):
         exchange, _ = bound(Delayed, t)
-        with pytest.raises(NotImplementedError, match="delayed"):
+        with pytest.raises(UsageError, match="delayed"):
             exchange.complete()
 
     LoopbackWorld(2).run(body)

@@ -41,15 +41,10 @@ STRATEGIES = {
 }
 EXACT = {
     "engine": (),
-    "none": ("--overlap", "none"),
-    "buckets": SHORT,
-    "butterfly": (*SHORT, "-a", "butterfly"),
     "forward": ("--overlap", "forward", *SHORT),
     "sharded": ("--sync", "sharded"),
     "server": ("--sync", "server"),
     "two servers": ("--sync", "server", "--servers", "2"),
-    "server forward": ("--sync", "server", "--servers", "2", "--overlap", "forward", *SHORT),
-    "server levels": ("--sync", "server", "--server-levels", "2"),
 }
 
 
