@@ -74,7 +74,7 @@ class Growing(SGD):
             super().apply(ops, weights, grads, self.state, numbers, start, stop, first, squares, summed)
 
 
-@pytest.mark.parametrize("make", [AllReduce, Delayed, Averaging, Gossip], ids=str)
+@pytest.mark.parametrize("make", [AllReduce, Delayed, Averaging, Gossip], ids=lambda make: make.__name__)
 def test_state_that_comes_at_the_first_update_is_averaged_and_gathered(monkeypatch, make):
     """Also where a rank has made none: the last one has no examples before the first average."""
 
