@@ -19,7 +19,7 @@ from ringtrain.errors import UsageError
 from ringtrain.launch.printed_metrics import SCORES, STEP, MetricLines
 from ringtrain.launch.python_script import SEED, ScriptCommand
 from ringtrain.report.end_events import BucketExchanged
-from ringtrain.torch.strategy_ddp import _engines
+from ringtrain.torch.strategy_ddp import ENGINES
 from ringtrain.transport.base import Transport
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def log_step(step: int | None = None, *, loss=None, accuracy=None, test_loss=Non
 def traffic() -> tuple[int | None, float | None]:
     """Return the bytes that this rank has sent so far, and the seconds for which it waited: of engines, or else of
     DDP's own reducer. None for what is not counted."""
-    if not _engines:
+    if not ENGINES:
         return sum(each.bytes_sent for each in LEAVING) or None, _reducer_s
-    reducers = [arena.exchange.reducers for engine in _engines for arena in engine.arenas]
+    reducers = [arena.exchange.reducers for engine in ENGINES for arena in engine.arenas]
     return sum(each.bytes_sent for each in reducers), sum(each.exposed_s for each in reducers)
 
 
@@ -88,12 +88,12 @@ def measure() -> None:
     """Measure the exchange up to the end of the script, while there are engines."""
     if _run is None:
         return
-    exchanges, exchanged, lag = [arena.exchange for engine in _engines for arena in engine.arenas], None, None
+    exchanges, exchanged, lag = [arena.exchange for engine in ENGINES for arena in engine.arenas], None, None
     if exchanges:
         each_traffic, lags = [exchange.reducers.traffic() for exchange in exchanges], exchanges[0].serving.lag()
         buckets = tuple(BucketExchanged(**asdict(bucket)) for one in each_traffic for bucket in one.buckets)
         bytes_sent, exposed_s = traffic()
-        overlap = _engines[0].config.overlap
+        overlap = ENGINES[0].config.overlap
         exchanged = {"overlap": overlap, "bytes_sent": bytes_sent, "exposed_s": exposed_s, "buckets": buckets}
         lag = {"clock": lags.clocks, "version": lags.versions} if lags else None
     _run.measure(_memory, exchanged, lag)
@@ -110,7 +110,7 @@ def _facts() -> Mapping[str, Any]:
     from ringtrain.train.start.header import strategy_words
 
     facts: dict[str, Any] = {"strategy": "allreduce (DDP's reducer)", "exact": True}
-    for engine in _engines[:1]:
+    for engine in ENGINES[:1]:
         exchange = engine.arenas[0].exchange
         facts = {"strategy": strategy_words(engine.config, exchange), "exact": exchange.facts.exact}
     for optimizer in list(_optimizers)[:1]:
@@ -139,7 +139,7 @@ def _weigh() -> None:
     nbytes = sum(each.nbytes for module in _modules for each in module.parameters())
     states = [state.values() for optimizer in _optimizers for state in optimizer.state.values()]
     of_state = sum(each.nbytes for values in states for each in values if isinstance(each, torch.Tensor))
-    beside = sum(arena.exchange.facts.state_bytes or 0 for engine in _engines for arena in engine.arenas)
+    beside = sum(arena.exchange.facts.state_bytes or 0 for engine in ENGINES for arena in engine.arenas)
     _memory.update(weights_bytes=nbytes, gradient_bytes=nbytes, state_bytes=of_state + beside)
 
 
@@ -152,7 +152,7 @@ def _watch_modules(run: "ScriptRun") -> None:
             run.forward(next((len(each) for each in tensors if each.ndim), 1))
 
     def end_forward(ddp, arguments: tuple, outputs) -> None:
-        leaves = tree_leaves(outputs) if torch.is_grad_enabled() and not _engines else []
+        leaves = tree_leaves(outputs) if torch.is_grad_enabled() and not ENGINES else []
         for tensor in [each for each in leaves if isinstance(each, torch.Tensor) and each.grad_fn is not None][:1]:
             tensor.register_hook(lambda gradient: queue_callback(_time_reducer))
 

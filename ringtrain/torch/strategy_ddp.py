@@ -23,7 +23,7 @@ from ringtrain.torch.engine import Engine
 from ringtrain.torch.world import current
 from ringtrain.transport.base import Transport
 
-_engines: list[Engine] = []
+ENGINES: list[Engine] = []  # of the modules that DDP has wrapped
 _engine_of: dict[int, Engine] = {}  # by the id of a parameter
 # Optimizers that are not PyTorch's, each with the weights before the first call of its own step.
 _tried: WeakKeyDictionary[torch.optim.Optimizer, list[tuple[Engine, list[np.ndarray], list[str]]]] = WeakKeyDictionary()
@@ -82,7 +82,7 @@ def _install() -> None:
     FullyShardedDataParallel.__init__ = fsdp.fully_shard = _refuse_fsdp
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
-    gradients.install(engines_of, make_step, _engines)
+    gradients.install(engines_of, make_step, ENGINES)
 
 
 def _refuse_fsdp(*arguments, **named) -> None:
@@ -118,14 +118,14 @@ def _make_reducer(ddp: DistributedDataParallel, parameters, expect_sparse_gradie
     if engine.differs:
         ddp.forward_sync_buffers = False  # they are averaged with the weights
     ddp.reducer = ddp.logger = ExchangeReducer(engine)
-    _engines.append(engine)
+    ENGINES.append(engine)
     _engine_of.update(dict.fromkeys(map(id, parameters), engine))
 
 
 def _retire(engines: set[Engine]) -> None:
     """Free the engines of modules that are wrapped again. Collective."""
-    for engine in [each for each in _engines if each in engines]:
-        _engines.remove(engine)
+    for engine in [each for each in ENGINES if each in engines]:
+        ENGINES.remove(engine)
         engine.close()
     for key in [key for key, engine in _engine_of.items() if engine in engines]:
         del _engine_of[key]
@@ -246,20 +246,20 @@ def synchronize() -> None:
 
 def _in_use() -> list[Engine]:
     """Return the engines of all modules but those that the script has dropped within a step."""
-    return [each for each in _engines if each.in_backward or not each.begun or each.wrapper() is not None]
+    return [each for each in ENGINES if each.in_backward or not each.begun or each.wrapper() is not None]
 
 
 def leave(transport: Transport) -> None:
     """At the end of a script: complete what is under way, make the weights current, and free what engines hold.
     Collective; ranks that have made other numbers of steps keep the weights that they have."""
-    if _exchange is not None and not _engines and transport.rank == 0:
+    if _exchange is not None and not ENGINES and transport.rank == 0:
         sys.stderr.write(
             "ringtrain: note: the script made no DistributedDataParallel, so --sync and the others had no effect\n"
         )
-    for engine in _engines:
+    for engine in ENGINES:
         engine.drain()
     transport.gather_json(None)  # all have come to their ends
-    for engine in _engines:
+    for engine in ENGINES:
         each = engine.transport.gather_json((engine.iteration, engine.begun))
         alike = len({iteration for iteration, _ in each}) == 1
         if alike and not any(begun for _, begun in each):
@@ -268,8 +268,8 @@ def leave(transport: Transport) -> None:
             counts = ", ".join(f"{iteration} on rank {rank}" for rank, (iteration, _) in enumerate(each))
             engine.note(f"ranks end after different numbers of steps ({counts}): their weights are not made equal")
     transport.activity.limit("freeing the messages of the exchange")  # all have come
-    while _engines:
-        _engines.pop().close()
+    while ENGINES:
+        ENGINES.pop().close()
     _engine_of.clear()
 
 
