@@ -1,4 +1,4 @@
-"""Names of PyTorch that this package replaces, all in one place.
+"""Names of PyTorch that this package replaces.
 
 By ``import ringtrain.torch``:
 
@@ -13,6 +13,10 @@ By ``python -m ringtrain.torch``, for scripts that name another backend, also:
 * the names "gloo" and "mpi" mean "ringtrain", wherever PyTorch reads a backend's name, and so does the default of the
   CPU. "nccl" stays NCCL;
 * the rendezvous of ``tcp://`` is the MPI's.
+
+By a strategy, also: what DDP makes its reducer with, and FSDP, which is refused (:mod:`ringtrain.torch.strategy_ddp`);
+the clipping of gradients and ``GradScaler`` (:mod:`ringtrain.torch.gradients`). By ``--out`` DDP's constructor, to see
+forward passes (:mod:`ringtrain.torch.run_log`).
 """
 
 import inspect
