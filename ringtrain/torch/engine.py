@@ -24,8 +24,6 @@ from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE
 from ringtrain.memory.spans import Span
-from ringtrain.monitor.guard import Guard
-from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.torch.module_arena import TYPES, ModuleArena
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES
@@ -66,9 +64,7 @@ class Engine:
     ):
         for name, parameter in parameters:
             _check(name, parameter)
-        self._guard = Guard(transport, config.deadline_s) if config.check_collectives and transport.size > 1 else None
-        transport = transport if self._guard is None else GuardedTransport(transport, self._guard)
-        self.module, self.config, self.transport, self.group = module, config, transport, group
+        self.module, self.config, self.group = module, config, group
         self._updates_alone = config.sync in ALONE or bool(config.staleness) or config.asynchronous
         self.differs = self._updates_alone and transport.size > 1
         averaged = [(n, b) for n, b in module.named_buffers() if b.dtype in TYPES and torch.isfinite(b).all()]
@@ -82,6 +78,7 @@ class Engine:
             )
             for dtype in dict.fromkeys(parameter.dtype for _, parameter in parameters)
         ]
+        self.transport = self.arenas[0].transport
         self.in_backward = config.sync == "allreduce" and config.overlap != FORWARD
         for arena in self.arenas:
             arena.rule.script_steps = self.in_backward
@@ -218,6 +215,7 @@ class Engine:
 
     def _end_pass(self) -> None:
         self._in_pass = False
+        self.transport.activity.at("between backward and step")
         if not self._reached:  # torch.autograd.grad, of an input
             return
         self._synced = False
@@ -452,8 +450,6 @@ class Engine:
             if arena.exchange.serving.poll in SERVICES:
                 SERVICES.remove(arena.exchange.serving.poll)
             arena.close()
-        if self._guard is not None:
-            self._guard.close()
 
 
 class Hook:

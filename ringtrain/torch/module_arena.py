@@ -18,6 +18,7 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.memory.arena import Arena, lay_out
 from ringtrain.memory.spans import Fill, Parameter, Span
 from ringtrain.monitor.guard import Guard
+from ringtrain.monitor.guarded_transport import GuardedTransport
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.torch.torch_optimizer import TorchOptimizer, view_of
 from ringtrain.transport.base import Transport
@@ -49,8 +50,9 @@ class ModuleArena:
         config = _whole_parameters(config, size, len(parameters))
         if config.sync == "server":
             parameters = in_even_order(parameters, config.servers)
-        self.transport, ops = group, make_ops("cpu", dtype)
+        ops = make_ops("cpu", dtype)
         self._guard = Guard(group, config.deadline_s) if config.check_collectives and size > 1 else None
+        self.transport = group if self._guard is None else GuardedTransport(group, self._guard)
         tuning = find_tuning(group, config.tuning).table if config.algorithm == AUTO and size > 1 else None
         settings = ExchangeSettings(config, group, ops, tuning, self._guard, batch=size)
         self.exchange = make_exchange(settings)
@@ -68,7 +70,7 @@ class ModuleArena:
         self.take_back()
         self.rule = TorchOptimizer(self.arena.spans, self.parameters, self.take_back)
         self.exchange.bind(self.arena, self.rule)
-        self._replicas = ReplicaCheck(ops, self.arena, self.exchange, transport)
+        self._replicas = ReplicaCheck(ops, self.arena, self.exchange, self.transport)
         self._check_every = config.check_replicas
         self.gradients = self.rule.views(self.arena.grads)
 

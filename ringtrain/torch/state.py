@@ -19,20 +19,20 @@ def state_of(engine: Engine) -> dict:
     """Return the state on rank 0, of tensors and numbers; elsewhere nothing. Collective, between two steps."""
     engine.synchronize()
     engine.saved = True
-    arenas = [_state_of_type(arena, engine) for arena in engine.arenas]
+    arenas = [_state_of_type(arena, engine.group) for arena in engine.arenas]
     if engine.transport.rank:
         return {}
     return {"strategy": engine.arenas[0].exchange.facts.name, "iteration": engine.iteration, "arenas": arenas}
 
 
-def _state_of_type(part: ModuleArena, engine: Engine) -> dict:
+def _state_of_type(part: ModuleArena, group: dist.ProcessGroup) -> dict:
     state, optimizer = part.exchange.owned_state, part.rule.state
-    part.rule.agree_on_slots(engine.transport.gather_json)
+    part.rule.agree_on_slots(part.transport.gather_json)
     whole, kept = state.state(), state.rank_state
     rows = kept.arrays() if kept is not None and kept.differs else {}
     row = {"arrays": {name: _tensor(array) for name, array in rows.items()}, "rest": optimizer.rest()}
     every: list = [None] * part.transport.size
-    dist.gather_object(row, None if part.transport.rank else every, group=engine.group, group_dst=0)
+    dist.gather_object(row, None if part.transport.rank else every, group=group, group_dst=0)
     whole = {name: value if name == STEP else _tensor(value) for name, value in whole.items()}
     order = [span.name for span in part.arena.spans]
     return {"order": order, "slots": list(optimizer), "whole": whole, "ranks": every}

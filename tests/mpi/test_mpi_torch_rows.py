@@ -50,13 +50,8 @@ def test_exact_strategies_do_what_ddp_does(script, options, ranks):
     assert done.stdout.splitlines() == [f"{case}: all is well" for case in cases.split("; ")]
 
 
-def test_the_gradient_of_a_strategy_that_makes_the_step_is_the_ranks_own(script):
-    done = script(2, "--sync sharded", programs("torch_rows"), "gradient_between", "own")
-    assert done.returncode == 0, done.stderr
-
-
-def test_an_optimizers_state_that_is_a_part_is_told_once(script):
-    done = script(2, "--sync sharded", programs("torch_rows"), "saved")
+def test_gradients_and_state_are_the_ranks_own_where_a_strategy_makes_the_step(script):
+    done = script(2, "--sync sharded", programs("torch_rows"), "gradient_between; saved", "own")
     assert done.returncode == 0 and done.stderr.count("optimizer.state_dict()") == 1, done.stderr
 
 
