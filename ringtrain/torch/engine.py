@@ -22,7 +22,7 @@ from ringtrain.allreduce.wire_formats import NONE as UNCOMPRESSED
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
-from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE
+from ringtrain.exchange.strategies.rank_averages import OF_TRAINING
 from ringtrain.memory.spans import Span
 from ringtrain.torch.module_arena import TYPES, ModuleArena
 from ringtrain.transport.base import Transport
@@ -104,9 +104,8 @@ class Engine:
         if self.differs:
             SERVICES.extend(arena.exchange.serving.poll for arena in self.arenas)
         self._hook()
-        for text in dict.fromkeys(text for arena in self.arenas for text in arena.exchange.facts.notes):
-            if text != MEAN_ASIDE:  # a script sees the mean after synchronize() alone
-                self.note(text)
+        for text in [note for arena in self.arenas for note in arena.exchange.facts.notes if note not in OF_TRAINING]:
+            self.note(text)
 
     # ── forward ───────────────────────────────────────────────────────────────────────────────────────────────
     def _hook(self) -> None:

@@ -32,6 +32,8 @@ from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
 
+PERIODS_END = "evaluations and checkpoints end the periods of --average-every: ranks push, and pull weights"
+
 
 class Phase(Enum):
     EQUAL = "all ranks have the same weights"
@@ -68,7 +70,7 @@ class ChangePush(ParameterServer, Serving):
             "backward, since they need the learning rate and the whole gradient"
         ]
         if self._every > 1:
-            notes.append("evaluations and checkpoints end the periods of --average-every: ranks push, and pull weights")
+            notes.append(PERIODS_END)
         return update, notes
 
     def denominator(self, local: float, total: float) -> float:

@@ -5,6 +5,7 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.exchange.base import RankState
 from ringtrain.exchange.buckets.reducer import Reducer
+from ringtrain.exchange.servers.change_push import PERIODS_END
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
@@ -13,6 +14,7 @@ from ringtrain.memory.arena import Arena
 WEIGHTS, EXAMPLES = "weights", "examples"
 AVERAGE = "average"
 MEAN_ASIDE = "evaluations and checkpoints see the mean of all ranks' weights; each rank goes on with its own"
+OF_TRAINING = (MEAN_ASIDE, PERIODS_END)  # a script of PyTorch sees a mean after synchronize() alone
 
 
 class RankAverages(RankState):
