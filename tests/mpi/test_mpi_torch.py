@@ -51,15 +51,16 @@ def test_a_script_reaches_the_losses_of_gloo_and_nothing_listens(mpirun, script,
     name, *arguments = script.split()
     pytest.importorskip(NEEDS.get(name, "torch"))
     command, path = [LISTENS, str(PROGRAMS / name), *arguments], str(ROOT)  # Lightning imports the real matplotlib
-    launcher = ["-W", "ignore", "-m", "ringtrain.torch"]
-    ours, listening = result(mpirun(ranks, [*launcher, *command], PYTHONPATH=path, **QUIET))
-    assert listening == [0] * ranks
     torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
     gloos, listening = result(run([*torchrun, "--nproc-per-node", str(ranks), *command], PATIENCE_S, PYTHONPATH=path))
     assert max(listening) > 0  # so the count finds them
-    assert len(ours["losses"]) >= 8 and ours.keys() == gloos.keys()
-    for key, wanted in gloos.items():
-        assert ours[key] == pytest.approx(wanted, rel=1e-6, abs=1e-6), key
+    for options in ([], ["--sync", "sharded"]) if name in NEEDS else ([],):
+        launcher = ["-W", "ignore", "-m", "ringtrain.torch", *options]
+        ours, listening = result(mpirun(ranks, [*launcher, *command], PYTHONPATH=path, **QUIET))
+        assert listening == [0] * ranks
+        assert len(ours["losses"]) >= 8 and ours.keys() == gloos.keys()
+        for key, wanted in gloos.items():
+            assert ours[key] == pytest.approx(wanted, rel=1e-6, abs=1e-6), key
 
 
 @pytest.mark.parametrize("cases", ["power join_few join_unused resized built_in_fp16", *thorough(ALONE)])

@@ -22,7 +22,7 @@ class Fit(lightning.LightningModule):
     def training_step(self, batch, index):
         x, y = batch
         loss = mse_loss(self.net(x), y)
-        self.log("loss", loss, sync_dist=True)
+        self.log("loss", loss, on_epoch=True, sync_dist=True)  # which means a count of examples, too
         self.losses.append(self.all_gather(loss.detach()).mean().item())
         return loss
 
