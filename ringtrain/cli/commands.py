@@ -20,6 +20,7 @@ from ringtrain.storage.run_folder.outcome import DONE, RUNNING, read_outcome
 from ringtrain.template import Lines
 from ringtrain.train.start.variants import Variant
 
+RULE = "\n" + 40 * "-"
 TOLD_LINES = 5  # of the output of a run that failed
 LAUNCHER, PLACE = "ringtrain.torch", "{seed}"
 STARTS_RANKS = ("mpirun", "mpiexec", "srun", "torchrun")
@@ -148,7 +149,8 @@ def ended_by_signals(figures: Path) -> Iterator[None]:
 
 
 def last_words(output: Path) -> str:
-    """Return the first error of ringtrain in an output, or else the last lines."""
-    lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip("- ")]
-    errors = [line for line in lines if line.startswith("ringtrain: ")]
+    """Return the first error of ringtrain in an output, or else its last lines, without those of mpirun between rules."""
+    said = output.read_text(errors="replace")
+    errors = [line for line in said.splitlines() if line.startswith("ringtrain: ")]
+    lines = [line for line in (said.split(RULE)[0].strip() or said).splitlines() if line.strip("- ")]
     return "\n".join(errors[:1] or lines[-TOLD_LINES:])

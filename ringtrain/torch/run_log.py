@@ -111,8 +111,9 @@ def _facts() -> Mapping[str, Any]:
 
     facts: dict[str, Any] = {"strategy": "allreduce (DDP's reducer)", "exact": True}
     for engine in ENGINES[:1]:
-        exchange = engine.arenas[0].exchange
-        facts = {"strategy": strategy_words(engine.config, exchange), "exact": exchange.facts.exact}
+        exchange, is_sharded = engine.arenas[0].exchange, engine.config.sync == "sharded"
+        words = "sharded, parameters whole" if is_sharded else strategy_words(engine.config, exchange)
+        facts = {"strategy": words, "exact": exchange.facts.exact}
     for optimizer in list(_optimizers)[:1]:
         settings = [f"{name} {value}" for name, value in optimizer.defaults.items() if name != "lr" and value]
         facts["optimizer"] = ", ".join([type(optimizer).__name__, *settings])

@@ -123,6 +123,8 @@ def test_a_plan_is_shown_beside_the_figures(run):
 def test_the_error_of_a_run_is_told_and_a_file_in_place_of_the_folder_of_runs(tmp_path, run):
     (tmp_path / "o.txt").write_text("ringtrain 0.1.0\nringtrain: --batch 60 is too small\nprterun: x\n")
     assert last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
+    (tmp_path / "o.txt").write_text(f"  File x.py\nSyntaxError: no\n{60 * '-'}\nprterun detected\n")
+    assert last_words(tmp_path / "o.txt") == "File x.py\nSyntaxError: no"
     Path("runs").touch()
     assert run("-n", "1,2", *TRAIN) == (2, says("--out", "runs", "File exists"))
 

@@ -198,7 +198,9 @@ def test_runs_without_accuracy_are_drawn_by_their_first_metric(accuracy, label):
 @pytest.mark.parametrize("tall", [False, True])
 def test_a_picture_of_runs_with_next_to_nothing(tall):
     axes = axes_of([replace(OLD, train=[], last_rate=None)], tall)
-    assert len([text for each in axes for text in each.texts if "no run has recorded" in text.get_text()]) == 8
+    assert len([text for each in axes for text in each.texts if "no run has recorded" in text.get_text()]) == (
+        8 if tall else 5
+    )
 
 
 def test_bars_have_names_and_many_ranks_are_three_bars():
@@ -228,7 +230,7 @@ def test_runs_without_tests_have_the_end_of_training_and_its_curves_in_the_place
     )
     axes = axes_of(runs)
     assert [line.is_dashed() for line in axes[0].lines] == [False, True]
-    assert [axes[k].texts[0].get_text() for k in (4, 6)] == ["no run has recorded accuracy"] * 2
+    assert len(axes_of(runs, tall=True)) == len(axes) + 3  # one row, without three panels of accuracy
     assert "test" not in [text.get_text() for text in axes[-1].get_legend().get_texts()]
 
 

@@ -189,4 +189,4 @@ def test_the_picture_has_a_colour_for_each_variant_and_the_fronts_unless_no_run_
     assert f"fill: {COLOURS[1]}; stroke" in text and "fill: #ffffff; stroke: " + COLOURS[0] in text  # a is dominated
     assert all(label in text for label in ("deviation over seeds", "Pareto front", "on the front"))
     assert "no run has recorded" not in text and "<!-- vega -->" in text  # small print
-    assert drawn(tmp_path / "c.svg", [DIVERGED]).count("no run has recorded") == 8
+    assert drawn(tmp_path / "c.svg", [DIVERGED]).count("no run has recorded") == 5

@@ -49,7 +49,8 @@ Groups = Sequence[tuple[str, Sequence[RunLog]]]  # names, each with its runs
 
 
 def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool = False) -> "Figure":
-    """Return two rows of four panels, or with ``tall`` four rows of two. ``rows``: of these runs, in their order"""
+    """Return two rows of four panels, one of five where runs have losses alone, or with ``tall`` four rows of two.
+    ``rows``: of these runs, in their order"""
     groups, beside = [(run.name, [run]) for run in runs], (partial(_speeds, rows), partial(_bytes_by_rank, rows))
     return _figure(runs, groups, series_of_one, beside, tall=tall)
 
@@ -77,12 +78,15 @@ def _figure(
     ]
     is_tested = any(run.test for run in runs)
     entries = _legend([name for name, _ in groups], looks, curve is mean_curve, is_tested)
-    figure, panels, below = _lay_out(len(groups), len(entries), tall)
     second = second_score(runs)
-    for row, score, last in zip(panels, (LOSS, second), beside, strict=True):
+    points = [point for run in runs for point in (*run.train, *run.test)]
+    scores = [LOSS, second] if tall or any(second.value(point) is not None for point in points) else [LOSS]
+    figure, panels, below = _lay_out(len(groups), len(entries), tall, len(scores))
+    for row, score in zip(panels, scores, strict=True):
         for axes, against in zip(row, AGAINST, strict=False):
             _curves(axes, groups, looks, against, score, curve)
-        last(row[3], looks)
+    for axes, draw in zip(panels[:, 3:].flat, beside, strict=True):
+        draw(axes, looks)
     _set_limits(panels[:, :3], runs, second)
     below.set_axis_off()
     below.legend(handles=entries, loc="center", ncols=LEGEND_COLUMNS, handlelength=3.5)
@@ -94,15 +98,16 @@ def _figure(
     return figure
 
 
-def _lay_out(names: int, entries: int, tall: bool) -> "tuple[Figure, Any, Axes]":
-    """Return (figure, its axes [row, column] of 2 × 4, the axes of the legend below). names: of runs or variants;
-    entries: of the legend; tall: the columns go down the page
+def _lay_out(names: int, entries: int, tall: bool, scores: int) -> "tuple[Figure, Any, Axes]":
+    """Return (figure, its axes [row, column] of 2 × 4, or of 1 × 5 for one score, the axes of the legend below).
+    names: of runs or variants; entries: of the legend; tall: the columns go down the page
     """
     panel = max(3.2 if tall else 4.0, 1.5 + 0.42 * names)
-    count, below = 4 if tall else 2, 0.25 * -(-entries // LEGEND_COLUMNS)
+    count, below = 4 if tall else scores, 0.25 * -(-entries // LEGEND_COLUMNS)
     figure = new_figure(11.5 if tall else 17, count * panel + below)
     grid = figure.add_gridspec(2, 1, height_ratios=(count * panel, below))
-    panels: Any = grid[0].subgridspec(*((4, 2) if tall else (2, 4))).subplots()
+    shape = (4, 2) if tall else (2, 4) if scores == 2 else (1, 5)
+    panels: Any = grid[0].subgridspec(*shape).subplots(squeeze=False)
     return figure, panels.T if tall else panels, figure.add_subplot(grid[1])
 
 
@@ -170,7 +175,7 @@ def _set_limits(axes, runs: Sequence[RunLog], second: DrawnScore) -> None:
     accuracies = [point.accuracy for run in runs for point in run.test if point.accuracy is not None]
     for each in axes[0]:
         each.set_ylim(*loss_view(losses, [] if losses else begun[len(begun) // 2 :]))
-    for each in axes[1] if second.is_accuracy else ():
+    for each in axes[1:].flat if second.is_accuracy else ():
         each.set_ylim(*accuracy_view(accuracies))
     for each in axes.flat:
         if each.get_lines():
