@@ -44,12 +44,16 @@ def stall(rows: Sequence[RankRecord], rank: int, gap: str = "") -> str:
 
 
 def first_open(rows: Sequence[RankRecord]) -> int | None:
-    """The number of the first collective that a rank has begun and not ended: later ones wait for it. The rows of
-    silent ranks are old, and count only if there is no other."""
+    """The number of the first collective that a rank has begun and not ended: later ones wait for it. If ranks have
+    begun more meanwhile, no rank waits in it yet: then of the first that some rank has not begun. The rows of silent
+    ranks are old, and count only if there is no other."""
     for some in ([row for row in rows if row.silent_s is None], rows):
         numbers = [entry.number for row in some for entry in row.entries.values() if not entry.done]
         if numbers:
-            return min(numbers)
+            first = min(numbers)
+            ahead = max(row.last for row in some if first in row.entries and not row.entries[first].done)
+            least = min(row.last for row in some if row.entries)
+            return least + 1 if first <= least < ahead else first
     return None
 
 

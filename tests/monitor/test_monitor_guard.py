@@ -497,5 +497,11 @@ def test_a_stall_names_who_is_late_and_why():
     assert first == says("collective 1, a", late, ended, "it has ended")
     first, *_ = stalled(row(0, (1, "a", False, 9)), row(1, (1, "a", False, 4)), row(2, (1, "a", True, 9)))
     assert first == says("collective 1, a", "rank 1 is the furthest behind", "4 moves", "ranks 0, 1 wait")
+    first, *_ = stalled(row(0, (1, "a", True, 9), (2, "b", False, 0)), row(1, (1, "a", False, 4)))
+    assert first == says("collective 1, a", "rank 1 is the furthest behind")  # it waits in that, perhaps
+    first, *_ = stalled(row(0, (1, "a", False, 2), (2, "b", False, 0)), row(1, (1, "a", False, 9)))
+    assert first == says(
+        "collective 2, b", "rank 1 has not joined it", "rank 0 waits"
+    )  # rank 0 did not wait for the first
     first, *_, last = stalled(row(0, (1, "a", False, 9)), row(1), gap="ranks of other nodes: no threads")
     assert "rank 1" not in first and last == says(0, "ranks of other nodes: no threads")
