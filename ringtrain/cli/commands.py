@@ -149,7 +149,7 @@ def ended_by_signals(figures: Path) -> Iterator[None]:
 
 
 def last_words(output: Path) -> str:
-    """Return the first error of ringtrain in an output, or else its last lines, without those of mpirun between rules."""
+    """Return the first error of ringtrain in an output, or else the last lines before those that mpirun rules off."""
     said = output.read_text(errors="replace")
     errors = [line for line in said.splitlines() if line.startswith("ringtrain: ")]
     lines = [line for line in (said.split(RULE)[0].strip() or said).splitlines() if line.strip("- ")]
