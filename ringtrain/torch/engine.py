@@ -87,7 +87,7 @@ class Engine:
         self._slots = [(arena, index) for arena in self.arenas for index in range(len(arena.parameters))]
         self.wrapper: Callable[[], object] = lambda: module
         self.ids = {id(parameter) for _, parameter in parameters}
-        self._trained = self._trains()
+        self._trained = {id(each) for each in module.parameters() if each.requires_grad}
         self._synced = False  # whether the next backward is exchanged: not within no_sync()
         self._in_pass = self._reached = False  # whether a backward is under way, and has reached a parameter
         # Whether gradients leave when they are final. The first iteration tells how many passes one has.
@@ -185,25 +185,19 @@ class Engine:
         own; where no forward pass has come since, and before copies are made again, all are complete first."""
         if self.begun:
             return
-        if self._trains() != self._trained:
-            raise self._other_parameters()
+        trained = {id(each): name for name, each in self.module.named_parameters() if each.requires_grad}
+        for name in [name for key, name in trained.items() if key not in self._trained]:
+            raise UsageError(
+                f"{name} was frozen, or was not there, when DistributedDataParallel wrapped the module, and all ranks "
+                "exchange what it had then: freeze it later, or wrap the module again"
+            )
+        if in_forward and not trained:  # the discriminator of a GAN in the step of the generator
+            return
         self.begun = True
         if not in_forward or any(arena.copies for arena in self.arenas):
             self._wait_for_weights()
         for arena in self.arenas:
             arena.before(self.iteration)
-
-    def _trains(self) -> list[tuple[int, bool]]:
-        return [(id(parameter), parameter.requires_grad) for parameter in self.module.parameters()]
-
-    def _other_parameters(self) -> UsageError:
-        pairs = zip(self.module.named_parameters(), self._trained, strict=False)
-        changed = [name for (name, parameter), (_, before) in pairs if parameter.requires_grad != before]
-        what = f"requires_grad of {changed[0]} has changed" if changed else "the module has other parameters"
-        return UsageError(
-            f"{what} since DistributedDataParallel wrapped the module, and all ranks exchange what it had then: freeze "
-            "before, or wrap the module again"
-        )
 
     # ── backward ──────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_pass(self, gradient: torch.Tensor | None = None) -> None:

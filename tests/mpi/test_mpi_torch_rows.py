@@ -12,7 +12,7 @@ pytestmark = pytest.mark.mpi
 EXACT = (
     "plain; no_sync; the attribute; bucket views; a norm; the largest; values; overflows; overflows, unscaled; "
     "overflows, fused; closure; checkpointed; two optimizers and modules; one optimizer of two modules; of no library; "
-    "rounded; a penalty; features; data; bfloat16; two types; beside_others; wrapped_again; copied"
+    "a GAN that freezes; rounded; a penalty; features; data; bfloat16; two types; beside_others; wrapped_again; copied"
 )
 OPTIONS = {  # options of the launcher → further cases
     "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught; skipped",

@@ -232,6 +232,34 @@ def gradient_between():
         torch.testing.assert_close(pair.net.second.weight.detach(), decayed, rtol=0, atol=1e-9)
 
 
+def adversaries(freeze):
+    """A GAN by one loss each; ``freeze``: its discriminator is frozen while the generator is trained."""
+    torch.manual_seed(0)
+    nets = [nn.Linear(12, 12).double(), nn.Linear(12, 1).double()]
+    serial, wrapped = copy.deepcopy(nets), [DistributedDataParallel(net) for net in nets]
+    make = torch.optim.AdamW
+    ours, theirs = ([make(net.parameters(), 0.01) for net in pair] for pair in (nets, serial))
+
+    def step(pair, optimizers, ranks, number):
+        for train_critic in (True, False):
+            pair[1].requires_grad_(train_critic or not freeze)
+            optimizer = optimizers[train_critic]
+            optimizer.zero_grad()
+            for each in ranks:
+                x = batch(number, each)[0]
+                made = pair[0](x)
+                loss = (pair[1](x) - pair[1](made.detach()).square()) if train_critic else -pair[1](made).square()
+                (loss.mean() / len(ranks)).backward()
+            optimizer.step()
+
+    for number in range(STEPS):
+        step(wrapped, ours, [rank], number)
+        step(serial, theirs, range(size), number)
+    for net, reference in zip(nets, serial, strict=True):
+        for a, b in zip(net.state_dict().values(), reference.state_dict().values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
 def two_modules(together=False):
     torch.manual_seed(0)
     nets = [nn.Linear(12, 8).double(), nn.Linear(8, CLASSES).double()]
@@ -624,6 +652,8 @@ CASES = {
     "two optimizers and modules": two_modules,
     "one optimizer of two modules": lambda: two_modules(together=True),
     "of no library": of_no_library,
+    "a GAN": lambda: adversaries(freeze=False),
+    "a GAN that freezes": lambda: adversaries(freeze=True),
     "a penalty": lambda: alike_after(penalty),
     "features": lambda: alike_after(with_features),
     "data": lambda: alike_after(plain_loss, Small(set_data=True)),
