@@ -205,6 +205,24 @@ class Engine:
             self._in_pass, self._reached = True, False
             self.transport.activity.at("backward")
             queue_callback(self._end_pass)
+            if self._announced and self._is_left_out():
+                self._leave_step_out()
+
+    def _is_left_out(self) -> bool:
+        """Whether the script has taken all gradients away that had left for a step."""
+        if not self.sums_for_step or any(arena.copies for arena in self.arenas):
+            return False
+        places = {gradient.data_ptr() for arena in self.arenas for gradient in arena.gradients}
+        return not any(gradient.data_ptr() in places for _, gradient in self.gradients())
+
+    @torch.no_grad()
+    def _leave_step_out(self) -> None:
+        """Complete an iteration whose step the script has left out. Collective."""
+        hidden = self.hide()  # of a pass within no_sync()
+        self.drop()
+        self.finish()
+        for parameter, gradient in hidden:
+            parameter.grad = gradient
 
     def _end_pass(self) -> None:
         self._in_pass = False
@@ -234,9 +252,9 @@ class Engine:
         self._reached = True
         arena, index = self._slots[number]
         self._passes[number] += 1
+        if number in self._announced:
+            raise self._second_pass(arena.spans[index].name)
         if self.early:
-            if number in self._announced:
-                raise self._second_pass(arena.spans[index].name)
             self._begin()
             self._announce(number)
         elif self.differs and not arena.exchange.ready_points:  # it would count a gradient that has not left
@@ -362,7 +380,7 @@ class Engine:
     def finish(self) -> None:
         """Complete the exchange, and update what this rank updates; without this rank's gradient after an overflow."""
         for arena in self.arenas:
-            if self.config.overlap == FORWARD:
+            if self.config.overlap == FORWARD and self._optimizer is not None:
                 arena.rule.remember_settings()
             arena.finish(self.iteration)
         self._end_iteration()
@@ -370,7 +388,12 @@ class Engine:
 
     def _learn_passes(self) -> None:
         """Let gradients leave during backward, if an iteration has one."""
-        if not self._learned and self.config.overlap != NONE and self.arenas[0].exchange.ready_points:
+        if (
+            not self._learned
+            and any(self._passes)
+            and self.config.overlap != NONE
+            and self.arenas[0].exchange.ready_points
+        ):
             self.early, self._learned = max(self._passes) <= 1, True
             if not self.early:
                 self.note(
@@ -382,8 +405,8 @@ class Engine:
     def _second_pass(self, name: str) -> UsageError:
         return UsageError(
             f"{name} got a second gradient before the step, when the first had left: put no_sync() around all backward "
-            "passes of a step but the last; or give --overlap none, with which gradients leave in step, so that a step "
-            "may be skipped after backward"
+            "passes of a step but the last; or give --overlap none, with which gradients leave in step, or when they "
+            "are clipped; or skip the step by zero_grad(), which sets gradients to None"
         )
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:

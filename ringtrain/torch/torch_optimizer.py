@@ -95,7 +95,8 @@ class TorchOptimizer(Optimizer):
             for (span, p), g in each
             if start <= span.start and span.stop <= stop and span.name not in self.untouched
         ]
-        self.step([(p, g) for _, p, g in inside])
+        if inside:
+            self.step([(p, g) for _, p, g in inside])
         self._stepped([span for span, *_ in inside])
 
     def step(self, gradients: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]) -> None:

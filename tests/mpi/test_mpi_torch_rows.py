@@ -13,14 +13,15 @@ EXACT = (
     "plain; no_sync; the attribute; bucket views; a norm; the largest; values; overflows; overflows, unscaled; "
     "overflows, fused; closure; checkpointed; two optimizers and modules; one optimizer of two modules; of no library; "
     "a GAN that freezes; rounded; a penalty; features; data; bfloat16; two types; beside_others; wrapped_again; copied"
+    "; skipped; skipped, clipped; a GAN"
 )
 OPTIONS = {  # options of the launcher → further cases
-    "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught; skipped",
+    "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught",
     "--bucket-bytes 2000 --algorithm butterfly": "; several passes; gradient_between",
     "--overlap forward": "; compiled",
     "--sync sharded": "; compiled; buffers; unreached; dropped",
     "--sync server --servers 2 --overlap forward": "; unreached",
-    "--sync server --overlap none": "; several passes; skipped",
+    "--sync server --overlap none": "; several passes",
 }
 APART = ("--sync averaging --average-every 4", "--sync gossip", "--sync server --staleness 2")
 
@@ -87,7 +88,7 @@ REFUSED = {  # case → options, words
     "grown": ("--sync sharded", says("1", "2", "add_param_group")),
     "changed_gradient": ("--sync sharded", says("first.weight", "--overlap none")),
     "second_pass": ("--sync server", says("--overlap none", "no_sync()")),
-    "skipped": ("--sync sharded", says("--overlap none", "skipped")),
+    "kept and clipped": ("--sync server --overlap none", says("zero_grad()", "None")),
     "several_calls": ("--sync averaging", says("LBFGS")),
     "two_optimizers": ("--sync gossip", says("SGD", "DistributedDataParallel")),
     "careless": ("--sync sharded", says("Plain", "without a gradient")),

@@ -316,15 +316,16 @@ def unreached():
     check_modules(nets, serial)
 
 
-def skipped():
-    """A step is left out after backward."""
+def skipped(clip=lambda parameters: None):
+    """A step is left out after backward, or when its gradients have been clipped."""
     pair = Pair()
     for step in range(STEPS):
         pair.optimizer.zero_grad()
         pair.backward(step)
+        clip(pair.net.parameters())
         if step % 4 != 2:
             pair.optimizer.step()
-            pair.serial_step(step)
+            pair.serial_step(step, clip=clip)
     pair.check()
 
 
@@ -595,6 +596,14 @@ def second_pass():
         pair.optimizer.step()
 
 
+def kept_and_clipped():
+    """Gradients go on growing when they have been clipped: others' parts are in them then."""
+    pair = Pair()
+    for step in range(2):
+        pair.backward(step)
+        clipped(pair.net.parameters())
+
+
 def several_calls():
     pair = Pair()
     pair.optimizer = torch.optim.LBFGS(pair.net.parameters())
@@ -652,6 +661,8 @@ CASES = {
     "two optimizers and modules": two_modules,
     "one optimizer of two modules": lambda: two_modules(together=True),
     "of no library": of_no_library,
+    "skipped, clipped": lambda: skipped(clip=clipped),
+    "kept and clipped": kept_and_clipped,
     "a GAN": lambda: adversaries(freeze=False),
     "a GAN that freezes": lambda: adversaries(freeze=True),
     "a penalty": lambda: alike_after(penalty),
