@@ -247,8 +247,8 @@ def adversaries(freeze):
             optimizer.zero_grad()
             for each in ranks:
                 x = batch(number, each)[0]
-                made = pair[0](x)
-                loss = (pair[1](x) - pair[1](made.detach()).square()) if train_critic else -pair[1](made).square()
+                fake = pair[0](x)
+                loss = (pair[1](x) - pair[1](fake.detach()).square()) if train_critic else -pair[1](fake).square()
                 (loss.mean() / len(ranks)).backward()
             optimizer.step()
 
