@@ -190,4 +190,4 @@ def format_load(parts: Sequence[Sequence[Span]], itemsize: int) -> str:
     sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
     if len(sizes) == 1:
         return f"rank 0 serves all {format_bytes(sizes[0])} of weights"
-    return f"{len(sizes)} servers have {format_bytes(min(sizes))} to {format_bytes(max(sizes))} of weights each"
+    return f"{len(sizes)} ranks own {format_bytes(min(sizes))} to {format_bytes(max(sizes))} of weights each"
