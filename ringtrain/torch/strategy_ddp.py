@@ -38,6 +38,11 @@ class ExchangeReducer:
         self.engine = engine
 
     def prepare_for_backward(self, outputs) -> None:
+        if self.engine not in ENGINES:
+            raise UsageError(
+                "another DistributedDataParallel has wrapped parameters of this one, and a strategy exchanges each by "
+                "the last alone: wrap the part that modules share by itself, or one module that has all of them"
+            )
         self.engine.expect_backward()
 
     def _rebuild_buckets(self) -> bool:
@@ -113,6 +118,7 @@ def _make_reducer(ddp: DistributedDataParallel, parameters, expect_sparse_gradie
     transport = current().transport.group(dist.get_process_group_ranks(ddp.process_group))
     assert transport is not None, "this rank is in the group of its module"
     transport.activity = current().transport.activity
+    named = [(name, each) for name, each in named if each.numel()]  # no strategy has something to send of the others
     engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, ddp.forward_sync_buffers)
     engine.wrapper = ref(ddp)
     if engine.differs:

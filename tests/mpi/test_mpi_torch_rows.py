@@ -13,7 +13,7 @@ EXACT = (
     "plain; no_sync; the attribute; bucket views; a norm; the largest; values; overflows; overflows, unscaled; "
     "overflows, fused; closure; checkpointed; two optimizers and modules; one optimizer of two modules; of no library; "
     "a GAN that freezes; rounded; a penalty; features; data; bfloat16; two types; beside_others; wrapped_again; copied"
-    "; skipped; skipped, clipped; a GAN"
+    "; an empty parameter; skipped; skipped, clipped; a GAN"
 )
 OPTIONS = {  # options of the launcher → further cases
     "--overlap none": "; several passes; gradient_between; buffers; compiled; kept_gradients; caught",
@@ -92,6 +92,7 @@ REFUSED = {  # case → options, words
     "several_calls": ("--sync averaging", says("LBFGS")),
     "two_optimizers": ("--sync gossip", says("SGD", "DistributedDataParallel")),
     "careless": ("--sync sharded", says("Plain", "without a gradient")),
+    "shared": ("--overlap none", says("another DistributedDataParallel", "share")),
     "tied": ("--sync sharded", says("first.weight", "twin.weight", "Parameter")),
     "sparse": ("--overlap none", says("weight", "sparse=False")),
     "hooked": ("--compress powersgd", says("register_comm_hook", "--wire float16")),

@@ -38,6 +38,15 @@ class Net(nn.Module):
         return y + self.odd(x) if odd else y
 
 
+class WithEmpty(Net):
+    def __init__(self):
+        super().__init__()
+        self.empty = nn.Parameter(torch.zeros(CLASSES, 0))
+
+    def forward(self, x, odd=False):
+        return super().forward(x, odd) + nn.functional.linear(x[:, :0], self.empty)
+
+
 def batch(step, rank, micro=0):
     generator = torch.Generator().manual_seed(step * 100 + rank * 10 + micro)
     x = torch.randn(6, 12, generator=generator, dtype=torch.float64)
@@ -66,9 +75,9 @@ def optimizer_of(net):
 class Pair:
     """A net under DDP, and the same in one process."""
 
-    def __init__(self, **ddp):
+    def __init__(self, make=Net, **ddp):
         torch.manual_seed(0)
-        self.net = Net().double()
+        self.net = make().double()
         self.serial = copy.deepcopy(self.net)
         self.ddp = DistributedDataParallel(self.net, **ddp)
         self.optimizer, self.reference = optimizer_of(self.net), optimizer_of(self.serial)
@@ -604,6 +613,14 @@ def kept_and_clipped():
         clipped(pair.net.parameters())
 
 
+def shared():
+    """Two modules have a part in common."""
+    part = Small()
+    first, second = (DistributedDataParallel(nn.Sequential(part, nn.Linear(1, 2).double())) for _ in range(2))
+    second(batch(0, rank)[0])
+    first(batch(0, rank)[0])
+
+
 def several_calls():
     pair = Pair()
     pair.optimizer = torch.optim.LBFGS(pair.net.parameters())
@@ -662,6 +679,7 @@ CASES = {
     "one optimizer of two modules": lambda: two_modules(together=True),
     "of no library": of_no_library,
     "skipped, clipped": lambda: skipped(clip=clipped),
+    "an empty parameter": lambda: train(make=WithEmpty),
     "kept and clipped": kept_and_clipped,
     "a GAN": lambda: adversaries(freeze=False),
     "a GAN that freezes": lambda: adversaries(freeze=True),
@@ -675,7 +693,7 @@ CASES = {
     **{each.__name__: each for each in (synchronized, in_parallel, thawed, grown, changed_gradient, second_pass)},
     **{each.__name__: each for each in (copied, kept_gradients, beside_others, caught, wrapped_again)},
     **{each.__name__: each for each in (tied, late, collective, unreached, skipped, dropped, saved)},
-    **{each.__name__: each for each in (several_calls, two_optimizers, sparse, hooked, divided)},
+    **{each.__name__: each for each in (several_calls, two_optimizers, sparse, shared, hooked, divided)},
 }
 
 if __name__ == "__main__":
