@@ -10,7 +10,7 @@ from ringtrain.cli.hints import in_words
 from ringtrain.cli.options import Sectioned, explicit_flags, record_flags
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
-from ringtrain.config.resolve import FLAGS, read_run_file, resolve
+from ringtrain.config.resolve import FLAGS, config_fields, read_run_file, resolve
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.launch.printed_metrics import parse_metric
 from ringtrain.launch.python_script import ScriptCommand
@@ -66,7 +66,7 @@ def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
     for what a script cannot have."""
     for source, values in layers:
         for name in values:
-            if name not in OPTIONS:
+            if name in config_fields() and name not in OPTIONS:
                 raise ConfigError(f"{source}: {name} is an option of `ringtrain train`; {OF_SCRIPT}: leave it out")
     config = resolve(*((source, dict(values)) for source, values in layers))
     check_algorithm(config.exchange.algorithm)

@@ -67,6 +67,9 @@ def test_a_run_file_has_the_options_of_an_exchange_alone(tmp_path):
     path.write_text("batch = 60\n")
     with pytest.raises(UsageError, match=says(str(path), "batch", "train")):
         parse_script_command(["--config", str(path), "a.py"])
+    path.write_text("average_evry = 8")
+    with pytest.raises(RingtrainError, match=says("unknown key 'average_evry'", "'average_every'")):
+        parse_script_command(["--config", str(path), "a.py"])
 
 
 @pytest.mark.parametrize(
