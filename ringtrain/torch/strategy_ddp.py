@@ -63,7 +63,8 @@ class ExchangeReducer:
             "all ranks as many batches and use autocast, or leave --sync and the others out"
         )
 
-    _set_forward_pass_work_handle = _get_zeros_like_grad_buckets = _set_mixed_precision_param_dtype = _refuse
+    _set_forward_pass_work_handle = _get_zeros_like_grad_buckets = _set_uneven_input_join = _refuse
+    _set_mixed_precision_param_dtype = _refuse
 
     def _refuse_hook(self, *arguments):
         raise UsageError(

@@ -95,6 +95,7 @@ REFUSED = {  # case → options, words
     "shared": ("--overlap none", says("another DistributedDataParallel", "share")),
     "tied": ("--sync sharded", says("first.weight", "twin.weight", "Parameter")),
     "sparse": ("--overlap none", says("weight", "sparse=False")),
+    "joined": ("--sync sharded", says("join()", "as many batches")),
     "hooked": ("--compress powersgd", says("register_comm_hook", "--wire float16")),
     "divided": ("--sync sharded", says("FSDP", "--sync sharded")),
 }

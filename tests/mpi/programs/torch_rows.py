@@ -650,6 +650,11 @@ def hooked():
     Pair().ddp.register_comm_hook(None, lambda state, bucket: None)
 
 
+def joined():
+    with Pair().ddp.join():
+        pass
+
+
 def tied():
     net = Small()
     net.twin = nn.Linear(12, 16).double()
@@ -693,7 +698,7 @@ CASES = {
     **{each.__name__: each for each in (synchronized, in_parallel, thawed, grown, changed_gradient, second_pass)},
     **{each.__name__: each for each in (copied, kept_gradients, beside_others, caught, wrapped_again)},
     **{each.__name__: each for each in (tied, late, collective, unreached, skipped, dropped, saved)},
-    **{each.__name__: each for each in (several_calls, two_optimizers, sparse, shared, hooked, divided)},
+    **{each.__name__: each for each in (several_calls, two_optimizers, sparse, shared, joined, hooked, divided)},
 }
 
 if __name__ == "__main__":
