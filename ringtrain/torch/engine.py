@@ -205,19 +205,15 @@ class Engine:
             self._in_pass, self._reached = True, False
             self.transport.activity.at("backward")
             queue_callback(self._end_pass)
-            if self._announced and self._is_left_out():
+            if self._announced and self.sums_for_step and not any(arena.copies for arena in self.arenas):
                 self._leave_step_out()
-
-    def _is_left_out(self) -> bool:
-        """Whether the script has taken all gradients away that had left for a step."""
-        if not self.sums_for_step or any(arena.copies for arena in self.arenas):
-            return False
-        places = {gradient.data_ptr() for arena in self.arenas for gradient in arena.gradients}
-        return not any(gradient.data_ptr() in places for _, gradient in self.gradients())
 
     @torch.no_grad()
     def _leave_step_out(self) -> None:
-        """Complete an iteration whose step the script has left out. Collective."""
+        """End an iteration without a step if the script has taken away all gradients that had left. Collective."""
+        places = {gradient.data_ptr() for arena in self.arenas for gradient in arena.gradients}
+        if any(gradient.data_ptr() in places for _, gradient in self.gradients()):
+            return
         hidden = self.hide()  # of a pass within no_sync()
         self.drop()
         self.finish()
@@ -405,8 +401,8 @@ class Engine:
     def _second_pass(self, name: str) -> UsageError:
         return UsageError(
             f"{name} got a second gradient before the step, when the first had left: put no_sync() around all backward "
-            "passes of a step but the last; or give --overlap none, with which gradients leave in step, or when they "
-            "are clipped; or skip the step by zero_grad(), which sets gradients to None"
+            "passes but the last, or give --overlap none, with which gradients leave in step, or when clipped; "
+            "to skip a step, zero_grad() sets gradients to None"
         )
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:

@@ -40,8 +40,8 @@ class ExchangeReducer:
     def prepare_for_backward(self, outputs) -> None:
         if self.engine not in ENGINES:
             raise UsageError(
-                "another DistributedDataParallel has wrapped parameters of this one, and a strategy exchanges each by "
-                "the last alone: wrap the part that modules share by itself, or one module that has all of them"
+                "another DistributedDataParallel has wrapped parameters of this one, and each is exchanged by the last "
+                "alone: wrap the part that modules share by itself, or one module that has all of them"
             )
         self.engine.expect_backward()
 
