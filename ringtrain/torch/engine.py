@@ -47,7 +47,8 @@ class Engine:
     backward, and the step is the script's. ``begun``: whether an iteration is under way. ``scale``: the factor of the
     loss in the gradients that leave; they travel without it. ``overflow``: whether a gradient of this iteration was not
     finite, and left as zeros. ``steps_by_scaler``: whether the scaler makes this step, so that its scale is the loss's.
-    ``saved``: whether the script has asked for the strategy's state. ``wrapper()``: DDP's; None if the script has
+    ``saved``: whether the script has asked for the strategy's state. ``passed_over``: whether another module's step has
+    come since the last backward. ``wrapper()``: DDP's; None if the script has
     dropped it. ``ids``: of the parameters.
     """
 
@@ -83,7 +84,7 @@ class Engine:
         for arena in self.arenas:
             arena.rule.script_steps = self.in_backward
         self.iteration, self.begun, self.scale, self.overflow = 0, False, 1.0, False
-        self.steps_by_scaler = self.saved = False
+        self.steps_by_scaler = self.saved = self.passed_over = False
         self._slots = [(arena, index) for arena in self.arenas for index in range(len(arena.parameters))]
         self.wrapper: Callable[[], object] = lambda: module
         self.ids = {id(parameter) for _, parameter in parameters}
@@ -202,18 +203,21 @@ class Engine:
     # ── backward ──────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_pass(self, gradient: torch.Tensor | None = None) -> None:
         if self._synced and not self._in_pass:
-            self._in_pass, self._reached = True, False
+            self._in_pass, self._reached, self.passed_over = True, False, False
             self.transport.activity.at("backward")
             queue_callback(self._end_pass)
-            if self._announced and self.sums_for_step and not any(arena.copies for arena in self.arenas):
+            if self._announced and self.sums_for_step and not self._has_left_gradients():
                 self._leave_step_out()
+
+    def _has_left_gradients(self) -> bool:
+        """Whether parameters may have gradients that have left; not if the script has taken all of them away."""
+        places = {gradient.data_ptr() for arena in self.arenas for gradient in arena.gradients}
+        is_copied = any(arena.copies for arena in self.arenas)
+        return is_copied or any(gradient.data_ptr() in places for _, gradient in self.gradients())
 
     @torch.no_grad()
     def _leave_step_out(self) -> None:
-        """End an iteration without a step if the script has taken away all gradients that had left. Collective."""
-        places = {gradient.data_ptr() for arena in self.arenas for gradient in arena.gradients}
-        if any(gradient.data_ptr() in places for _, gradient in self.gradients()):
-            return
+        """End an iteration without a step. Collective."""
         hidden = self.hide()  # of a pass within no_sync()
         self.drop()
         self.finish()
@@ -250,7 +254,7 @@ class Engine:
         self._passes[number] += 1
         if number in self._announced:
             raise self._second_pass(arena.spans[index].name)
-        if self.early:
+        if self.early and self._sums:
             self._begin()
             self._announce(number)
         elif self.differs and not arena.exchange.ready_points:  # it would count a gradient that has not left
@@ -299,16 +303,27 @@ class Engine:
 
     def _end_iteration(self) -> None:
         self.iteration += 1
-        self.begun = self.overflow = self.steps_by_scaler = self._left = self._complete = False
+        self.begun = self.overflow = self.steps_by_scaler = self.passed_over = self._left = self._complete = False
         self._announced.clear()
         self.transport.activity.at("between two steps")
 
     # ── the step ──────────────────────────────────────────────────────────────────────────────────────────────
     @property
+    def in_step(self) -> bool:
+        """Whether a step has to end the iteration that is under way. The step of another module ends that of this one
+        if its loss has gone through this one, as through the discriminator of a GAN."""
+        return self.begun and not self.passed_over
+
+    @property
+    def _sums(self) -> bool:
+        """Whether gradients of this iteration are summed over the ranks."""
+        together = self.config.sync == "averaging" and self.iteration < self.config.average_from
+        return together or not self._updates_alone
+
+    @property
     def sums_for_step(self) -> bool:
         """Whether sums have to arrive on their owners before they can be clipped."""
-        together = self.config.sync == "averaging" and self.iteration < self.config.average_from
-        return (together or not self._updates_alone) and not self.in_backward and self.config.sync != "delayed"
+        return self._sums and not self.in_backward and self.config.sync != "delayed"
 
     @property
     def updates_all(self) -> bool:
@@ -386,6 +401,7 @@ class Engine:
         """Let gradients leave during backward, if an iteration has one."""
         if (
             not self._learned
+            and self._sums
             and any(self._passes)
             and self.config.overlap != NONE
             and self.arenas[0].exchange.ready_points
@@ -437,8 +453,10 @@ class Engine:
     def synchronize(self) -> None:
         """Make the weights current on all ranks; where ranks differ their mean is in their place until the next
         forward pass that trains. Collective, between a step and the next forward pass."""
-        if self.begun and not self.in_backward:
+        if self.in_step and not self.in_backward:
             raise UsageError("ringtrain.torch.synchronize() is called after a forward pass: call it after step()")
+        if self.begun and not self.in_backward:
+            self._leave_step_out()
         self.drain()
         for arena in self.arenas:
             arena.synchronize()

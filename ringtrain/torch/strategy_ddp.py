@@ -202,6 +202,8 @@ def make_step(optimizer: torch.optim.Optimizer, engines: Sequence[Engine]) -> No
             engine.finish()
     for parameter, gradient in rest:
         parameter.grad = gradient
+    for engine in ENGINES:
+        engine.passed_over = engine.begun and engine not in engines
 
 
 def _once(loss) -> Callable:
@@ -267,9 +269,9 @@ def leave(transport: Transport) -> None:
         engine.drain()
     transport.gather_json(None)  # all have come to their ends
     for engine in ENGINES:
-        each = engine.transport.gather_json((engine.iteration, engine.begun))
+        each = engine.transport.gather_json((engine.iteration, engine.in_step))
         alike = len({iteration for iteration, _ in each}) == 1
-        if alike and not any(begun for _, begun in each):
+        if alike and not any(in_step for _, in_step in each):
             engine.synchronize()
         elif not alike:
             counts = ", ".join(f"{iteration} on rank {rank}" for rank, (iteration, _) in enumerate(each))

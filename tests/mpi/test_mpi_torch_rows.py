@@ -63,7 +63,7 @@ def test_late_updates_are_waited_for_layer_by_layer(script):
 
 @pytest.mark.parametrize("options", [*APART, *thorough("--sync averaging --asynchronous")])
 def test_ranks_that_are_apart_evaluate_alone_and_meet_when_they_are_asked(script, options):
-    cases = "buffers; bfloat16; two types" + ("; in_parallel; synchronized" if options == APART[0] else "")
+    cases = "buffers; bfloat16; two types; a GAN" + ("; in_parallel; synchronized" if options == APART[0] else "")
     done = script(3, options, programs("torch_rows"), cases, "apart")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("all is well") == len(cases.split("; "))
