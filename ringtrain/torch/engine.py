@@ -269,7 +269,7 @@ class Engine:
     def _announce(self, number: int) -> None:
         arena, index = self._slots[number]
         factor = 1 / (self.transport.size if self.in_backward else 1) / self._travel_scale
-        self.overflow |= not arena.announce(index, factor, self._travel_scale != 1)
+        self.overflow |= not arena.announce(index, self._sums, factor, self._travel_scale != 1)
         self._announced[number] = arena.gradients[index]._version
 
     def _announce_rest(self) -> np.ndarray:

@@ -133,10 +133,16 @@ class ModuleArena:
         each = zip(self.spans, self.parameters, self.gradients, strict=True)
         return [(parameter, gradient) for span, parameter, gradient in each if span.name in names]
 
-    def announce(self, index: int, factor: float = 1.0, checked: bool = False) -> bool:
+    def announce(self, index: int, is_summed: bool, factor: float = 1.0, checked: bool = False) -> bool:
         """Bring a parameter's gradient, times the factor, into the arena, and start its exchange; zeros where there is
-        none. ``checked``: zeros in place of a gradient that is not finite, too. Returns whether it was finite, if it is
-        checked."""
+        none. One that is not summed is used where it lies, if it can be. ``checked``: zeros in place of a gradient that
+        is not finite, too. Returns whether it was finite, if it is checked."""
+        name, own_gradient = self.spans[index].name, self.parameters[index].grad
+        self.rule.apart.pop(name, None)
+        if not (own_gradient is None or is_summed or checked or factor != 1 or self.copies or own_gradient.is_sparse):
+            self.rule.apart[name] = own_gradient
+            self.exchange.grad_ready(self.spans[index])
+            return True
         self._let_keep(index)
         parameter, gradient = self.parameters[index], self.gradients[index]
         if parameter.grad is None:
@@ -149,7 +155,9 @@ class ModuleArena:
         elif factor != 1 and not self.copies:
             torch.mul(parameter.grad, factor, out=gradient)
         elif parameter.grad.data_ptr() != gradient.data_ptr():
-            gradient.copy_(parameter.grad).mul_(factor)
+            gradient.copy_(parameter.grad)
+            if factor != 1:
+                gradient.mul_(factor)
         finite = not checked or bool(torch.isfinite(gradient).all())
         if not finite:
             gradient.zero_()

@@ -40,7 +40,8 @@ class TorchOptimizer(Optimizer):
 
     ``optimizer``: None until the script's first step. ``divisor``: of gradients, before a step. ``script_steps``:
     whether the script's own step makes the update, by the gradients that are in the arena then. ``untouched``: names
-    of the spans that no backward reached, which keep their weights and state.
+    of the spans that no backward reached, which keep their weights and state. ``apart``: gradients of this iteration
+    that are not in the arena, by the names of their spans.
     """
 
     slots, linear, layerwise = (), False, True
@@ -54,6 +55,7 @@ class TorchOptimizer(Optimizer):
         self.optimizer: torch.optim.Optimizer | None = None
         self.divisor, self.script_steps = 1.0, False
         self.untouched: frozenset[str] = frozenset()
+        self.apart: dict[str, torch.Tensor] = {}
         self._settings: list[dict] | None = None
         self._agreed = False  # whether all ranks have the same arrays of state
         self._views: dict[int, list[torch.Tensor]] = {}
@@ -96,7 +98,7 @@ class TorchOptimizer(Optimizer):
             if start <= span.start and span.stop <= stop and span.name not in self.untouched
         ]
         if inside:
-            self.step([(p, g) for _, p, g in inside])
+            self.step([(p, self.apart.pop(span.name, g)) for span, p, g in inside])
         self._stepped([span for span, *_ in inside])
 
     def step(self, gradients: Sequence[tuple[torch.nn.Parameter, torch.Tensor]]) -> None:
