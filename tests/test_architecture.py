@@ -352,7 +352,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "runs": (475, 325),
     "show": (625, 400),
     "storage": (1_375, 850),
-    "torch": (3_400, 2_350),  # with every strategy for a script, its state, its run folder and what ends it
+    "torch": (3_425, 2_375),  # with every strategy for a script, its state, its run folder and what ends it
     "train": (7_075, 4_750),  # of it 200 are the run folder of a script of PyTorch
     "transport": (5_300, 3_450),
     "weights": (950, 600),

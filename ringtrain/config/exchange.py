@@ -161,3 +161,8 @@ class ExchangeConfig:
         "each evaluation, checkpoint and epoch's end; 0: only at the start and the end. [no others]",
         low=0,
     )
+
+    @property
+    def period(self) -> int:
+        """Iterations from one exchange to the next."""
+        return self.average_every if self.sync == "averaging" else 1

@@ -1,4 +1,4 @@
-"""Images per second: a median over iterations, robust against pauses of the machine and small batches."""
+"""Images per second: a median over iterations, or over periods of them, robust against pauses and small batches."""
 
 from array import array
 from statistics import median
@@ -9,33 +9,43 @@ class Rates:
 
     A duration covers an iteration alone: the caller leaves out compiling, evaluating and saving.
 
+    period: iterations of which one exchanges weights: a rate is of so many together
+
     Units: images over all ranks, seconds of wall-clock time, images a second.
     """
 
-    def __init__(self, warm_up: int = 10, window: int = 32):
-        self._warm_up = warm_up
-        self._window = window
+    def __init__(self, warm_up: int = 10, window: int = 32, period: int = 1):
+        self._warm_up = warm_up // period
+        self._window = -(-window // period)
+        self._period = period
         self._rates = array("d")
+        self._images, self._seconds, self._iterations = 0, 0.0, 0  # of the period under way
 
     def add(self, images: int, seconds: float) -> None:
         """Add an iteration; one too short for the clock is left out."""
         if seconds > 0.0:
-            self._rates.append(images / seconds)
+            self._images += images
+            self._seconds += seconds
+            self._iterations += 1
+            if self._iterations == self._period:
+                self._rates.append(self._images / self._seconds)
+                self._images, self._seconds, self._iterations = 0, 0.0, 0
 
     def recent(self) -> float:
         """Return the median of the last iterations, for a display; 0 before the first."""
-        return _median(self._rates[-self._window :])
+        return self._median(self._rates[-self._window :])
 
     def overall(self) -> float:
         """Return the median of all after the warm-up, which is at most half of a short run; 0 before the first."""
-        return _median(self._rates[min(self._warm_up, len(self._rates) // 2) :])
+        return self._median(self._rates[min(self._warm_up, len(self._rates) // 2) :])
+
+    def _median(self, rates) -> float:
+        if rates or not self._seconds:
+            return median(rates) if rates else 0.0
+        return self._images / self._seconds  # of less than a period
 
 
 def step_error(predicted_per_s: float, measured_per_s: float) -> float:
     """Return the error of a prediction, as a fraction: the predicted time of an iteration over the measured one, less
     one. Below zero the run is slower than predicted. Both: images/s, not 0"""
     return measured_per_s / predicted_per_s - 1
-
-
-def _median(rates) -> float:
-    return median(rates) if rates else 0.0

@@ -12,6 +12,8 @@ from ringtrain.report.rates import Rates, step_error
         ({"warm_up": 10}, [(8, 8.0), (8, 8.0), (8, 0.5), (8, 0.5)], 16.0),  # half of a short run
         ({}, [(8, 0.0)], 0.0),  # too short for the clock
         ({}, [(8, 0.0), (8, 0.5)], 16.0),
+        ({"period": 3}, [(8, 0.5), (8, 0.5), (8, 2.0)] * 3, 8.0),  # every third exchanges
+        ({"period": 32}, [(8, 0.5), (8, 1.5)], 8.0),  # none so far
     ],
 )
 def test_the_rate_of_a_run_is_a_median(settings, added, overall):

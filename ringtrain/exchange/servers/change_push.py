@@ -52,7 +52,7 @@ class ChangePush(ParameterServer, Serving):
         settings, roles, arena = self._settings, self._roles, self._arena
         config, transport = settings.config, settings.transport
         self._forward = config.overlap == FORWARD
-        self._every = config.average_every if config.sync == "averaging" else 1
+        self._every = config.period
         self._is_worker = transport.rank in roles.trainers
         pieces = everything(arena) if self._is_worker else []
         update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, pieces, settings.clip_norm)

@@ -54,7 +54,7 @@ class ScriptRun:
         self, command: ScriptCommand, transport: Transport, traffic: TrafficOf, facts: Callable[[], Mapping[str, Any]]
     ):
         self._command, self._transport, self._traffic, self._facts = command, transport, traffic, facts
-        self._rates, self._sink = Rates(), SinkGroup(())
+        self._rates, self._sink = Rates(period=command.exchange.period), SinkGroup(())
         self._started = self._last = time.perf_counter()
         self._number = self._images = self.steps = 0
         self._training_s, self._sent = 0.0, traffic()
