@@ -40,9 +40,9 @@ class Rates:
         return self._median(self._rates[min(self._warm_up, len(self._rates) // 2) :])
 
     def _median(self, rates) -> float:
-        if rates or not self._seconds:
-            return median(rates) if rates else 0.0
-        return self._images / self._seconds  # of less than a period
+        if rates:
+            return median(rates)
+        return self._images / self._seconds if self._seconds else 0.0  # of less than a period
 
 
 def step_error(predicted_per_s: float, measured_per_s: float) -> float:

@@ -48,8 +48,7 @@ class Engine:
     loss in the gradients that leave; they travel without it. ``overflow``: whether a gradient of this iteration was not
     finite, and left as zeros. ``steps_by_scaler``: whether the scaler makes this step, so that its scale is the loss's.
     ``saved``: whether the script has asked for the strategy's state. ``passed_over``: whether another module's step has
-    come since the last backward. ``wrapper()``: DDP's; None if the script has
-    dropped it. ``ids``: of the parameters.
+    come since the last backward. ``wrapper()``: DDP's; None if the script has dropped it. ``ids``: of the parameters.
     """
 
     _noted: ClassVar[set[str]] = set()  # of all modules
@@ -425,7 +424,7 @@ class Engine:
         """Take the optimizer that steps these parameters. Raises UsageError for another one than before."""
         if self._optimizer is None:
             self._optimizer, self._groups = optimizer, len(optimizer.param_groups)
-            optimizer.register_state_dict_pre_hook(Hook(self, "_before_saving_state"))
+            self._handles.append(optimizer.register_state_dict_pre_hook(Hook(self, "_before_saving_state")))
         for arena in self.arenas:
             arena.rule.optimizer = self._optimizer
             arena.rule.state.hand_over()
@@ -453,9 +452,9 @@ class Engine:
     def synchronize(self) -> None:
         """Make the weights current on all ranks; where ranks differ their mean is in their place until the next
         forward pass that trains. Collective, between a step and the next forward pass."""
-        if self.in_step and not self.in_backward:
-            raise UsageError("ringtrain.torch.synchronize() is called after a forward pass: call it after step()")
         if self.begun and not self.in_backward:
+            if self.in_step:
+                raise UsageError("ringtrain.torch.synchronize() is called after a forward pass: call it after step()")
             self._leave_step_out()
         self.drain()
         for arena in self.arenas:

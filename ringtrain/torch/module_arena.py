@@ -137,19 +137,20 @@ class ModuleArena:
         """Bring a parameter's gradient, times the factor, into the arena, and start its exchange; zeros where there is
         none. One that is not summed is used where it lies, if it can be. ``checked``: zeros in place of a gradient that
         is not finite, too. Returns whether it was finite, if it is checked."""
-        name, own_gradient = self.spans[index].name, self.parameters[index].grad
-        self.rule.apart.pop(name, None)
-        if not (own_gradient is None or is_summed or checked or factor != 1 or self.copies or own_gradient.is_sparse):
-            self.rule.apart[name] = own_gradient
-            self.exchange.grad_ready(self.spans[index])
+        parameter, span = self.parameters[index], self.spans[index]
+        self.rule.apart.pop(span.name, None)
+        is_changed = is_summed or checked or factor != 1 or self.copies
+        if not is_changed and parameter.grad is not None and not parameter.grad.is_sparse:
+            self.rule.apart[span.name] = parameter.grad
+            self.exchange.grad_ready(span)
             return True
         self._let_keep(index)
-        parameter, gradient = self.parameters[index], self.gradients[index]
+        gradient = self.gradients[index]
         if parameter.grad is None:
             gradient.zero_()
         elif parameter.grad.is_sparse:
             raise UsageError(
-                f"the gradient of {self.spans[index].name} is sparse, and an exchange takes dense ones: make the layer "
+                f"the gradient of {span.name} is sparse, and an exchange takes dense ones: make the layer "
                 "with sparse=False, or leave --sync and the others out: DDP's own reducer takes it"
             )
         elif factor != 1 and not self.copies:
@@ -163,7 +164,7 @@ class ModuleArena:
             gradient.zero_()
         if parameter.grad is not None and not (self.rule.script_steps or self.copies):
             parameter.grad = gradient
-        self.exchange.grad_ready(self.spans[index])
+        self.exchange.grad_ready(span)
         return finite
 
     def give(self, index: int) -> None:
