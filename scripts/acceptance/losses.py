@@ -10,7 +10,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,11 @@ from ringtrain.ops.cuda.cupy_runtime import visible_devices
 
 KEPT = Path(__file__).with_name("losses.json")
 RANKS = (1, 2, 4)
-# What rounding may make of 20 iterations. The CPU's two kinds of kernels are at most 4e-8 apart on lenet and mlp, and
-# 4e-5 where ranks average weights. In batch normalisation rounding grows from iteration to iteration, so resnet20 has
-# more; that has run on no GPU yet.
-ALLOWED = {"lenet": 1e-4, "resnet20": 1e-3}
+# What rounding may make of 20 iterations. Two values of a window of lenet's pools are nearly equal: rounding decides
+# which is the larger, and with it whose gradient goes on. On the CPU, initial weights that are off by 1e-6 of themselves
+# end up to 2e-4 away in this way, and those off by 1e-7 not more than 3e-8; an H100 gave both. In batch normalisation
+# rounding grows from iteration to iteration.
+MODELS, ALLOWED = ("lenet", "resnet20"), 1e-3
 # Of resnet20 in bfloat16: on the host's device 7e-4 over 20 iterations of 8 examples.
 ALLOWED_HALF = 5e-3
 TOLD = ("cannot run", "is left out")  # in notes: of device memory, and of libraries
@@ -42,7 +43,7 @@ class Strategy:
 
     flags: tuple[str, ...]
     wanted: str
-    allowed: float = 1e-4
+    allowed: float = ALLOWED
 
 
 ONE, SAME, FALLS = "one rank of the CPU", "the CPU's ranks", "falling"
@@ -54,10 +55,10 @@ STRATEGIES = {
     **{algorithm: Strategy(("--algorithm", algorithm), ONE) for algorithm in ("ring", "tree", "butterfly", "mapped")},
     **{f"overlap {overlap}": Strategy(("--overlap", overlap), ONE) for overlap in ("none", "forward")},
     "delayed": Strategy(("--sync", "delayed"), SAME),
-    "averaging every 4": Strategy(("--sync", "averaging", "--average-every", "4"), SAME, 1e-3),
-    **{method: Strategy(("--compress", method), SAME, 1e-3) for method in ("top-k", "powersgd")},
-    "wire bfloat16": Strategy(("--algorithm", "ring", "--wire", "bfloat16"), SAME, 1e-3),
-    "gossip": Strategy(("--sync", "gossip"), SAME, 1e-3),
+    "averaging every 4": Strategy(("--sync", "averaging", "--average-every", "4"), SAME),
+    **{method: Strategy(("--compress", method), SAME) for method in ("top-k", "powersgd")},
+    "wire bfloat16": Strategy(("--algorithm", "ring", "--wire", "bfloat16"), SAME),
+    "gossip": Strategy(("--sync", "gossip"), SAME),
     "staleness 2": Strategy(("--sync", "server", "--servers", "2", "--staleness", "2"), FALLS),
 }
 NAMED = {flag for strategy in STRATEGIES.values() for flag in strategy.flags} | {"allreduce"}
@@ -128,15 +129,15 @@ def _falling(losses: list[float]) -> float:
 # ── which runs ────────────────────────────────────────────────────────────────────────────────────────────────────
 HALF = ("--precision", "bfloat16")
 FIRST = (  # of a device: what everything else rests on
-    ("lenet, reproducible", "lenet", 1, Strategy(("--reproducible",), ONE, ALLOWED["lenet"])),
+    ("lenet, reproducible", "lenet", 1, Strategy(("--reproducible",), ONE)),
     ("resnet20, bfloat16", "resnet20", 1, Strategy(HALF, ONE, ALLOWED_HALF)),
-    ("lenet, mapped", "lenet", 2, Strategy(("--algorithm", "mapped"), ONE, ALLOWED["lenet"])),
+    ("lenet, mapped", "lenet", 2, Strategy(("--algorithm", "mapped"), ONE)),
 )
 
 
-def by_ranks(models: list[str], ranks: tuple[int, ...] = RANKS) -> Iterator[tuple]:
+def by_ranks(models: Sequence[str], ranks: tuple[int, ...] = RANKS) -> Iterator[tuple]:
     for model in models:
-        yield from ((model, model, each, Strategy((), ONE, ALLOWED.get(model, 1e-4))) for each in ranks)
+        yield from ((model, model, each, Strategy((), ONE)) for each in ranks)
 
 
 def by_strategy() -> Iterator[tuple]:
@@ -147,7 +148,7 @@ def by_strategy() -> Iterator[tuple]:
 def make(folder: Path) -> dict[str, list[float]]:
     """Return the losses of the CPU that any of the runs is held against."""
     runs, of_cpu = Runs(folder, run, {}), {}
-    for _, model, ranks, strategy in (*by_ranks(list(ALLOWED)), *by_strategy()):
+    for _, model, ranks, strategy in (*by_ranks(MODELS), *by_strategy()):
         name = runs.wanted(model, ranks, strategy)
         if name is not None and name not in of_cpu:
             of_one = strategy.wanted == ONE
@@ -166,7 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--first", action="store_true", help="the first runs of a device")
-    parser.add_argument("--models", default="", help=f"of {', '.join(ALLOWED)}, with commas")
+    parser.add_argument("--models", default="", help=f"of {', '.join(MODELS)}, with commas")
     parser.add_argument("--strategies", action="store_true", help="each of them, too")
     parser.add_argument("--small", action="store_true", help="few iterations of a small batch, for a rehearsal")
     parser.add_argument("--make", action="store_true", help="make losses.json anew, by runs on this machine's CPU")

@@ -8,6 +8,8 @@ from small_runs import BATCH_NORM_NET, NETS, everywhere, fake_gpu, iterate, loss
 
 from ringtrain.exchange.update.loss_scale import NAMES
 from ringtrain.ops.update import FACTOR
+from ringtrain.transport.device.wrapper import STAGED
+from ringtrain.transport.device.wrapper import DeviceTransport as StagedTransport
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
@@ -125,7 +127,7 @@ def test_of_weights_that_are_updated_as_forward_reads_them_none_is_rounded_befor
     def body(t, overlap):
         ops = cuda_ops(precision="bfloat16")
         options = {"precision": "bfloat16", "batch_norm": "sync", "overlap": overlap, "bucket_bytes": 1}
-        return losses(DeviceTransport(t, ops), BATCH_NORM_NET, 3, ops=ops, **options)[0]
+        return losses(StagedTransport(t, ops.runtime, STAGED), BATCH_NORM_NET, 3, ops=ops, **options)[0]
 
     assert everywhere(1, lambda t: body(t, "forward")) == everywhere(1, lambda t: body(t, "backward"))
 
