@@ -23,9 +23,9 @@ from ringtrain.ops.cuda.cupy_runtime import visible_devices
 KEPT = Path(__file__).with_name("losses.json")
 RANKS = (1, 2, 4)
 # What rounding may make of 20 iterations. Two values of a window of lenet's pools are nearly equal: rounding decides
-# which is the larger, and with it whose gradient goes on. On the CPU, initial weights that are off by 1e-6 of themselves
-# end up to 2e-4 away in this way, and those off by 1e-7 not more than 3e-8; an H100 gave both. In batch normalisation
-# rounding grows from iteration to iteration.
+# which is the larger, and with it whose gradient goes on. On the CPU initial weights off by 1e-6 of their size end up
+# to 2e-4 away in this way, and those off by 1e-7 at most 3e-8; an H100 gave both. In batch normalisation rounding
+# grows from iteration to iteration.
 MODELS, ALLOWED = ("lenet", "resnet20"), 1e-3
 # Of resnet20 in bfloat16: on the host's device 7e-4 over 20 iterations of 8 examples.
 ALLOWED_HALF = 5e-3
