@@ -99,8 +99,8 @@ class ExchangeConfig:
     )
     compress: str = message_option(
         "none",
-        "Compress gradients, with error feedback: top-k, each parameter's largest elements; powersgd, two thin factors "
-        "of each matrix.",
+        "Compress gradients, or averaging's changes, with error feedback: top-k, each parameter's largest elements; "
+        "powersgd, two thin factors of each matrix.",
         choices=("none", "top-k", "powersgd"),
         planned=False,
     )

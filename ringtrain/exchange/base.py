@@ -120,6 +120,24 @@ class RankState(ABC):
     def take(self, arrays: dict[str, np.ndarray]) -> None: ...
 
 
+class RankStates(RankState):
+    """Several of them as one, whose arrays have unlike names."""
+
+    def __init__(self, states: Sequence[RankState]):
+        self._states = states
+
+    @property
+    def differs(self) -> bool:  # type: ignore[override]
+        return any(state.differs for state in self._states)
+
+    def arrays(self) -> dict[str, Array]:
+        return {name: array for state in self._states for name, array in state.arrays().items()}
+
+    def take(self, arrays: dict[str, np.ndarray]) -> None:
+        for state in self._states:
+            state.take(arrays)
+
+
 class OwnedState:
     """The optimizer's state and the parts that a strategy adds: gathered for a checkpoint, compared between ranks,
     checked and restored.

@@ -125,6 +125,8 @@ OTHER_RULES = (
     Rule("average_from", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
     Rule("outer_momentum", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
     Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
+    Rule("compress", None, "asynchronous", OFF, texts.COMPRESS_SERVERS),
+    Rule("wire", None, "asynchronous", OFF, texts.WIRE),
     Rule("asynchronous", ON, "algorithm", (AUTO,), texts.ALGORITHM_SERVERS),
     Rule("tuning", None, "asynchronous", OFF, texts.TUNING_SERVERS),
     Rule("asynchronous", ON, "staleness", (0,), "puts no bound on how far ranks are apart; {other} is one"),

@@ -76,13 +76,13 @@ REFUSED = {
     "sync=delayed": "fc overlap=none precision=float16 reproducible",
     "sync=sharded": "algorithm=mpi algorithm=mapped algorithm=recursive-doubling algorithm=hierarchical "
     "algorithm=canonical tuning wire compress reproducible",
-    "sync=averaging": "ema fc wire compress batch_norm=sync precision=float16 reproducible check_replicas=5",
+    "sync=averaging": "ema fc batch_norm=sync precision=float16 reproducible check_replicas=5",
     "sync=gossip": "ema fc overlap wire compress batch_norm=sync precision=float16 reproducible check_replicas=5",
     "sync=master": "algorithm=mpi algorithm=mapped algorithm=ring algorithm=recursive-doubling "
     "algorithm=hierarchical algorithm=canonical tuning overlap wire compress batch_norm=sync precision=bfloat16 "
     "precision=float16 reproducible",
     "sync=server": "algorithm tuning wire compress batch_norm=sync precision=float16 reproducible",
-    "asynchronous": "algorithm tuning average_from outer_momentum outer_lr staleness "
+    "asynchronous": "algorithm tuning wire compress average_from outer_momentum outer_lr staleness "
     "server_levels check_replicas=5 elastic ema",
     "staleness": "ema server_levels check_replicas=5",
     "fc": "compress reproducible precision=bfloat16 precision=float16",

@@ -111,6 +111,7 @@ def test_what_a_strategy_cannot_do_is_refused_by_name(script, case):
 
 RESUMED = {
     "DiLoCo": "--sync averaging --average-every 4 --average-momentum keep --outer-momentum 0.9 --outer-lr 0.7",
+    "sparse changes": "--sync averaging --average-every 4 --average-momentum keep --outer-lr 0.7 --compress top-k",
     "PowerSGD": "--compress powersgd",
     "sharded": "--sync sharded",
     "averaging": "--sync averaging --average-every 4",

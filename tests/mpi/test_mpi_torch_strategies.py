@@ -20,12 +20,17 @@ RECIPES, STEPS, TURNS = tuple(references.RECIPES), references.STEPS, (0, 0, 1, 2
 STAR = ("-a", "star")  # adds in the order of ranks
 SHORT = ("--bucket-bytes", "1000")  # several buckets
 
+OUTER, SPARSE = ("--outer-momentum", "0.9", "--outer-lr", "0.7"), ("--compress", "top-k", "--compress-ratio", "0.13")
 outer = partial(references.averaging, outer=(0.9, 0.7))
 STRATEGIES = {
     "averaging": (("--sync", "averaging", *STAR), references.averaging),
     "keep": (("--sync", "averaging", "--average-momentum", "keep", *STAR), partial(references.averaging, keep=True)),
     "post-local": (("--sync", "averaging", "--average-from", "9", *STAR), partial(references.averaging, begin=9)),
-    "diloco": (("--sync", "averaging", "--outer-momentum", "0.9", "--outer-lr", "0.7", *STAR), outer),
+    "diloco": (("--sync", "averaging", *OUTER, *STAR), outer),
+    "sparse changes": (
+        ("--sync", "averaging", *OUTER, "--average-momentum", "keep", *SPARSE, *STAR, *SHORT),
+        lambda recipe, ranks: outer(recipe, ranks, keep=True, send=references.TopK(0.13)),
+    ),
     "gossip": (("--sync", "gossip"), references.gossip),
     "delayed": (("--sync", "delayed", *STAR, *SHORT), references.delayed),
     "server": (("--sync", "server"), references.server),
@@ -35,7 +40,7 @@ STRATEGIES = {
         partial(references.together, lambda: references.PowerSGD(2)),
     ),
     "top-k": (
-        ("--compress", "top-k", "--compress-ratio", "0.13", *STAR, *SHORT),
+        (*SPARSE, *STAR, *SHORT),
         partial(references.together, lambda: references.TopK(0.13)),
     ),
 }

@@ -208,9 +208,11 @@ def averaging(
     keep: bool = False,
     begin: int = 0,
     outer: tuple[float, float] | None = None,
+    send: Callable[[Sequence[Tensors]], Tensors] | None = None,
 ) -> list[Tensors]:
     """Local SGD. keep: each rank keeps its optimizer's state. begin: steps with the mean gradient before. outer: the
-    momentum and the rate of DiLoCo's Nesterov step from one average to the next."""
+    momentum and the rate of DiLoCo's Nesterov step from one average to the next. send: what arrives of the ranks'
+    changes, in place of their mean."""
     momentum, lr = outer or (0.0, 1.0)
     all_ranks = [Rank(recipe, rank) for rank in range(ranks)]
     anchor = all_ranks[0].copy()
@@ -226,8 +228,9 @@ def averaging(
         if step < begin or (step + 1 - begin) % every:
             continue
         mean = sum_of_shares([rank.copy() for rank in all_ranks])
-        if outer:
-            towards = each(lambda old, new: old - new, anchor, mean)
+        if outer or send:
+            towards = each(torch.sub, anchor, mean)
+            towards = send([each(torch.sub, anchor, rank.copy()) for rank in all_ranks]) if send else towards
             velocity = each(lambda v, d: momentum * v + d, velocity, towards)
             mean = anchor = each(lambda w, d, v: w - lr * (d + momentum * v), anchor, towards, velocity)
         states = sum_of_shares([rank.state() for rank in all_ranks])

@@ -204,6 +204,11 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
     "averaging, an outer step": averaging(
         "average, outer momentum 0.5, rate 0.7", OUTER, keeps="momentum, outer_momentum, period_begin, step", files=True
     ),
+    "averaging, sparse changes": averaging(
+        "average, changes with top-k 20 %, error feedback",
+        {"compress": "top-k", "compress_ratio": 0.2},
+        keeps="momentum, outer_momentum, period_begin, residual, step",
+    ),
     "delayed": Strategy(
         DELAYED,
         "delayed by one iteration (ring)",

@@ -33,6 +33,7 @@ class ErrorFeedback(GradientReduction, RankState):
 
     exact = False
     state_is_local = False  # residuals differ from rank to rank
+    rounds = 4
 
     def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
         self._transport, self._ops, self._deadline_s = settings.transport, settings.ops, settings.config.deadline_s
@@ -73,8 +74,8 @@ class ErrorFeedback(GradientReduction, RankState):
         ours = {span.name: method.least_bytes(span, itemsize, size) for span in spans if method.compresses(span)}
         before, after = sum(whole.values()), sum({**whole, **ours}.values())
         return [
-            f"{method.header}: {format_bytes(after)} a rank and iteration, {100 * after / before:.3g} % of the "
-            f"{format_bytes(before)} of whole gradients"
+            f"{method.header}: {format_bytes(after)} a rank and exchange, {100 * after / before:.3g} % of the "
+            f"{format_bytes(before)} of whole arrays"
         ]
 
     def rehearse(self) -> None:

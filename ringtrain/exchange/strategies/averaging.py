@@ -10,6 +10,8 @@ step* the average is the direction of a step (:class:`OuterOptimizer`).
 
 An evaluation or a checkpoint within a period sees the mean of that moment; each rank goes on with its own state.
 
+With ``--compress`` or ``--wire`` the ranks' changes of weights since the period began travel in place of the weights.
+
 Bytes: one all-reduce every H iterations, for the weights and for each averaged array of state. Means are made
 in the memory of the gradients. Asynchronous averaging has servers: :mod:`ringtrain.exchange.servers.change_push`.
 
@@ -19,20 +21,17 @@ use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer ste
 
 from dataclasses import replace
 
-from ringtrain.arrays import Array
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
-from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, RankState, RankStates, all_train
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.strategies.outer_step import TRAVEL_WHOLE, OuterOptimizer, make_change_reduction
 from ringtrain.exchange.strategies.rank_averages import AVERAGE, MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
-from ringtrain.exchange.update.ranges import trained_pieces
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
-from ringtrain.ops.base import Ops
-from ringtrain.ops.update import APPLIED, MULTIPLIER, RATE, UPDATE_NUMBERS, UpdateRange, UpdateRule
 from ringtrain.optim.optimizers import Optimizer
 
 
@@ -41,12 +40,13 @@ class Averaging(Exchange):
 
     def __init__(self, settings: ExchangeSettings):
         self._settings, config = settings, settings.config
-        outer = (config.outer_momentum, config.outer_lr)
-        self._outer = OuterOptimizer(settings.ops, *outer) if outer != (0.0, 1.0) else None
-        self._reduction = BucketedAllReduce(settings)
+        changes, outer = make_change_reduction(settings), (config.outer_momentum, config.outer_lr)
+        self._outer = OuterOptimizer(settings, changes) if changes or outer != (0.0, 1.0) else None
+        self._reduction = BucketedAllReduce(settings.with_options(**TRAVEL_WHOLE))
+        self._changes = [changes] if changes else []
         self.facts = ExchangeFacts(
             name="averaging",
-            header=_header(config, self._outer is not None),
+            header=_header(config, outer != (0.0, 1.0), changes),
             roles=all_train(settings.transport.size),
             exact=self._reduction.exact and config.average_every == 1 and config.average_momentum == AVERAGE,
             state_is_local=False,
@@ -56,21 +56,25 @@ class Averaging(Exchange):
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         settings, config = self._settings, self._settings.config
         self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), settings.clip_norm)
-        self._sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
-        self._averages = averages = RankAverages(settings, arena, self._update, self._sums)
-        self._updates = BucketUpdater(settings, self._update, self._sums)
         if self._outer:
             self._outer.bind(arena)
+        rounds = sum(each.rounds for each in self._changes)
+        self._sums = self._reduction.bind(arena.spans, arena.grads, weights=True, round=rounds)
+        self._averages = averages = RankAverages(settings, arena, self._update, self._sums)
+        self._updates = BucketUpdater(settings, self._update, self._sums)
         self.owned_state = OwnedState(
             self._update,
             self.synchronize,
             gather=averages.gather,
             replicated=lambda: not averages.differs,
-            parts=[self._outer] if self._outer else [],
-            rank_state=averages,
+            parts=[*([self._outer] if self._outer else []), *self._changes],
+            rank_state=RankStates([averages, *(each for each in self._changes if isinstance(each, RankState))]),
         )
-        self.reducers = Reducers({"gradients and weights" if config.average_from else "weights": self._sums})
-        self.rehearsed = [self._update, self._reduction, *([self._outer] if self._outer else [])]
+        reducers = {"gradients and weights" if config.average_from else "weights": self._sums}
+        if self._outer and self._outer.sums:
+            reducers["changes"] = self._outer.sums
+        self.reducers = Reducers(reducers)
+        self.rehearsed = [self._update, self._reduction, *self._changes, *([self._outer] if self._outer else [])]
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
         linear = optimizer.linear and settings.clip_norm is None and self._outer is None
         note = self._updates.note
@@ -80,16 +84,19 @@ class Averaging(Exchange):
                 "--average-from"
             )
         of_mean = MEAN_ASIDE if settings.transport.size > 1 and config.average_every > 1 else None
+        of_changes = [text for each in self._changes for text in each.notes]
         self.facts = replace(
             self.facts,
             exact=self.facts.exact and linear,
-            notes=[*self._reduction.notes, *filter(None, [note, of_mean])],
+            notes=[*self._reduction.notes, *of_changes, *filter(None, [note, of_mean])],
             state_bytes=self._update.nbytes + (self._outer.nbytes if self._outer else 0),
         )
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         config = self._settings.config
         self._averages.go_on()
+        for each in self._changes:
+            each.before(iteration)
         self._together = iteration < config.average_from
         if not self._together or not examples:  # weights or gradients are about to be written
             self._updates.synchronize()
@@ -132,6 +139,9 @@ class Averaging(Exchange):
 
     def _end_period(self, momentum: str) -> None:
         under_way = bool(self._averages.examples)
+        if self._outer and self._changes and under_way:
+            self._averages.average(momentum, self._outer.exchange)
+            return
         self._averages.average(momentum)
         if self._outer and under_way:
             self._outer.step()
@@ -141,63 +151,13 @@ class Averaging(Exchange):
         self._averages.show_mean()
 
 
-def _header(config: ExchangeConfig, outer: bool) -> str:
+def _header(config: ExchangeConfig, outer: bool, changes: GradientReduction | None) -> str:
     every = f"every {config.average_every}" if config.average_every > 1 else "every iteration"
     words = [every, f"momentum: {config.average_momentum}"]
     if config.average_from:
         words.append(f"all-reduce up to iteration {config.average_from}")
     if outer:
         words.append(f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}")
+    if changes:
+        words.append(f"changes {changes.header or f'in {config.wire}'}")
     return ", ".join(words)
-
-
-class OuterOptimizer:
-    """The outer step, from the weights at the start of a period towards the mean at its end: a Nesterov step along
-    d = before - mean: u = momentum·u + d; w = before - lr·(d + momentum·u). Running statistics take the mean.
-
-    ``slots``: the weights at the beginning of the period, and the step's momentum; the same on all ranks.
-    """
-
-    required_names, optional_names = ("period_begin", "outer_momentum"), ()
-
-    def __init__(self, ops: Ops, momentum: float, lr: float):
-        self._ops, self._rule = ops, UpdateRule("nesterov", momentum)
-        self._numbers = ops.zeros((UPDATE_NUMBERS,), "float64")
-        for index, value in ((RATE, lr), (MULTIPLIER, 1.0), (APPLIED, 1.0)):
-            ops.put((self._numbers[index : index + 1], value))
-        self.slots: dict = {}
-
-    def bind(self, arena: Arena) -> None:
-        self._arena, self._trained = arena, trained_pieces(arena.spans)
-        self._ranges = tuple(UpdateRange(start, stop, 1.0, 0.0, 0.0) for start, stop in self._trained)
-        self._before, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
-        self.slots = dict(zip(self.required_names, (self._before, self._velocity), strict=True))
-        self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
-
-    def rehearse(self) -> None:
-        self._update(self._ops.zeros((UPDATE_NUMBERS,), "float64"))  # none is applied
-
-    def begin(self) -> None:
-        """A period begins; weights are the same on all ranks."""
-        self._ops.copy(self._arena.weights, self._before)
-
-    def step(self) -> None:
-        """A period ends; weights are the mean on all ranks, and gradients are not needed."""
-        ops, weights, back = self._ops, self._arena.weights, self._arena.grads
-        ops.copy(weights, back)
-        ops.scale(back, -1.0)
-        ops.add(self._before, back, back)
-        self._update(self._numbers)
-        for start, stop in self._trained:
-            ops.copy(self._before[start:stop], weights[start:stop])
-
-    def _update(self, numbers: Array) -> None:
-        arrays = self._before, self._arena.grads, [self._velocity]
-        self._ops.update(self._rule, self._ranges, *arrays, 0, numbers)
-
-    def state(self) -> dict:
-        return {name: self._ops.to_host(slot) for name, slot in self.slots.items()}
-
-    def restore(self, state: dict) -> None:
-        for name, slot in self.slots.items():
-            self._ops.upload(state[name], slot)

@@ -1,5 +1,7 @@
 """Means over ranks that update alone: of their weights, and of the optimizer's state; for good, or for a look."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ringtrain.arrays import Array
@@ -37,9 +39,13 @@ class RankAverages(RankState):
         """Note that ranks have updated alone."""
         self._weights_differ = self.differs = self._size > 1
 
-    def average(self, momentum: str) -> None:
-        """Replace the weights by their mean, and the optimizer's state too if ``--average-momentum`` says so."""
-        self._average(self._arena.weights)
+    def average(self, momentum: str, exchange: Callable[[float], None] | None = None) -> None:
+        """Replace the weights by their mean, and the optimizer's state too if ``--average-momentum`` says so.
+        ``exchange(share)`` makes the mean of the weights in another way."""
+        if exchange is None:
+            self._average(self._arena.weights)
+        else:
+            exchange(self._share)
         if momentum == AVERAGE:
             self._update.agree_on_slots(self._transport)
             for slot in self._update.slots.values():
@@ -72,8 +78,13 @@ class RankAverages(RankState):
 
     def _add_shares(self) -> None:
         """Replace the array in the memory of the gradients by its mean over the ranks."""
-        self._ops.scale(self._arena.grads, self.examples.share if self.examples else 1 / self._size)
+        self._ops.scale(self._arena.grads, self._share)
         self._sums.wait_all()
+
+    @property
+    def _share(self) -> float:
+        """How much this rank counts in a mean."""
+        return self.examples.share if self.examples else 1 / self._size
 
     def arrays(self) -> dict[str, Array]:
         weights = self._arena.weights if self._kept is None else self._kept
