@@ -239,7 +239,13 @@ class Rehearsed(Protocol):
 
 class BatchSource:
     """The source of a rank's examples and loss gradients. Here each rank reads its own examples, and computes their
-    loss."""
+    loss.
+
+    ``bytes_sent``, ``bytes_received`` and ``exposed_s``: of its messages.
+    """
+
+    bytes_sent = bytes_received = 0
+    exposed_s = 0.0
 
     def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
         """Return this rank's part of the arrays of a whole batch, which the loader has; the other ranks give arrays

@@ -9,20 +9,20 @@ from ringtrain.collectives.catalogue import HALVES
 from ringtrain.exchange import compatibility_texts as texts
 from ringtrain.exchange.base import Exchange
 from ringtrain.exchange.servers.change_push import ChangePush
-from ringtrain.exchange.servers.gradient_push import GradientPush
+from ringtrain.exchange.servers.gradient_push import make_gradient_push
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.strategies.averaging import Averaging
 from ringtrain.exchange.strategies.delayed import Delayed
 from ringtrain.exchange.strategies.gossip import Gossip
-from ringtrain.exchange.strategies.master import STAR, Master
-from ringtrain.exchange.strategies.sharded import Sharded
+from ringtrain.exchange.strategies.master import STAR, make_master
+from ringtrain.exchange.strategies.sharded import make_sharded
 
 
 def make_parameter_server(settings: ExchangeSettings) -> Exchange:
     """Return the strategy: workers push changes of weights if the run has a staleness or is asynchronous."""
     stale = settings.config.asynchronous or settings.config.staleness
-    return (ChangePush if stale else GradientPush)(settings)
+    return (ChangePush if stale else make_gradient_push)(settings)
 
 
 class AllowedValues(NamedTuple):
@@ -102,7 +102,7 @@ STRATEGIES = {
         ema=None,
     ),
     "sharded": Strategy(
-        make=Sharded,
+        make=make_sharded,
         summary="each rank updates its slice and holds only its optimizer state",
         options=(),
         overlap=None,
@@ -163,7 +163,7 @@ STRATEGIES = {
         ema=texts.AVERAGE_APART,
     ),
     "master": Strategy(
-        make=Master,
+        make=make_master,
         summary="rank 0 reads the data, computes the loss and updates",
         options=(),
         overlap=AllowedValues(("backward",), "updates on rank 0 between two passes; {other} cannot change that"),

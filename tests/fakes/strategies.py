@@ -58,10 +58,10 @@ def StaleParameterServer(sync, transport, ops, staleness=None, **options):
 
 
 Delayed = Maker(delayed.Delayed, sync="delayed", algorithm="ring")
-Sharded = Maker(sharded.Sharded, sync="sharded")
+Sharded = Maker(sharded.make_sharded, sync="sharded")
 Averaging = Maker(averaging.Averaging, sync="averaging", algorithm="ring")
 Gossip = Maker(gossip.Gossip, sync="gossip", algorithm="ring")
-Master = Maker(master.Master, sync="master")
+Master = Maker(master.make_master, sync="master")
 ParameterServer = Maker(make_parameter_server, sync="server")
 Pipeline = Maker(make_exchange, fc="pipeline")
 

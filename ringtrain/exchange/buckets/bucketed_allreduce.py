@@ -12,8 +12,9 @@ from ringtrain.allreduce.catalogue import AUTO, check_algorithm, make_allreduce
 from ringtrain.allreduce.wire_formats import make_wire, warm_up
 from ringtrain.arrays import Array
 from ringtrain.collectives.execution.reduction import EmptyReduction, Reduction
+from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import or_nearest_over_messages
-from ringtrain.exchange.buckets.reduce_scatter import ReduceScatterAllGather
+from ringtrain.exchange.buckets.ownership import executions
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.streams import stream_pair
 from ringtrain.exchange.settings import ExchangeSettings
@@ -101,9 +102,10 @@ class BucketedAllReduce(GradientReduction):
         self.notes = [note] if note else self._choices(pieces, sums, buffer.dtype.itemsize)
         return sums
 
-    def halves(self, name: str, buckets: Sequence[Bucket]) -> ReduceScatterAllGather:
-        """Return the halves of the schedule ``name`` on other buckets."""
-        return ReduceScatterAllGather(name, self._settings, self.streams.exchange, buckets)
+    def gathers(self, gather: Schedule, buffer: Array, buckets: Sequence[Bucket], tag: int) -> list[Reduction]:
+        """Return an all-gather of each of other buckets."""
+        schedules = [gather] * len(buckets)
+        return executions(self._settings, self.streams.exchange, schedules, buffer, buckets, tag, "all-gather")
 
     def _prepare(self, algorithm: str, tag: int, part: Array, name: str) -> Reduction:
         if not part.size:

@@ -1,6 +1,6 @@
 """The update of each bucket when its sum has arrived: after backward or in the next forward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
@@ -15,10 +15,12 @@ NONE, BACKWARD, FORWARD = "none", "backward", "forward"
 class BucketUpdater:
     """Updates the weights of each bucket when its sum has arrived.
 
-    sums:  of the gradients, over the whole arena
-    whole: update all buckets at once, when the last sum has arrived: whenever another rank dies, this rank has the
-           state of a finished iteration
+    sums:    of the gradients, over the whole arena
+    whole:   update all buckets at once, when the last sum has arrived: whenever another rank dies, this rank has the
+             state of a finished iteration
     updated: called with the index of each bucket that is updated, and ``exposed``, as in :meth:`Reducer.test`
+    order:   of the indices of buckets, in which :meth:`finish` updates them; None: that of the sums' starts
+    later:   whether overlap FORWARD has a meaning here
 
     With overlap FORWARD :meth:`finish` leaves each bucket's update to :meth:`before_read`. A norm, and the check for
     overflow, need every sum: with a clipping norm, a loss scale or ``whole`` it acts as BACKWARD, and ``note`` says so.
@@ -31,10 +33,13 @@ class BucketUpdater:
         sums: Reducer,
         whole: bool = False,
         updated: Callable[[int, bool], None] = lambda index, exposed: None,
+        order: Sequence[int] | None = None,
+        later: bool = True,
     ):
         self._update, self._sums, self._updated = update, sums, updated
         self._whole = whole or update.needs_all
-        forward = settings.config.overlap == FORWARD
+        self._order = sums.order if order is None else order
+        forward = later and settings.config.overlap == FORWARD
         self._later = forward and not self._whole and settings.transport.size > 1  # a rank alone has nothing to hide
         self.note = _fallback(settings.clip_norm, settings.scale) if forward and self._whole else None
         self._complete = False  # whether all sums of this iteration have arrived
@@ -49,20 +54,19 @@ class BucketUpdater:
 
     def finish(self, lr: float) -> None:
         """Update the buckets: as they arrive, all at once, or later. Gradients are final, announced or not."""
-        if self._whole or self._complete:
+        if self._whole:
             self.complete()
+        self._update.begin(lr)  # a rank that dies before leaves the state of the last iteration
+        if self._complete:
             self._complete = False
-            self._update.begin(lr)  # a rank that dies before leaves the state of the last iteration
-            self._update.apply()
-            for index in reversed(range(len(self._sums.buckets))):
-                self._updated(index, True)
+            for index in self._order:
+                self._apply(index, self._sums.buckets[index])
             return
-        self._update.begin(lr)
         self._sums.start()
         if self._later:
             self._owed = set(range(len(self._sums.buckets)))
             return
-        for index in self._sums.order:
+        for index in self._order:
             self._apply(index, self._sums.arrive(index))
 
     def before_read(self, span: Span) -> None:

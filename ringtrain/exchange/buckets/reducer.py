@@ -92,16 +92,12 @@ class Reducer:
             self._announce_next()
         self.test()
 
-    def start_next(self) -> None:
-        """Start the next bucket, which is final on this rank."""
-        self._announce_next()
-        self.test()
-
     def start(self, unreleased: Collection[int] = ()) -> None:
         """Start all buckets, which are final on this rank; those of the indices ``unreleased`` after a release."""
         self._unreleased.update(unreleased)
         while self._next < len(self.buckets):
-            self.start_next()
+            self._announce_next()
+            self.test()
 
     def release(self, index: int, exposed: bool = True) -> None:
         """Start a bucket that was held, which is final on this rank. ``exposed``: as in :meth:`test`."""
@@ -218,12 +214,12 @@ class Reducer:
 
 class ForwardGate:
     """Waits for the buckets of ``reducer`` when forward reads them: they start in the order in which forward reads.
-    ``outgoing``: indices of buckets that this rank sends, after their release. Forward does not wait until others have
-    received them."""
+    ``outgoing``: indices of buckets that this rank sends, after their release; ``alone``: it alone has all of them, and
+    forward does not wait until others have received them."""
 
-    def __init__(self, reducer: Reducer, outgoing: Sequence[int] = ()):
-        self._reducer, self._outgoing = reducer, outgoing
-        self._awaited = [index for index in reducer.order if index not in outgoing]
+    def __init__(self, reducer: Reducer, outgoing: Sequence[int], alone: bool):
+        self._reducer, self._unreleased, self._outgoing = reducer, outgoing, outgoing if alone else ()
+        self._awaited = [index for index in reducer.order if index not in self._outgoing]
         before = {index: number + 1 for number, index in enumerate(self._awaited)}
         self._number = {name: before.get(index, 0) for name, index in reducer.index_of.items()}
         self._in_round, self._arrived = False, 0  # buckets of ``_awaited`` that have arrived in this round
@@ -231,7 +227,7 @@ class ForwardGate:
     def start(self) -> None:
         """Begin a round, after the last one has been completed."""
         self.wait_all()
-        self._reducer.start(self._outgoing)
+        self._reducer.start(self._unreleased)
         self._in_round, self._arrived = True, 0
 
     def before_read(self, span: Span) -> None:

@@ -26,7 +26,7 @@ from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
 from ringtrain.errors import ConfigError, ScheduleError
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
-from ringtrain.exchange.buckets.reduce_scatter import execution
+from ringtrain.exchange.buckets.ownership import execution
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.memory.buckets import Bucket

@@ -23,8 +23,10 @@ from dataclasses import dataclass
 
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.arrays import Array
+from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.exchange.buckets.reduce_scatter import schedule_name
+from ringtrain.collectives.schedule import ALL_GATHER
+from ringtrain.exchange.buckets.ownership import owners, schedule_name
 from ringtrain.exchange.compression.method import (
     CompressedSum,
     CompressionContext,
@@ -78,8 +80,8 @@ class TopK(Compressor):
         pieces = slices([transport.size * length for length in lengths])
         pairs = transport.scratch(max(pieces[-1][1], 1), "uint8")
         buckets = [Bucket(start, stop, (), stop - start) for start, stop in pieces]
-        halves = context.summing.halves(gather_for(context.summing.algorithm, transport), buckets)
-        order = [halves.owners.index(rank) for rank in range(transport.size)]
+        gather = make_schedule(gather_for(context.summing.algorithm, transport), transport.size, ALL_GATHER)
+        order = [owners(gather).index(rank) for rank in range(transport.size)]
 
         def part(span: Span, start: int, length: int, slot: Piece) -> _Part:
             """Its pairs are bytes ``slot`` of every rank's slot; slots of ``length`` bytes begin at ``start``."""
@@ -93,7 +95,7 @@ class TopK(Compressor):
             for spans, each, (start, _), length in zip(taken, slots, pieces, lengths, strict=True)
         ]
         whole = uncompressed_parts(context, self.compresses, [0] * len(context.buckets))
-        gathers = halves.gathers(pairs, context.round + 1)
+        gathers = context.summing.gathers(gather, pairs, buckets, (context.round + 1) * len(buckets))
         return [_TopKSum(context.ops, *each) for each in zip(parts, whole, gathers, strict=True)]
 
     def _k(self, span: Span) -> int:

@@ -26,7 +26,7 @@ from ringtrain.collectives.algorithms.sliced import all_gather, reduce_scatter
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.buckets.reduce_scatter import execution
+from ringtrain.exchange.buckets.ownership import execution
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.tags import COLUMNS
 

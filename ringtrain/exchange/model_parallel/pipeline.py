@@ -34,7 +34,7 @@ from dataclasses import replace
 import numpy as np
 
 from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, OwnedState, Serving, all_train
-from ringtrain.exchange.buckets.reduce_scatter import schedule_name
+from ringtrain.exchange.buckets.ownership import schedule_name
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel, GroupRows

@@ -18,17 +18,20 @@ Choromanska & LeCun, Deep learning with elastic averaging SGD, NIPS 2015 (change
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 
-from ringtrain.exchange.base import Lag, Serving
+from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, OwnedState, Serving
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.endpoint import Endpoint
-from ringtrain.exchange.servers.parameter_server import ParameterServer
-from ringtrain.exchange.servers.shards import Shards
+from ringtrain.exchange.servers.shards import roles_of, server_shards, without_forward
+from ringtrain.exchange.servers.staleness import staleness_of
+from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
+from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
 
@@ -41,37 +44,55 @@ class Phase(Enum):
     DRAINED = "the servers have all updates, and the other ranks do not yet have these weights"
 
 
-class ChangePush(ParameterServer, Serving):
+class ChangePush(Exchange, Serving):
     """Updates all weights alone, pushes the changes to the servers, and pulls weights. At a meeting, before an
     evaluation, a checkpoint and the end, it drains the updates of all workers, and brings the servers' weights to all
-    ranks."""
+    ranks. Raises ConfigError for more servers than ranks, or, when it is bound, than parameters."""
 
-    updates_at_owner = False
+    def __init__(self, settings: ExchangeSettings):
+        self._settings, self._notes = without_forward(settings)
+        self._ops, config = settings.ops, self._settings.config
+        self._forward, self._every, staleness = config.overlap == FORWARD, config.period, staleness_of(config)
+        self._roles, servers = roles_of(settings.transport.size, config)
+        terms = "asynchronous" if staleness is None else f"staleness {staleness}"
+        every = f", every {self._every}" if self._every > 1 else ""
+        self.facts = ExchangeFacts(
+            name=config.sync,
+            header=f"{servers}, {terms}{every}",
+            roles=self._roles,
+            exact=False,
+            state_is_local=False,
+            max_iteration_lag=staleness + 1 if staleness else 0,
+            dynamic_batches=config.asynchronous,
+            all_reduces=False,
+        )
 
-    def _bind(self, shards: Shards, optimizer: Optimizer) -> tuple[OwnedUpdate, list[str]]:
-        settings, roles, arena = self._settings, self._roles, self._arena
-        config, transport = settings.config, settings.transport
-        self._forward = config.overlap == FORWARD
-        self._every = config.period
+    def bind(self, arena: Arena, optimizer: Optimizer) -> None:
+        settings, roles, transport = self._settings, self._roles, self._settings.transport
+        self._arena = arena
         self._is_worker = transport.rank in roles.trainers
         pieces = everything(arena) if self._is_worker else []
-        update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, pieces, settings.clip_norm)
+        self._update = OwnedUpdate(self._ops, arena, optimizer, arena.grads, pieces, settings.clip_norm)
         self._add = SumOverRanks(settings)
         self._first, self._workers = transport.rank == roles.trainers[0], len(roles.trainers)
-        weights = shards.broadcasts(arena.weights, range(transport.size))
+        shards, load = server_shards(settings, arena, len(roles.servers))
+        self._weights = shards.spreads(arena.weights, range(transport.size))
         self._endpoint = Endpoint(settings, roles, shards, arena)
-        self.serving, self._weights = self, weights
+        self.serving = self
         self._phase, self._states_differ = Phase.EQUAL, False  # whether the optimizer's state may differ between ranks
-        self.reducers = Reducers({}, others=[weights], messages=[self._endpoint])
+        self.reducers = Reducers({}, others=[self._weights], messages=[self._endpoint])
+        self.rehearsed = [self._update]
+        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
         self._examples = ExampleShare()
         self._since = self._iterations = 0  # updates since the last push; iterations
         notes = [
+            load,
             "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them after "
-            "backward, since they need the learning rate and the whole gradient"
+            "backward, since they need the learning rate and the whole gradient",
         ]
         if self._every > 1:
             notes.append(PERIODS_END)
-        return update, notes
+        self.facts = replace(self.facts, notes=[*notes, *self._notes])
 
     def denominator(self, local: float, total: float) -> float:
         return local

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from ringtrain.arrays import Array
 from ringtrain.exchange.announcements import Announcer
 from ringtrain.exchange.base import Roles
+from ringtrain.exchange.buckets.ownership import Ownership
 from ringtrain.exchange.servers.parameter_shard import GOODBYE, PUSH, TAGS, ParameterShard
-from ringtrain.exchange.servers.shards import Shards
 from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.memory.arena import Arena
@@ -109,7 +109,7 @@ class Endpoint:
     blocked in training.
     """
 
-    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Shards, arena: Arena):
+    def __init__(self, settings: ExchangeSettings, roles: Roles, shards: Ownership, arena: Arena):
         transport, rank, dtype = settings.transport, settings.transport.rank, arena.weights.dtype
         self._settings, self._arena, self._shards, self.own_ops = settings, arena, shards, shards.streams.exchange
         self.shard = None

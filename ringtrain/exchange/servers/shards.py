@@ -1,21 +1,18 @@
-"""The shards of the arena that servers own, and the reducers that carry them: gradients to the owner, weights back."""
+"""The shards of the arena that servers own."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms import rooted
 from ringtrain.collectives.algorithms.rooted import RootedTree
-from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.shared_memory import topology_of
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.buckets.reduce_scatter import execution
-from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.buckets.streams import stream_pair
+from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
+from ringtrain.exchange.buckets.ownership import Ownership
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.ranges import Piece
 from ringtrain.humanize import format_bytes, plural
 from ringtrain.memory.arena import ALIGNMENT, Arena
 from ringtrain.memory.buckets import Bucket, make_buckets
@@ -24,73 +21,26 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
 Tree = Callable[[int, Sequence[int]], RootedTree]  # (server, members)
-Meanwhile = Callable[[], None] | None
 
 
-class Shards:
-    """The shard of each server, cut into buckets, and reducers along trees to the servers and from them.
-
-    servers: how many there are
-    whole:   no parameter is cut
-
-    ``pieces``: the pieces of each parameter, by its name. ``free_tag``: the first tag that no reducer uses. All ranks
-    ask for the same reducers in the same order.
-    """
-
-    def __init__(self, settings: ExchangeSettings, arena: Arena, servers: int, whole: bool):
-        config, itemsize = settings.config, arena.weights.dtype.itemsize
-        self.parts = divide_ownership(arena.spans, servers, whole)
-        self.pieces = pieces_of(arena.spans, self.parts)
-        self._owned = buckets_of(self.parts, itemsize, config.bucket_bytes)
-        self._settings, self.streams = settings, stream_pair(settings.ops)
-        self._tree = _tree_of(settings.transport, config.server_levels)
-        self.free_tag = 0
-
-    def piece_of(self, rank: int) -> list[Piece]:
-        """The elements that ``rank`` owns: one piece, or none."""
-        return [(part[0].start, part[-1].stop) for part in self.parts[rank : rank + 1]]
-
-    def buckets_of(self, server: int) -> list[Bucket]:
-        """The buckets of one server, the arena's lowest first."""
-        return [bucket for owner, bucket in reversed(self._owned) if owner == server]
-
-    def indices_of(self, server: int) -> list[int]:
-        """Indices into the buckets of every reducer of those that ``server`` owns, the arena's lowest first."""
-        return [index for index in reversed(range(len(self._owned))) if self._owned[index][0] == server]
-
-    def sums(self, buffer: Array, members: Sequence[int], meanwhile: Meanwhile = None) -> Reducer:
-        """Return the reducer that brings the sums over ``members`` to the servers; ``meanwhile``: called while it
-        waits."""
-        return self._reducer("sum at a server", rooted.reduce_to_root, buffer, members, meanwhile)
-
-    def broadcasts(
-        self, buffer: Array, members: Sequence[int], meanwhile: Meanwhile = None, lowest_first: bool = False
-    ) -> Reducer:
-        """Return the reducer that brings each server's part of ``buffer`` to ``members``."""
-        half = rooted.broadcast_from_root
-        return self._reducer("spread from a server", half, buffer, members, meanwhile, lowest_first)
-
-    def _reducer(
-        self,
-        what: str,
-        half: Callable[[RootedTree], Schedule],
-        buffer: Array,
-        members: Sequence[int],
-        meanwhile: Meanwhile,
-        lowest_first: bool = False,
-    ) -> Reducer:
-        schedules = [half(self._tree(server, members)) for server in range(len(self.parts))]
-        settings, ops = self._settings, self.streams.exchange
-        reductions = [
-            execution(
-                settings, ops, schedules[server], buffer[b.start : b.stop], tag, what, b.name, meanwhile=meanwhile
-            )
-            for tag, (server, b) in enumerate(self._owned, self.free_tag)
-        ]
-        self.free_tag += len(self._owned)
-        buckets = [bucket for _, bucket in self._owned]
-        order = range(len(buckets))[::-1] if lowest_first else None
-        return Reducer(buckets, reductions, settings.config.deadline_s, self.streams, order=order)
+def server_shards(settings: ExchangeSettings, arena: Arena, servers: int, whole: bool = False) -> tuple[Ownership, str]:
+    """Return the shards of servers, each cut into buckets, and how many bytes of weights each owns. Gradients travel
+    along trees to the servers, and weights from them. ``whole``: no parameter is cut."""
+    config, itemsize = settings.config, arena.weights.dtype.itemsize
+    parts = divide_ownership(arena.spans, servers, whole)
+    owned = buckets_of(parts, itemsize, config.bucket_bytes)
+    tree = _tree_of(settings.transport, config.server_levels)
+    shards = Ownership(
+        settings,
+        [bucket for _, bucket in owned],
+        pieces_of(arena.spans, parts),
+        lambda index, members: rooted.reduce_to_root(tree(owned[index][0], members)),
+        lambda index, members: rooted.broadcast_from_root(tree(owned[index][0], members)),
+        divides=not whole,
+        serves=True,
+        names=("sum at a server", "spread from a server"),
+    )
+    return shards, _load(parts, itemsize)
 
 
 def _tree_of(transport: Transport, levels: int) -> Tree:
@@ -101,9 +51,22 @@ def _tree_of(transport: Transport, levels: int) -> Tree:
     return lambda root, members: rooted.by_nodes(root, members, node_of)
 
 
-def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
-    """The first ranks serve, and train too unless they are dedicated. Raises ConfigError where there are not enough
-    ranks."""
+def without_forward(settings: ExchangeSettings) -> tuple[ExchangeSettings, list[str]]:
+    """Return the settings with ``--overlap backward`` in place of ``forward`` where messages of a device would be held
+    back, and a note: they leave when they are tested, which no layer does that waits for a sum of statistics."""
+    if settings.config.overlap != FORWARD or not settings.batch_statistics or not settings.ops.records:
+        return settings, []
+    note = (
+        "--overlap forward is backward here: on a device, layers that sum statistics over ranks (--batch-norm "
+        "sync) would hold the servers' weights back"
+    )
+    return settings.with_options(overlap=BACKWARD), [note]
+
+
+def roles_of(size: int, config: ExchangeConfig) -> tuple[Roles, str]:
+    """Return the roles of ranks, and "on rank 0" or "on ranks 0, 1, dedicated": the first ranks serve, and train too
+    unless they are dedicated. Raises ConfigError where there are not enough ranks."""
+    servers, dedicated = config.servers, config.dedicated
     if servers > size:
         raise ConfigError(
             f"--servers {servers} is more than the {plural(size, 'rank')}: give at most {size}, or start more ranks"
@@ -113,7 +76,8 @@ def roles_of(size: int, servers: int, dedicated: bool) -> Roles:
             f"--dedicated with --servers {servers} leaves none of the {plural(size, 'rank')} to train: start more "
             "ranks, or give --no-dedicated"
         )
-    return Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
+    roles = Roles(trainers=tuple(range(servers if dedicated else 0, size)), servers=tuple(range(servers)))
+    return roles, f"on {peers(roles.servers)}" + (", dedicated" if dedicated else "")
 
 
 def divide_ownership(spans: Sequence[Span], servers: int, whole: bool = False) -> list[list[Span]]:
@@ -180,12 +144,7 @@ def buckets_of(parts: Sequence[Sequence[Span]], itemsize: int, bucket_bytes: int
     ]
 
 
-def format_servers(roles: Roles, dedicated: bool) -> str:
-    """Return "on rank 0" or "on ranks 0, 1, dedicated"."""
-    return f"on {peers(roles.servers)}, dedicated" if dedicated else f"on {peers(roles.servers)}"
-
-
-def format_load(parts: Sequence[Sequence[Span]], itemsize: int) -> str:
+def _load(parts: Sequence[Sequence[Span]], itemsize: int) -> str:
     """Say how many bytes of weights the servers own."""
     sizes = [itemsize * (part[-1].stop - part[0].start) for part in parts]
     if len(sizes) == 1:

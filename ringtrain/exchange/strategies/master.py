@@ -24,22 +24,20 @@ import numpy as np
 from ringtrain.collectives.algorithms.star import ROOT
 from ringtrain.exchange import tags
 from ringtrain.exchange.base import BatchSource, Cut, ExchangeFacts, Roles
-from ringtrain.exchange.buckets.reducer import Reducer, Reducers
+from ringtrain.exchange.buckets.ownership import Ownership, by_schedule
+from ringtrain.exchange.owned import Owned
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.sharded import Sharded
-from ringtrain.exchange.update.owned_update import STEP
 from ringtrain.humanize import format_bytes
+from ringtrain.memory.arena import Arena
 from ringtrain.memory.workspace import Workspace
+from ringtrain.optim.optimizers import Optimizer
 
 STAR = "star"
 
 
 class RootBatches(BatchSource):
     """The batches that rank 0 reads for all ranks, and the loss that it computes for all: sends each rank its part, and
-    the gradient of its outputs.
-
-    ``bytes_sent``, ``bytes_received`` and ``exposed_s``: of these messages.
-    """
+    the gradient of its outputs."""
 
     def __init__(self, settings: ExchangeSettings):
         transport = settings.transport
@@ -49,8 +47,6 @@ class RootBatches(BatchSource):
         self._space = Workspace(settings.ops)
         self._cuts: dict[int, list[Cut]] = {}
         self._labels = np.empty(0)  # of the whole batch, on rank 0
-        self.bytes_sent = self.bytes_received = 0
-        self.exposed_s = 0.0
 
     def scatter(self, arrays: dict, cuts: dict[int, list[Cut]]) -> dict:
         self._cuts = cuts
@@ -121,43 +117,21 @@ def _extent(cuts: list[Cut]) -> Cut:
     return (cuts[0][0], cuts[-1][1]) if cuts else (0, 0)
 
 
-class Master(Sharded):
-    """Sends the batch from rank 0, which adds the gradients, updates, and sends the weights back: its shard is all."""
+def make_master(settings: ExchangeSettings) -> Owned:
+    """Return the exchange in which rank 0 owns all, and sends the batch."""
+    others = (rank for rank in range(settings.transport.size) if rank != ROOT)
 
-    batches: RootBatches
-    divides_parameters = False
+    def divide(arena: Arena, optimizer: Optimizer) -> tuple[Ownership, list[str]]:
+        state = format_bytes(arena.count * arena.grads.dtype.itemsize * len(optimizer.slots))
+        note = f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's {state}"
+        return by_schedule(STAR, settings, arena), [note]
 
-    def __init__(self, settings: ExchangeSettings):
-        super().__init__(settings, STAR)
-        self._is_root = settings.transport.rank == ROOT
-        self.batches = RootBatches(settings)
-        self._received = 0  # bytes of gradients, or weights
-        others = (rank for rank in range(settings.transport.size) if rank != ROOT)
-        self.facts = ExchangeFacts(
-            name="master",
-            header="on rank 0",
-            roles=Roles(trainers=(*others, ROOT), loader=ROOT),
-            exact=True,
-            state_is_local=True,
-            all_reduces=False,
-        )
-
-    def _make_reducers(self, training: dict[str, Reducer]) -> Reducers:
-        return Reducers(
-            training, messages=[self.batches], received=lambda: self._received + self.batches.bytes_received
-        )
-
-    def _memory(self, shares: list[int], nbytes: int) -> str:
-        return (
-            f"rank {ROOT} reads all batches, computes the loss and keeps the optimizer's "
-            f"{format_bytes(nbytes * sum(shares))}"
-        )
-
-    def finish(self, iteration: int, lr: float) -> None:
-        super().finish(iteration, lr)
-        copies = self._settings.transport.size - 1 if self._is_root else 1
-        self._received += copies * self._arena.count * self._arena.grads.dtype.itemsize
-
-    def _gather(self) -> dict:
-        """Return the state on rank 0; elsewhere the step alone."""
-        return self._update.state() if self._is_root else {STEP: self._update.step}
+    facts = ExchangeFacts(
+        name="master",
+        header="on rank 0",
+        roles=Roles(trainers=(*others, ROOT), loader=ROOT),
+        exact=True,
+        state_is_local=True,
+        all_reduces=False,
+    )
+    return Owned(settings, facts, divide, RootBatches(settings))
