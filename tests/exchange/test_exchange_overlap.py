@@ -101,6 +101,20 @@ def test_who_reads_without_asking_reads_what_is_old(wanted, make):
         np.testing.assert_array_equal(new, wanted[2][1])
 
 
+def test_owners_of_slices_update_before_the_next_forward_pass():
+    """They serve no other rank in it: a layer that waits for another's statistics would hold weights back."""
+
+    def body(t):
+        exchange, arena = bound(Sharded, delaying(t, seed=3), algorithm="ring", bucket_bytes=1, overlap="forward")
+        passes(exchange, arena, t.rank, 0, asks=False)
+        owned = np.concatenate([np.arange(*piece) for piece in exchange._update.pieces])
+        updated = arena.weights[owned]
+        exchange.synchronize()
+        return (updated == arena.weights[owned]).all()
+
+    assert LoopbackWorld(2).run(body) == [True, True]
+
+
 def test_forward_does_not_wait_for_who_is_late():
     """Rank 0 is through with its iteration before rank 1 has begun it."""
 
