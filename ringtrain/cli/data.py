@@ -56,6 +56,9 @@ class ImageSize(click.ParamType):
 @click.option("--test-fraction", type=float, help="Use this fraction of the examples as the test part (0 to 1).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice by --test-fraction.")
 @click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide: 32x48, or 32.")
+@click.option(
+    "--context", type=click.IntRange(1), help="Bytes of context in an example of text; SRC may then be any file. [128]"
+)
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def make(source, out, **options):
     """Make a data set from SRC.
@@ -63,7 +66,7 @@ def make(source, out, **options):
     SRC is one of: a folder or prefix of IDX files (MNIST and its likes, .gz too); a folder or .tar.gz of
     CIFAR-10 or CIFAR-100, python or binary; what `train --data` takes: FILE.h5:images,labels, an .npz with x_train,
     y_train, x_test, y_test (or x, y; or images, labels), x.npy,y.npy, or a quoted pattern of such files; a folder of
-    images, one subfolder a class.
+    images, one subfolder a class; text, as book.txt or a quoted pattern of such files: its end is the test part.
     """
     with _progress() as progress:
         content = make_dataset(source, out, progress=progress, **options)

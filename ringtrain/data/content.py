@@ -66,7 +66,8 @@ def memory_part(inputs: np.ndarray, labels: np.ndarray) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A data set. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the reader."""
+    """A data set. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the reader;
+    ``in_order``: whether examples follow one another, as those of a text do: its end is the test part"""
 
     name: str
     train: Part
@@ -75,6 +76,7 @@ class Content:
     source: str
     licence: str = "not stated"
     notes: tuple[str, ...] = ()
+    in_order: bool = False
 
     def parts(self):
         """Yield (name, part) of each part that exists."""

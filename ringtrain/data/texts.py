@@ -5,8 +5,10 @@ ARRAY_TYPE = (
 )
 ENDED_BEFORE = "{where} ends before byte {offset}, where an example lies: it was changed, or the copy is cut"
 NOT_FINITE = "{where} has values that are not finite (NaN or infinite): remove or replace these examples"
+BYTES_LEFT_OUT = "the last {left} bytes were left out: examples are windows of {window} bytes"
 CLASSES_NO_NAMES = "the attribute classes is not a list of names: make the file with `ringtrain data make`"
 NO_ARRAY = "is not an array of this file ({hint})"
+NO_MATCH = "no file matches {text}: check the folder and the pattern"
 NO_EXAMPLES = "{where}: there are no examples"
 LABELS_RANGE = "{where}: labels lie in {low} … {high}; they must be class numbers from 0 to {most}, or -1 for no label"
 OUT_OF_MEMORY = "it takes more memory than there is"
@@ -15,4 +17,8 @@ NOT_READ_FILE = "{path} could not be read"
 NO_IMAGE = "{file} could not be read as an image"
 SHAPES_DIFFER = "{name}: test images have the shape {test}, training images {train}: they must be the same"
 NPZ_NO_ARCHIVE = "{path} could not be read: it is not a whole archive; write it with numpy.savez"
+SHORT_TEXT = (
+    "{path} is too short: it has {have} bytes, and --context {context} needs {least} at least, for one window to train "
+    "on and one to test with; give more text or a smaller --context"
+)
 SOURCE_UNREADABLE = "{path} could not be read: {error}"

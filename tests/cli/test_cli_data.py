@@ -62,6 +62,16 @@ def test_notes_of_a_reader_are_shown(tmp_path, ringtrain):
     )
 
 
+def test_a_context_is_of_any_file_and_at_least_a_byte(tmp_path, ringtrain):
+    (tmp_path / "words").write_bytes(bytes(range(256)) * 2)
+    code, text, _ = ringtrain("make", tmp_path / "words", "-o", tmp_path / "o.h5", "--context", "7")
+    assert code == 0 and "words, 57 train, 7 test examples in 256 classes" in text
+    code, _, complaint = ringtrain("make", tmp_path / "words", "-o", tmp_path / "p.h5", "--context", "0")
+    assert code == 2 and says("--context", 0).matches(complaint)
+    code, _, complaint = ringtrain("make", tmp_path / "words", "-o", tmp_path / "p.h5", "--context", "7", "--size", "4")
+    assert code == 2 and says("--size", "leave it out").matches(complaint)
+
+
 @pytest.mark.parametrize("size", ["0", "0x4", "4x", "x4", "4x4x4", "axb", "-1x3"])
 def test_a_size_is_a_height_and_a_width(size, ringtrain):
     code, _, complaint = ringtrain("make", "x", "-o", "y", f"--size={size}")

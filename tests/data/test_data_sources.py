@@ -265,9 +265,15 @@ def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
 
 # ── which reader ────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_nobody_understands_lists_what_is_understood(tmp_path):
-    (tmp_path / "a.txt").write_text("hello")
-    message = refused(says("a.txt", "none", "these"), tmp_path / "a.txt")
-    assert [line[:8] for line in message.splitlines()[1:]] == ["  - IDX:", "  - CIFA", "  - .npz", "  - a fo"]
+    (tmp_path / "a.doc").write_text("hello")
+    message = refused(says("a.doc", "none", "these"), tmp_path / "a.doc")
+    assert [line[:8] for line in message.splitlines()[1:]] == [
+        "  - IDX:",
+        "  - CIFA",
+        "  - text",
+        "  - .npz",
+        "  - a fo",
+    ]
     refused(says("nothing", "exist", "source"), tmp_path / "nothing")
     refused(says("none", "these"), tmp_path)
     np.savez(tmp_path / "a.npz", x=X, y=Y)

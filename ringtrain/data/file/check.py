@@ -83,7 +83,8 @@ def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
 
 
 def _numbers(values) -> str:
-    return "  ".join(f"{value:.4f}" for value in values)
+    more = f"  … {len(values)} in all" if len(values) > MOST_CLASSES else ""
+    return "  ".join(f"{value:.4f}" for value in values[:MOST_CLASSES]) + more
 
 
 def split_rows(data: DataSet) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ import glob
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringtrain.data import texts
 from ringtrain.errors import DataError, nearest
 
 DIGITS = Path(__file__).parents[1] / "digits.h5"
@@ -70,7 +71,7 @@ def _files(text: str) -> tuple[Path, ...]:
         return (existing(Path(text)),)
     paths = tuple(sorted(Path(name) for name in glob.glob(text, recursive=True)))
     if not paths:
-        raise DataError(f"no file matches {text}: check the folder and the pattern")
+        raise DataError(texts.NO_MATCH.format(text=text))
     return paths
 
 

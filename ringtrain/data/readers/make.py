@@ -16,11 +16,14 @@ from ringtrain.data.stored.base import ChosenRows
 from ringtrain.errors import DataError
 from ringtrain.storage import hdf5
 
+TEXT_TEST_FRACTION = 0.1  # unless given
+
 
 def split_test(content: Content, fraction: float, seed: int) -> Content:
     """Return the same data set, with ceil(fraction · N) of its examples as the test part.
 
-    Seed and N alone select them, not labels; both parts keep the order of the source.
+    Seed and N alone select them, not labels; of examples in order they are the last. Both parts keep the order of the
+    source.
     Raises: DataError if a test part exists already, or one of the two would be empty.
     """
     if content.test is not None:
@@ -33,7 +36,9 @@ def split_test(content: Content, fraction: float, seed: int) -> Content:
             f"--test-fraction {fraction} of {count} examples leaves none for training or none for testing: give a "
             "number between 0 and 1"
         )
-    order = keys.permutation(keys.make_key(keys.SPLIT, seed), count)
+    order = np.arange(count)[::-1]
+    if not content.in_order:
+        order = keys.permutation(keys.make_key(keys.SPLIT, seed), count)
     cut = math.ceil(fraction * count)
     return dataclasses.replace(content, train=_take(content.train, order[cut:]), test=_take(content.train, order[:cut]))
 
@@ -52,6 +57,7 @@ def make_dataset(
     test_fraction: float | None = None,
     seed: int = 0,
     size: Size | None = None,
+    context: int | None = None,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Content:
@@ -61,7 +67,7 @@ def make_dataset(
     Raises: DataError, before the long work if possible.
     """
     check_target(Path(out), force)
-    content = read_source(source, size, progress)
+    content = read_source(source, size, progress, context)
     shapes = [part.inputs.shape[1:] for _, part in content.parts()]
     if len(set(shapes)) > 1:
         raise DataError(texts.SHAPES_DIFFER.format(name=content.name, test=shapes[1], train=shapes[0]))
@@ -73,6 +79,8 @@ def make_dataset(
         content, name=content.name if name is None else name, licence=content.licence if licence is None else licence
     )
     _check_texts(str(source), content)
+    if content.in_order and test_fraction is None:
+        test_fraction = TEXT_TEST_FRACTION
     if test_fraction is not None:
         content = split_test(content, test_fraction, seed)
     write_dataset(out, content, force, progress=progress)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, no_progress
-from ringtrain.data.readers import cifar, folder, idx, named_arrays
+from ringtrain.data.readers import cifar, folder, idx, named_arrays, text
 from ringtrain.errors import DataError
 from ringtrain.template import joined
 
@@ -13,23 +13,26 @@ Size = tuple[int, int]  # height, width
 
 # A format is a module with WHAT, in words; accepts(path): whether the names and first bytes are of it; and
 # read(path, size, progress), which reads all of it.
-READERS = (idx, cifar, named_arrays, folder)
+READERS = (idx, cifar, text, named_arrays, folder)
 
 
-def read_source(path, size: Size | None = None, progress: Progress = no_progress) -> Content:
-    """Open a source, or read it into memory; ``size`` resizes images of a folder.
+def read_source(
+    path, size: Size | None = None, progress: Progress = no_progress, context: int | None = None
+) -> Content:
+    """Open a source, or read it into memory; ``size`` resizes images of a folder, ``context`` takes any file as
+    text.
 
     Raises: DataError if no reader accepts it, listing the formats, or if it is damaged.
     """
     path = Path(path)
     try:
-        reader = next((reader for reader in READERS if reader.accepts(path)), None)
+        reader = next((reader for reader in READERS if reader.accepts(path)), None) if context is None else text
         if reader is None:
             what = "is none of these" if path.exists() else "does not exist; a source is one of"
             raise DataError(joined([f"{path} {what}:", *(f"  - {reader.WHAT}" for reader in READERS)]))
         if size is not None and reader is not folder:
             raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
-        return reader.read(path, size, progress)
+        return reader.read(path, size, progress, *(() if context is None else (context,)))
     except OSError as error:
         raise DataError(texts.SOURCE_UNREADABLE.format(path=path, error=error)) from error
     except MemoryError as error:
