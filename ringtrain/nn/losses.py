@@ -151,7 +151,8 @@ class SoftmaxCrossEntropy(Loss):
         return (labels != self.ignore) & ((labels < 0) | (labels >= output[-1]))
 
     def metrics(self, output: Shape, labels: LabelForm, whole: bool = False, by_class: bool = False) -> Metrics:
-        return ClassMetrics(output[-1], bool(labels.shape), whole, by_class)
+        axes = len(labels.shape)
+        return ClassMetrics(output[-1], axes > 0, whole, by_class, sequence=axes == 1)
 
     def predict(self, ctx: Pass, outputs: Array) -> Array:
         probabilities = ctx.space("probabilities", outputs.shape)

@@ -3,6 +3,7 @@
 Counts are whole numbers, so they are exact in any order. Sums are float64, of one part of the evaluation each: they are
 added in the order of the parts, at any number of ranks."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 
 TOP = 5  # of top-5 accuracy
 MANY = 100  # classes from which on training tells it
+MOST_EXP = 700  # whose exp is a float64
 MOST_CONFUSED = 2048  # classes of a confusion matrix: 32 MiB
 
 
@@ -55,8 +57,8 @@ class Metrics(ABC):
         """Add some examples. Shapes: outputs [n, ...], labels [n, ...], sums float64, counts int64"""
 
     @abstractmethod
-    def read(self, valid: int, sums: np.ndarray, counts: np.ndarray) -> Mapping[str, float | None]:
-        """The metrics by name; None for one that is not defined. ``valid``: labelled elements"""
+    def read(self, valid: int, sums: np.ndarray, counts: np.ndarray, loss: float) -> Mapping[str, float | None]:
+        """The metrics by name; None for one that is not defined. ``valid``: labelled elements; ``loss``: their mean"""
 
     def classes(self, counts: np.ndarray) -> ClassCounts | None:
         """The counts by class; None if they were not counted."""
@@ -69,22 +71,25 @@ class NoMetrics(Metrics):
     def add(self, outputs, labels, sums, counts) -> None:
         pass
 
-    def read(self, valid, sums, counts) -> Mapping[str, float | None]:
+    def read(self, valid, sums, counts, loss) -> Mapping[str, float | None]:
         return {}
 
 
 class ClassMetrics(Metrics):
-    """Of classes that exclude one another: top-5 accuracy; of dense labels the mean intersection over union.
+    """Of classes that exclude one another: top-5 accuracy; of dense labels the mean intersection over union, but of a
+    sequence's the perplexity, exp(loss).
 
     whole:    whether fewer than ``MANY`` classes have a top-5 accuracy, too
-    by_class: whether elements are counted by class, and confused ones"""
+    by_class: whether elements are counted by class, and confused ones
+    sequence: whether dense labels are of places in a row, such as the bytes of a text"""
 
-    def __init__(self, count: int, dense: bool, whole: bool = False, by_class: bool = False):
-        self._count, self._dense = count, dense
+    def __init__(self, count: int, dense: bool, whole: bool = False, by_class: bool = False, sequence: bool = False):
+        self._count, self._sequence, self._overlaps = count, sequence, dense and not sequence
         self._top = not dense and count > TOP and (whole or count >= MANY)
         self._matrix = by_class and count <= MOST_CONFUSED
-        self._by_class = by_class or dense
-        self.names = (*(["top5_accuracy"] if self._top else []), *(["mean_iou"] if dense else []))
+        self._by_class = by_class or self._overlaps
+        defined = {"top5_accuracy": self._top, "perplexity": self._sequence, "mean_iou": self._overlaps}
+        self.names = tuple(name for name, of_these in defined.items() if of_these)
         self.counts = int(self._top)
         if self._by_class:
             self.counts += count * count if self._matrix else 3 * count
@@ -106,11 +111,13 @@ class ClassMetrics(Metrics):
         ):
             part += np.bincount(classes, minlength=self._count)
 
-    def read(self, valid, sums, counts) -> Mapping[str, float | None]:
+    def read(self, valid, sums, counts, loss) -> Mapping[str, float | None]:
         values: dict[str, float | None] = {}
         if self._top:
             values["top5_accuracy"] = _over(counts[0], valid)
-        if self._dense:
+        if self._sequence:
+            values["perplexity"] = math.exp(loss) if loss < MOST_EXP else None
+        if self._overlaps:
             by_class = self.classes(counts)
             assert by_class is not None, "dense classes are counted"
             iou = by_class.iou
@@ -140,7 +147,7 @@ class BinaryMetrics(Metrics):
         for part, classes in zip(counts.reshape(3, -1), (right, present, right & present), strict=True):
             part += (classes & counts_here).sum(axis=0)
 
-    def read(self, valid, sums, counts) -> Mapping[str, float | None]:
+    def read(self, valid, sums, counts, loss) -> Mapping[str, float | None]:
         labelled, predicted, hits = counts.reshape(3, -1).sum(axis=1)
         return {"f1": _over(2 * hits, labelled + predicted)}
 
@@ -162,7 +169,7 @@ class ValueMetrics(Metrics):
         d = x - y
         sums += (np.square(d).sum(), np.abs(d).sum(), y.sum(), np.square(y).sum())
 
-    def read(self, valid, sums, counts) -> Mapping[str, float | None]:
+    def read(self, valid, sums, counts, loss) -> Mapping[str, float | None]:
         squares, sizes, labels, label_squares = map(float, sums)
         variation = label_squares - labels * labels / valid
         r2 = 1 - squares / variation if variation > 0 else None

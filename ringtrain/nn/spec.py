@@ -17,8 +17,8 @@ from ringtrain.nn.shapes import format_shape
 from ringtrain.records import Rules, Unfit, check_keys, keys_of, read, read_fields
 
 RESULT_KEYS = (
-    "data", "ranks", "epochs", "iterations", "test_loss", "test_accuracy", "top5_accuracy", "mean_iou", "f1", "rmse",
-    "mae", "r2", "command",
+    "data", "ranks", "epochs", "iterations", "test_loss", "test_accuracy", "top5_accuracy", "perplexity", "mean_iou",
+    "f1", "rmse", "mae", "r2", "command",
 )  # fmt: skip
 IMAGE_EXTENTS, MOST_EXTENTS = 3, 4  # of an input
 INPUT_SHAPE = "one to four whole numbers, such as [height, width, channels], [length] or [length, channels]"

@@ -121,7 +121,7 @@ class Evaluator:
             loss=loss / valid,
             accuracy=correct / valid if self._loss.accuracy else None,
             examples=int(valid),
-            metrics=metrics.read(int(valid), np.array(sums), counts),
+            metrics=metrics.read(int(valid), np.array(sums), counts, loss / valid),
             classes=metrics.classes(counts) if by_class else None,
         )
 

@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
+from ringtrain.nn.losses import LabelForm, SoftmaxCrossEntropy
 from ringtrain.nn.metrics import MOST_CONFUSED, BinaryMetrics, ClassMetrics, ValueMetrics
 
 
-def measured(metrics, outputs, labels, cuts=(2,)):
+def measured(metrics, outputs, labels, cuts=(2,), loss=np.nan):
     """(metrics, counts by class) of examples that come in two parts."""
     sums, counts = np.zeros(metrics.sums), np.zeros(metrics.counts, np.int64)
     for x, y in zip(np.split(outputs, cuts), np.split(labels, cuts), strict=True):
         metrics.add(x, y, sums, counts)
     valid = int(np.count_nonzero(labels != -1)) if labels.dtype.kind == "i" else labels.size
-    return metrics.read(valid, sums, counts), metrics.classes(counts)
+    return metrics.read(valid, sums, counts, loss), metrics.classes(counts)
 
 
 def one_hot(classes, count):
@@ -74,3 +75,11 @@ def test_values_of_ones_own_arithmetic():
     assert constant["r2"] is None
     numbers, _ = measured(ValueMetrics(), outputs, np.array([1, -1, 3, 6], np.int32))
     assert numbers["mae"] == pytest.approx(2 / 3)
+
+
+def test_labels_by_place_have_a_perplexity():
+    metrics = SoftmaxCrossEntropy().metrics((12, 256), LabelForm((12,)))
+    assert metrics.names == ("perplexity",) and metrics.sums == metrics.counts == 0
+    read = [metrics.read(24, np.zeros(0), np.zeros(0, np.int64), loss) for loss in (np.log(7.5), 1e4)]
+    assert read == [{"perplexity": pytest.approx(7.5, rel=1e-12)}, {"perplexity": None}]
+    assert SoftmaxCrossEntropy().metrics((4, 4, 3), LabelForm((4, 4))).names == ("mean_iou",)

@@ -91,7 +91,7 @@ def _figures(run: RunLog | FailedVariant) -> dict:
     return row | {name: ranks.get(name) for name in BY_RANK}
 
 
-METRICS = ("top5_accuracy", "mean_iou", "f1", "rmse", "mae", "r2")  # of the last evaluation
+METRICS = ("top5_accuracy", "perplexity", "mean_iou", "f1", "rmse", "mae", "r2")  # of the last evaluation
 BY_RANK = (
     "images", "updates", "training_s", "exposed_s", "bytes_sent", "bytes_received", "between_bytes", "weights_bytes",
     "gradient_bytes", "state_bytes", "peak_bytes",

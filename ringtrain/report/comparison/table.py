@@ -67,7 +67,7 @@ SCORES = (
     Column("test_accuracy", "accuracy", "last, %", "{:.2f}", max, scale=100),
     Column("best_test_accuracy", "accuracy", "best, %", "{:.2f}", max, scale=100),
     *(Column(name, metric_name(name), "%", "{:.2f}", max, scale=100) for name in FRACTIONS),
-    *(Column(name, metric_name(name), "", "{:.4g}", min) for name in ("rmse", "mae")),
+    *(Column(name, metric_name(name), "", "{:.4g}", min) for name in ("perplexity", "rmse", "mae")),
     Column("r2", metric_name("r2"), "", "{:.4f}", max),
     Column("train_loss", "train loss", "last tenth", "{:.4f}", min),
     Column("train_accuracy", "accuracy", "of training, %", "{:.2f}", max, scale=100),

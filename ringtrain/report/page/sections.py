@@ -27,6 +27,7 @@ Parts = Iterator[Html]
 GLANCE = (
     Column("test_accuracy", "test accuracy", "", accuracy_percent),
     Column("best_test_accuracy", "best", "", accuracy_percent),
+    Column("perplexity", "perplexity", "", "{:.4g}"),
     Column("test_loss", "test loss", "", "{:.4f}"),
     Column("images_per_s", "images/s", "", "{:,.0f}"),
     Column("seconds", "time", "", lambda seconds: clock(seconds) if seconds >= 60 else format_seconds(seconds)),
