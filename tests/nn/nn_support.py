@@ -44,6 +44,13 @@ def bound_arena(graph, ops, seed) -> Arena:
     return arena
 
 
+def windows(count=2, context=128):
+    """Bytes of a text that can be learnt, and the bytes after them. Shapes: float64, int32 [count, context]"""
+    text = np.frombuffer(b"the quick brown fox jumps over the lazy dog, and again: " * 40, np.uint8)
+    rows = text[: count * (context + 1)].reshape(count, context + 1)
+    return rows[:, :-1].astype(np.float64), rows[:, 1:].astype(np.int32)
+
+
 class Net:
     """A bound network with random weights (so that no gradient is zero by symmetry) and a batch of its own."""
 
