@@ -8,7 +8,8 @@ from typing import get_type_hints
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import option
 
-OPTIMIZER_NAMES = ["sgd", "nesterov", "adamw", "adam", "rmsprop", "lars", "lamb"]  # a list: plug-ins add to it
+# A list: plug-ins add to it.
+OPTIMIZER_NAMES = ["sgd", "nesterov", "adamw", "adam", "rmsprop", "lars", "lamb", "muon"]
 model_option = partial(option, section="Model")
 data_option = partial(option, section="Data")
 image_option = partial(option, section="Images", recipe=True)
@@ -124,17 +125,23 @@ class OptimizerConfig:
     """The update rule and its learning rate."""
 
     optimizer: str = optimizer_option("sgd", "Update rule.", choices=OPTIMIZER_NAMES, fixed=True)
-    momentum: float = optimizer_option(
-        0.9, "Momentum of sgd, nesterov, rmsprop and lars; beta1 of adamw, adam and lamb.", low=0, below=1
+    momentum: float | None = optimizer_option(
+        None,
+        "Momentum of sgd, nesterov, rmsprop, lars and muon; beta1 of adamw, adam and lamb. [0.9; muon: 0.95]",
+        low=0,
+        below=1,
     )
     beta2: float = optimizer_option(
-        0.999, "Second moment's decay of adamw, adam and lamb; smoothing constant (alpha) of rmsprop.", low=0, below=1
+        0.999,
+        "Second moment's decay of adamw, adam, lamb and muon; smoothing constant (alpha) of rmsprop.",
+        low=0,
+        below=1,
     )
     eps: float | None = optimizer_option(
         None,
-        "Added to the root of the second moment in adamw, adam, rmsprop and lamb. [1e-8; lamb: 1e-6]",
+        "Added to the root of the second moment in adamw, adam, rmsprop, lamb and muon. [1e-8; lamb: 1e-6]",
         above=0,
-        used_by=("optimizer", ("lamb", "adamw", "adam", "rmsprop")),
+        used_by=("optimizer", ("lamb", "adamw", "adam", "rmsprop", "muon")),
     )
     trust_coefficient: float | None = optimizer_option(
         None, "Trust coefficient of lars. [0.001]", above=0, used_by=("optimizer", ("lars",))
@@ -148,10 +155,20 @@ class OptimizerConfig:
         used_by=("optimizer", ("lars",)),
         fixed=True,
     )
+    adjust_lr: str = optimizer_option(
+        "match_rms_adamw",
+        "How muon adjusts the rate of a matrix: match_rms_adamw, times 0.2 sqrt(max(in, out)), so that a rate of adamw "
+        "suits; original, times sqrt(max(1, out / in)).",
+        choices=("match_rms_adamw", "original"),
+        used_by=("optimizer", ("muon",)),
+    )
+    ns_steps: int = optimizer_option(
+        5, "Newton-Schulz steps of muon, in each update.", low=1, high=99, used_by=("optimizer", ("muon",))
+    )
     weight_decay: float = optimizer_option(
         0.0,
-        "Weight decay: L2 in sgd, nesterov, adam, rmsprop and lars, decoupled in adamw, part of the scaled step in "
-        "lamb.",
+        "Weight decay: L2 in sgd, nesterov, adam, rmsprop and lars, decoupled in adamw and muon, part of the scaled "
+        "step in lamb.",
         low=0,
     )
     decay_bias_norm: bool = optimizer_option(True, "Whether biases and normalisation scales decay too.")

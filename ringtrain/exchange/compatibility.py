@@ -214,6 +214,9 @@ OTHER_RULES = (
             sync=(tuple(name for name in STRATEGIES if name != "master"), texts.MIXED_ELSEWHERE),
         )
     ),
+    # whole matrices
+    Rule("optimizer", ("muon",), "sync", ("allreduce", "server"), texts.MATRICES, where=("sync", "sharded")),
+    Rule("optimizer", ("muon",), "fc", (DATA,), texts.MATRICES),
     # the rest
     *_needs(
         "elastic",

@@ -21,5 +21,6 @@ AVERAGE_APART = "averages the weights that all ranks share; with {other} each ra
 SERVERS = "is about servers, which --sync averaging has with --asynchronous alone; this run has {other}"
 AVERAGED_TOGETHER = "applies when all ranks average together; with {other} each rank averages alone"
 LEVELS = "sums the gradients of a node's ranks first; with {other} each rank sends its own"
+MATRICES = "updates whole matrices, and the last layer by adamw; {other} divides matrices or layers among ranks"
 MIXED_ELSEWHERE = "mixes images and labels where they are computed; with {other} another rank has the labels"
 RANDOM_IMAGES = "trains on random images; {other} names a data set"

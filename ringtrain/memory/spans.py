@@ -43,6 +43,7 @@ class Parameter:
     rate: float = 0.0  # of a statistic
     columns: Columns | None = None
     frozen: bool = False  # never updated
+    table: bool = False  # rows that are looked up or added, and no product takes
 
     @property
     def whole_shape(self) -> Shape:

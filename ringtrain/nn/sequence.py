@@ -29,7 +29,7 @@ class Embedding(Layer):
         return (*shape, self.units)
 
     def parameters(self, inputs):
-        return (Parameter("weight", (self.entries, self.units), SMALL),)
+        return (Parameter("weight", (self.entries, self.units), SMALL, table=True),)
 
     def nonfinite_cause(self):
         return (
@@ -69,7 +69,7 @@ class PositionEmbedding(Layer):
         return shapes.sequence(self, inputs)
 
     def parameters(self, inputs):
-        return (Parameter("weight", shapes.sequence(self, inputs), SMALL),)
+        return (Parameter("weight", shapes.sequence(self, inputs), SMALL, table=True),)
 
     def flops(self, inputs):
         return shapes.element_count(inputs[0])

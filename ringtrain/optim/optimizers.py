@@ -17,6 +17,10 @@ Formulas, where lr and decay have been multiplied by the parameter's:
     lars      v = momentum·v + lr·q·(g + decay·w)             w -= v    q = trust·|w| / (|g| + decay·|w|)
     lamb      m, v as in adamw; r = m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay·w
               w -= lr·q·r                                               q = |w| / |r|
+    muon      m = momentum·m + (1-momentum)·g      x = momentum·m + (1-momentum)·g      x /= max(|x|, 1e-7)
+              ns_steps times: x = 3.4445·x - 4.7750·(x·xᵀ)·x + 2.0315·(x·xᵀ)²·x, which brings singular values near 1
+              w -= lr·decay·w       w -= lr·f·x        f = 0.2·sqrt(max(in, out)), or sqrt(max(1, out/in))
+              of hidden matrices; the rest as in adamw, b1 0.9
 
 |·| is the L2 norm of one whole parameter, and q its trust ratio, at most ``trust_limit``. It is 1 where either norm is
 0, and in biases, scales and shifts: those are few numbers, whose norms say little.
@@ -25,29 +29,32 @@ In lars v has lr inside: after a change from lr to lr' it still moves the weight
 correction* multiplies v by lr'/lr then. That is what v = momentum·v + q·(g + decay·w), w -= lr·v computes, whatever lr
 does, and how it is done here. The others have no lr in their state, and nothing to correct.
 
-Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW);
-Kingma & Ba 2015 (Adam; L2 decay as in PyTorch); Tieleman & Hinton 2012 (RMSprop, as in PyTorch, where b2 is alpha);
-You, Gitman & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity
-(LAMB); Goyal et al. 2017, section 3 (momentum correction); ema as torch.optim.swa_utils.AveragedModel with
-use_buffers=True
+Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW); Kingma &
+Ba 2015 (Adam; L2 decay as in PyTorch); Tieleman & Hinton 2012 (RMSprop, as in PyTorch, where b2 is alpha); You, Gitman
+& Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity (LAMB); Jordan et
+al. 2024 (Muon, as torch.optim.Muon; "original" f); Liu et al. 2025, section 2.2 (the other f); Goyal et al. 2017,
+section 3 (momentum correction); ema as torch.optim.swa_utils.AveragedModel with use_buffers=True
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import ClassVar
 
+import numpy as np
+
 from ringtrain.arrays import Array
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.memory.spans import Span
+from ringtrain.memory.spans import Parameter, Span
 from ringtrain.ops.base import Ops
 from ringtrain.ops.update import APPLIED, EMA, MULTIPLIER, RATE, UPDATES, UpdateRange, UpdateRule, trained_ranges
 
 Slots = Mapping[str, Array]  # flat arrays of an optimizer's state, by name
 UNDECAYED = ("bias", "norm")  # roles that ``decay_bias_norm = false`` exempts
+NEWTON_SCHULZ, MUON_EPS = (3.4445, -4.7750, 2.0315), 1e-7  # of muon, its author's
 TRUST_COEFFICIENT = 1e-3  # of lars, unless another is given
 
 
@@ -84,7 +91,7 @@ class Optimizer(ABC):
     slots:     names of the flat arrays that hold its state, as long as the arena and zero at first; of an object with
                ``hyper.ema`` also :data:`ringtrain.ops.update.EMA`, the average of the weights
     linear:    whether an update is linear in gradient and state, so that the mean of updates is the update by the mean
-    layerwise: whether it needs norms of whole parameters: see :class:`RuleOptimizer`
+    layerwise: whether it needs whole parameters, or their norms: see :class:`RuleOptimizer`
     recorded:  whether a device may record an update, and replay it with other numbers
     """
 
@@ -92,9 +99,11 @@ class Optimizer(ABC):
     linear: bool
     layerwise = False
     recorded = False
+    usual_momentum = 0.9
 
     def __init__(self, spans: Sequence[Span], hyper: OptimizerConfig):
-        self.hyper = hyper
+        self.momentum = self.usual_momentum if hyper.momentum is None else hyper.momentum
+        self.hyper = replace(hyper, momentum=self.momentum)
         self.slots = type(self).slots if hyper.ema is None else (*type(self).slots, EMA)
         self.ranges = update_ranges(spans, hyper, self.layerwise)
         self._within: dict[tuple[int, int], tuple[UpdateRange, ...]] = {}
@@ -107,6 +116,11 @@ class Optimizer(ABC):
     def agree_on_slots(self, gather: Callable[[list[str]], list[list[str]]]) -> None:  # noqa: B027
         """Have the same slots on all ranks, if they come with updates. ``gather``: maps the names on this rank to those
         on each; collective."""
+
+    def _finish(self, ops: Ops, weights, grads, slots: Slots, numbers, start: int, stop: int, first: int) -> None:
+        """Update what is not trained: running statistics, and the average of the weights."""
+        rule, state = UpdateRule("statistics", ema=self.hyper.ema), [slots[name] for name in self.slots]
+        ops.update(rule, self.within(start, stop), weights, grads, state, first, numbers)
 
     @abstractmethod
     def apply(
@@ -139,6 +153,15 @@ class Optimizer(ABC):
             self._within[start, stop] = tuple(cut) if start < stop else ()
         return self._within[start, stop]
 
+    def _check_whole(self, start: int, stop: int) -> None:
+        """Raise ValueError if elements ``start:stop`` have a part of a parameter that is updated as a whole."""
+        for each in self.ranges if start < stop else ():
+            if each.norm is not None and any(each.start < edge < each.stop for edge in (start, stop)):
+                raise ValueError(
+                    f"elements {start}:{stop} cut the parameter at {each.start}:{each.stop}, whose update wants its "
+                    "norm: take whole parameters, or add the squares of all ranks' parts"
+                )
+
 
 class RuleOptimizer(Optimizer):
     """An optimizer whose formula the operations know.
@@ -157,9 +180,7 @@ class RuleOptimizer(Optimizer):
         super().__init__(spans, hyper)
         eps = self.usual_eps if hyper.eps is None else hyper.eps
         trust = hyper.trust_coefficient or TRUST_COEFFICIENT, hyper.trust_limit or math.inf
-        self.rule = UpdateRule(
-            self.kind, hyper.momentum, hyper.beta2, eps, *trust, hyper.momentum_correction, hyper.ema
-        )
+        self.rule = UpdateRule(self.kind, self.momentum, hyper.beta2, eps, *trust, hyper.momentum_correction, hyper.ema)
 
     def apply(self, ops: Ops, weights, grads, slots, numbers, start, stop, first=0, squares=None, summed=False):
         if squares is not None and not summed:
@@ -186,15 +207,6 @@ class RuleOptimizer(Optimizer):
         state = [slots[name] for name in self.slots]
         ops.update_squares(self.rule, self.within(start, stop), weights, grads, state, first, numbers, squares)
 
-    def _check_whole(self, start: int, stop: int) -> None:
-        """Raise ValueError if elements ``start:stop`` have a part of a parameter whose norm is needed."""
-        for each in self.ranges if start < stop else ():
-            if each.norm is not None and any(each.start < edge < each.stop for edge in (start, stop)):
-                raise ValueError(
-                    f"elements {start}:{stop} cut the parameter at {each.start}:{each.stop}, whose update wants its "
-                    "norm: take whole parameters, or add the squares of all ranks' parts"
-                )
-
 
 class OwnOptimizer(Optimizer):
     """An optimizer with a formula of its own for each element, in operations on flat arrays: for plug-ins. The host
@@ -210,8 +222,7 @@ class OwnOptimizer(Optimizer):
             if host[MULTIPLIER] != 1:
                 ops.scale(g, float(host[MULTIPLIER]))
             self.update(ops, w, g, state, float(host[RATE]) * each.lr, each.decay, int(host[UPDATES]))
-        rest = UpdateRule("statistics", ema=self.hyper.ema)
-        ops.update(rest, ranges, weights, grads, [slots[name] for name in self.slots], first, numbers)
+        self._finish(ops, weights, grads, slots, numbers, start, stop, first)
 
     @abstractmethod
     def update(self, ops: Ops, w: Array, g: Array, state: list[Array], lr: float, decay: float, step: int) -> None:
@@ -248,7 +259,96 @@ class LAMB(RuleOptimizer):
     usual_eps = 1e-6  # its authors' value
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {each.kind: each for each in (SGD, Nesterov, AdamW, Adam, RMSprop, LARS, LAMB)}
+def hidden_matrices(parameters: Iterable[tuple[str, Parameter]]) -> set[str]:
+    """Return the names of those that muon updates, of (full name, parameter) in layer order: trained weights with two
+    axes or more that are neither tables nor of the last layer with a weight, the output layer."""
+    weights = {name: parameter for name, parameter in parameters if parameter.role == "weight"}
+    layers = [name.rpartition(".")[0] for name in weights]
+    return {
+        name
+        for (name, parameter), layer in zip(weights.items(), layers, strict=True)
+        if len(parameter.shape) > 1 and not parameter.table and layer != layers[-1] and not parameter.frozen
+    }
+
+
+class Muon(Optimizer):
+    """Updates hidden matrices by their momentum made nearly orthogonal, and the other parameters as AdamW. A matrix has
+    the last axis of a weight as its columns. Products add in the order of the operations, whatever the ranks.
+
+    The host reads the numbers of each update and the norm of each matrix, so a device waits for it. Momentum is
+    ``mean``, as AdamW's; ``square`` is of the others alone, but as long as the arena too.
+    """
+
+    slots, linear, layerwise, usual_momentum = AdamW.slots, False, True, 0.95
+
+    def __init__(self, spans: Sequence[Span], hyper: OptimizerConfig):
+        super().__init__(spans, hyper)
+        names = hidden_matrices((span.name, span.parameter) for span in spans)
+        trained = [span for span in spans if not span.parameter.frozen and span.parameter.role != "statistic"]
+        others = [span for span in trained if span.name not in names]
+        self._adamw = AdamW(others, replace(hyper, momentum=None, ema=None))
+        self._shapes = {
+            span.start: (span.count // span.shape[-1], span.shape[-1]) for span in spans if span.name in names
+        }
+        self._spare: list[Array] = []  # as long as the largest matrix, and twice as the largest square
+
+    def apply(self, ops: Ops, weights, grads, slots, numbers, start, stop, first=0, squares=None, summed=False):
+        self._check_whole(start, stop)
+        host = ops.to_host(numbers)
+        for each in trained_ranges(self.within(start, stop)):
+            if shape := self._shapes.get(each.start):
+                begin, end = each.start, each.start + math.prod(shape)
+                parts = weights[begin:end], grads[begin:end], slots["mean"][begin - first : end - first]
+                self._update(ops, [part.reshape(shape) for part in parts], each, host)
+        self._adamw.apply(ops, weights, grads, slots, numbers, start, stop, first)
+        self._finish(ops, weights, grads, slots, numbers, start, stop, first)
+
+    def _update(self, ops: Ops, parts: Sequence[Array], each: UpdateRange, host: np.ndarray) -> None:
+        """Update the weights of a matrix by gradient and momentum; one that is not applied runs the products alone."""
+        (w, g, m), (rows, columns), lr = parts, parts[0].shape, float(host[RATE]) * each.lr
+        if not self._spare:
+            most = max(math.prod(shape) for shape in self._shapes.values())
+            square = max(min(shape) for shape in self._shapes.values()) ** 2
+            self._spare = [ops.empty(size) for size in (most, square, square)]
+        spare = self._spare[0][: rows * columns].reshape((rows, columns))
+        if not host[APPLIED]:
+            ops.fill(g, 0)
+            self._orthogonal(ops, g, spare)
+            return
+        ops.scale(g, (1 - self.momentum) * float(host[MULTIPLIER]))
+        ops.scale(m, self.momentum)
+        ops.add(m, g, m)
+        ops.copy(m, spare)
+        ops.scale(spare, self.momentum)
+        ops.add(g, spare, g)
+        x = self._orthogonal(ops, g, spare)
+        original = self.hyper.adjust_lr == "original"
+        ratio = math.sqrt(max(1, columns / rows)) if original else 0.2 * math.sqrt(max(rows, columns))
+        ops.scale(w, 1 - lr * each.decay)
+        ops.scale(x, -lr * ratio)
+        ops.add(w, x, w)
+
+    def _orthogonal(self, ops: Ops, x: Array, y: Array) -> Array:
+        """Return x with its singular values near 1, in the memory of x or of y."""
+        side, wide = min(x.shape), x.shape[0] <= x.shape[1]
+        gram, powers = (spare[: side * side].reshape((side, side)) for spare in self._spare[1:])
+        a, b, c = NEWTON_SCHULZ
+        ops.scale(x, 1 / max(math.sqrt(ops.square_sum(x)), MUON_EPS))
+        for _ in range(self.hyper.ns_steps):
+            ops.product(x, x, gram, a_transposed=not wide, b_transposed=wide)
+            ops.product(gram, gram, powers)
+            ops.scale(powers, c)
+            ops.scale(gram, b)
+            ops.add(powers, gram, powers)
+            ops.copy(x, y)
+            ops.scale(y, a)
+            ops.product(*((powers, x) if wide else (x, powers)), y, accumulate=True)
+            x, y = y, x
+        return x
+
+
+RULES = (SGD, Nesterov, AdamW, Adam, RMSprop, LARS, LAMB)
+OPTIMIZERS: dict[str, type[Optimizer]] = {**{each.kind: each for each in RULES}, "muon": Muon}
 
 
 def make_squares(optimizer: Optimizer, ops: Ops) -> Array | None:

@@ -33,7 +33,9 @@ VALUES = {
     "ops": ("reference",),
     "dtype": ("float64",),
     "loss": ("mse", "huber"),
-    "optimizer": ("lars", "lamb", "adam"),
+    "optimizer": ("lars", "lamb", "adam", "muon"),
+    "adjust_lr": ("original",),
+    "ns_steps": (3,),
     "lr_policy": ("cosine",),
     "batch_norm": ("sync", "ghost:8"),
     "augment": (False,),
@@ -68,7 +70,8 @@ NEEDS = {
     "trust_coefficient": "optimizer=lars",
     "momentum_correction": "optimizer=lars",
     "trust_limit": "optimizer=lars optimizer=lamb",
-    "eps": "optimizer=lamb optimizer=adam",
+    "eps": "optimizer=lamb optimizer=adam optimizer=muon",
+    **dict.fromkeys(("adjust_lr", "ns_steps"), "optimizer=muon"),
     "min_lr": "lr_policy",
 }
 # An option, and those that are refused beside it.
@@ -99,6 +102,7 @@ REFUSED = {
     "synthetic": "data test_data",
     "label_smoothing": "loss",
     "random_resized_crop": "augment",
+    "optimizer=muon": "sync=sharded fc",
     **dict.fromkeys(("mixup", "cutmix"), "loss fc sync=master"),
 }
 # Where options are tried two by two: those that others need.
@@ -210,7 +214,7 @@ def test_each_rule_names_both_options_its_reason_and_ways_that_go(rule):
         ({"synthetic": True, "data": "d.h5"}, ["--synthetic", "--data d.h5"]),
         ({"fc": "pipeline", "tuning": "t.json"}, ["--fc pipeline", "--tuning t.json"]),
         ({"shards": 4}, ["--shards 4", "--reproducible", "no --reproducible", "--reproducible"]),
-        ({"eps": 1e-3}, ["--eps 0.001", "--optimizer lamb, adamw, adam or rmsprop", "--optimizer sgd"]),
+        ({"eps": 1e-3}, ["--eps 0.001", "--optimizer lamb, adamw, adam, rmsprop or muon", "--optimizer sgd"]),
         ({"servers": 2}, ["--servers 2", "--sync averaging or server", "--sync allreduce"]),
         (
             {"device": "cuda", "precision": "float16", "compress": "top-k"},

@@ -14,7 +14,15 @@ from ringtrain.memory.arena import lay_out
 from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.lr import POLICIES, LearningRate, iterations_in
-from ringtrain.optim.optimizers import OPTIMIZERS, AdamW, UpdateRange, make_optimizer, make_squares, update_ranges
+from ringtrain.optim.optimizers import (
+    OPTIMIZERS,
+    AdamW,
+    UpdateRange,
+    hidden_matrices,
+    make_optimizer,
+    make_squares,
+    update_ranges,
+)  # fmt: skip
 from tests.says import says
 from tests.updates import apply, trained, update_numbers
 
@@ -235,7 +243,7 @@ def test_neighbours_with_equal_multipliers_are_one_run_unless_norms_scale_them()
 
 def test_names():
     assert isinstance(make_optimizer("adamw", SPANS, OptimizerConfig()), AdamW)
-    hint = "did you mean 'adam'? known: adam, adamw, lamb, lars, nesterov, rmsprop, sgd"
+    hint = "did you mean 'adam'? known: adam, adamw, lamb, lars, muon, nesterov, rmsprop, sgd"
     with pytest.raises(ConfigError, match=says("'adamv'", hint)):
         make_optimizer("adamv", SPANS, OptimizerConfig())
 
@@ -319,6 +327,98 @@ def test_the_step_of_lars_does_not_hang_on_the_gradients_scale():
         apply(optimizer, ops, w, ops.from_host(np.full(32, size)), slots, 0.5, 1, 0, 32)
         moved.append(np.linalg.norm(w - 2))
     np.testing.assert_allclose(moved, 0.5 * 0.01 * np.linalg.norm(np.full(32, 2.0)))
+
+
+# ── muon ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+MIXED = lay_out(
+    (
+        ("embed.weight", Parameter("weight", (6, 5), ZERO, table=True)),
+        ("conv.weight", Parameter("weight", (3, 3, 2, 4), ZERO, lr=0.5, decay=3)),
+        ("conv.bias", Parameter("bias", (4,), ZERO, "bias", lr=2)),
+        ("norm.gamma", Parameter("gamma", (7,), ZERO, "norm")),
+        ("norm.mean", Parameter("mean", (7,), ZERO, "statistic", rate=0.25)),
+        ("wide.weight", Parameter("weight", (4, 9), ZERO)),
+        ("kept.weight", Parameter("weight", (4, 4), ZERO, frozen=True)),
+        ("square.weight", Parameter("weight", (5, 5), ZERO)),
+        ("scale.weight", Parameter("weight", (5,), ZERO)),
+        ("last.weight", Parameter("weight", (5, 3), ZERO)),
+        ("last.bias", Parameter("bias", (3,), ZERO, "bias")),
+    )
+)
+HIDDEN = {"conv.weight", "wide.weight", "square.weight"}
+MUON = OptimizerConfig(optimizer="muon", weight_decay=0.03)
+
+
+def muon(w, g, m, lr, decay, hyper):
+    """The post of Jordan et al. with the momentum of torch.optim.Muon; the matrix is [in, out]."""
+    mu = 0.95 if hyper.momentum is None else hyper.momentum
+    m = mu * m + (1 - mu) * g
+    x = (1 - mu) * g + mu * m
+    x, (a, b, c) = x / max(np.linalg.norm(x), 1e-7), (3.4445, -4.7750, 2.0315)
+    for _ in range(hyper.ns_steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    rows, columns = x.shape
+    factor = 0.2 * max(rows, columns) ** 0.5 if hyper.adjust_lr != "original" else max(1, columns / rows) ** 0.5
+    return (1 - lr * decay) * w - lr * factor * x, m
+
+
+def mixed(step):
+    return np.random.default_rng(step).standard_normal(MIXED[-1].stop) * np.concatenate(
+        [(np.arange(span.stop - span.start) < span.count) * 1.5**number for number, span in enumerate(MIXED)]
+    )
+
+
+@pytest.mark.parametrize("cuts", [(0, MIXED[-1].stop), (0, *(span.stop for span in MIXED))], ids=len)
+@pytest.mark.parametrize(
+    "options", [{}, {"adjust_lr": "original", "ns_steps": 3, "momentum": 0.8, "eps": 1e-6}, {"ema": 0.75}], ids=str
+)
+def test_muon_updates_hidden_matrices_and_adamw_the_rest(options, cuts):
+    hyper, rates = replace(MUON, **options), [0.02 / (1 + step / 7) for step in range(20)]
+    assert hidden_matrices((span.name, span.parameter) for span in MIXED) == HIDDEN
+    optimizer = make_optimizer("muon", MIXED, hyper)
+    weights, slots = trained(optimizer, make_ops("reference", "float64"), mixed, rates, cuts)
+    for span in MIXED:
+        part, p = slice(span.start, span.start + span.count), span.parameter
+        w, state, m, average = mixed(0)[part], {"mean": 0.0, "square": 0.0}, 0.0, None
+        for step, rate in enumerate(rates, 1):
+            g, lr, decay = mixed(step)[part], rate * p.lr, hyper.weight_decay * p.decay
+            if span.name in HIDDEN:
+                shape = -1, span.shape[-1]
+                w, m = (x.ravel() for x in muon(*(x.reshape(shape) for x in (w, g, m + 0 * g)), lr, decay, hyper))
+            elif p.role == "statistic":
+                w = w + p.rate * (g - w)
+            elif not p.frozen:
+                adam_hyper = replace(hyper, momentum=0.9, eps=hyper.eps or 1e-8)
+                w, state = adamw(w, g, state, lr, decay, adam_hyper, False, step)
+            average = w if average is None else 0.75 * average + 0.25 * w
+        for array, wanted in ((weights, w), *([(slots["ema"], average)] if hyper.ema else [])):
+            assert np.abs(array[part] - wanted).max() <= 1e-12 * np.abs(wanted).max(), span.name
+        assert not weights[part.stop : span.stop].any()
+    conv = next(span for span in MIXED if span.name == "conv.weight")
+    assert slots["mean"][conv.start : conv.start + conv.count].any()
+    assert not slots["square"][conv.start : conv.stop].any()
+    with pytest.raises(ValueError, match="take whole parameters"):
+        trained(optimizer, make_ops("reference", "float64"), mixed, rates, (0, conv.start + 3))
+
+
+# PyTorch multiplies in bfloat16, of 8 bits, which 5 steps amplify.
+@pytest.mark.parametrize("shape", [(16, 40), (40, 16)])
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+def test_muon_is_that_of_torch_within_its_bfloat16(adjust, shape):
+    torch = pytest.importorskip("torch", minversion="2.9")
+    spans = lay_out((("a.weight", Parameter("weight", shape, ZERO)), ("b.weight", Parameter("weight", (1, 1), ZERO))))
+    count = spans[0].count
+    draws = [np.random.default_rng(step).standard_normal(spans[-1].stop) for step in range(4)]
+    weight = torch.nn.Parameter(torch.tensor(draws[0][:count].reshape(shape).T.copy(), dtype=torch.float32))
+    reference = torch.optim.Muon([weight], lr=0.02, weight_decay=0.1, adjust_lr_fn=adjust)
+    for draw in draws[1:]:
+        weight.grad = torch.tensor(draw[:count].reshape(shape).T.copy(), dtype=torch.float32)
+        reference.step()
+    optimizer = make_optimizer("muon", spans, replace(MUON, weight_decay=0.1, adjust_lr=adjust))
+    ends = trained(optimizer, make_ops("cpu", "float32"), draws.__getitem__, [0.02] * 3, (0, spans[-1].stop))[0]
+    moved, wanted = (x - draws[0][:count] for x in (ends[:count], weight.detach().numpy().T.ravel()))
+    assert np.linalg.norm(moved - wanted) <= 0.02 * np.linalg.norm(wanted)
 
 
 # ── learning rates ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -60,6 +60,7 @@ def test_replicas_stay_equal_over_a_wire_that_rounds(net, wire):
 BOUNDS = {"dropout": 1e-12, "ghost": 1e-11}  # how far weights may be apart
 # Strategies of which an iteration is one of serial SGD, and flags of the serial run too. Pipeline: two ranks and one.
 SHARDED = {"sync": "sharded"}
+MUON = {"optimizer": "muon", "lr": 0.01, "clip_norm": 0.5, "ema": 0.9}
 EXACT = {
     "sharded": (SHARDED, {}),
     "master": ({"sync": "master"}, {}),
@@ -70,6 +71,10 @@ EXACT = {
     "forward": ({"overlap": "forward", "bucket_bytes": 64}, {}),
     "sharded, clipped": (SHARDED, {"clip_norm": 0.5}),
     **{f"sharded, {name}": (SHARDED, LAYERWISE[name]) for name in ("corrected lars", "clipped lamb")},
+    **{
+        f"{name}, muon": (flags, MUON)
+        for name, flags in (("allreduce", {}), ("server", {"sync": "server", "servers": 2}))
+    },
 }
 
 

@@ -32,6 +32,7 @@ TRAINED = [
     {"optimizer": "nesterov", "clip_norm": 0.5},
     {"optimizer": "lars", "trust_coefficient": 0.1},
     {"optimizer": "lamb", "lr": 0.01, "clip_norm": 1.0},
+    {"optimizer": "muon", "lr": 0.01, "ema": 0.9},
     {"accumulate": 3},
     {"bucket_bytes": 1},
     {"wire": "bfloat16"},

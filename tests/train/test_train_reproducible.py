@@ -30,6 +30,7 @@ CASES = {
     "lamb": (DROPOUT_NET, {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "overlap": "forward"}),
     "adam": (DROPOUT_NET, {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01, "ema": 0.9}),
     "rmsprop": (BATCH_NORM_NET, {"optimizer": "rmsprop", "lr": 0.01, "momentum": 0.5, "ema": 0.8}),
+    "muon": (DROPOUT_NET, {"optimizer": "muon", "lr": 0.01, "bucket_bytes": 500}),
     "adamw": (DROPOUT_NET, {"optimizer": "adamw", "lr": 0.01, "label_smoothing": 0.1}),
 }
 
@@ -61,7 +62,7 @@ def bits_at(size, *options, **flags):
     return *ranks[0][:2], bits(ranks[0][3])
 
 
-@pytest.mark.parametrize("case", daily(CASES, "ghost", "lamb", "adam"))
+@pytest.mark.parametrize("case", daily(CASES, "ghost", "lamb", "adam", "muon"))
 def test_the_same_bits_at_any_number_of_ranks(case):
     net, flags = CASES[case]
     one = bits_at(1, net, ITERATIONS, scored=True, **flags)
@@ -97,7 +98,9 @@ def test_how_gradients_travel_does_not_count(flags):
     assert bits_at(3, BATCH_NORM_NET, 4, **flags) == bits_at(2, BATCH_NORM_NET, 4, **flags) == wanted
 
 
-@pytest.mark.parametrize(("sizes", "flags"), [((4, 2, 1), {}), ((1, 3, 8), {"ema": 0.8})])
+@pytest.mark.parametrize(
+    ("sizes", "flags"), [((4, 2, 1), {}), ((1, 3, 8), {"ema": 0.8}), ((1, 2, 1), {"optimizer": "muon"})]
+)
 def test_stopped_within_an_epoch_and_gone_on_with_at_other_numbers(sizes, flags):
     state, first = None, 0
     for size, stop in zip(sizes, (2, 5, 7), strict=True):

@@ -170,6 +170,7 @@ def test_synthetic_data_is_one_batch(train, tmp_path):
             {"optimizer": "lamb", "lr": 0.02, "trust_limit": 10.0},
             "lamb, beta1 0.9, beta2 0.999, weight decay 0.001, trust ratio at most 10",
         ),
+        ({"optimizer": "muon", "lr": 0.02, "momentum": 0.95}, "muon, momentum 0.95, weight decay 0.001"),
     ],
 )
 def test_optimizers_learn_and_resume_exactly(train, tmp_path, flags, words):
@@ -183,6 +184,8 @@ def test_optimizers_learn_and_resume_exactly(train, tmp_path, flags, words):
     assert records(parts, "end")[-1]["weights_sha256"] == end["weights_sha256"]
     assert end["test_accuracy"] > 0.5
     assert begun["optimizer"] == words
+    divided = says("1 hidden matrix of 2 weights", "adamw", "fc.weight")
+    assert (divided in [record["text"] for record in records(whole, "note")]) == words.startswith("muon")
 
 
 def contents(folder):

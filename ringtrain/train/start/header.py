@@ -15,9 +15,10 @@ from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
+from ringtrain.humanize import plural
 from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.nn.shapes import element_count
-from ringtrain.optim.optimizers import TRUST_COEFFICIENT
+from ringtrain.optim.optimizers import OPTIMIZERS, TRUST_COEFFICIENT, hidden_matrices
 from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly import batch_norm, reproducible
@@ -106,6 +107,7 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config.optimizer, run.rate)
     notes += _frozen(run)
+    notes += _muon(run)
     share = largest_part(run.config.run.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config.run, share, run.grain)
     notes += filter(
@@ -135,6 +137,20 @@ def _frozen(run: Assembly) -> list[str]:
     ]
 
 
+def _muon(run: Assembly) -> list[str]:
+    """Say which parameters muon updates, and which adamw."""
+    if run.config.optimizer.optimizer != "muon":
+        return []
+    parameters = run.graph.parameters()
+    weights = [name for name, parameter in parameters if parameter.role == "weight" and not parameter.frozen]
+    matrices = hidden_matrices(parameters)
+    others = [f", {name}" for name in weights if name not in matrices]
+    return [
+        f"muon updates {plural(len(matrices), 'hidden matrix', 'hidden matrices')} of {len(weights)} weights; adamw, "
+        f"with beta1 0.9 and beta2 {run.config.optimizer.beta2:g}, all biases and norms{''.join(others)}"
+    ]
+
+
 def strategy_words(config: ExchangeConfig, exchange: Exchange) -> str:
     rounding = "" if config.wire == "none" else f", rounded to {config.wire} on the wire"
     facts = exchange.facts
@@ -145,11 +161,13 @@ def strategy_words(config: ExchangeConfig, exchange: Exchange) -> str:
 
 def _optimizer_words(config: OptimizerConfig) -> str:
     corrected = " corrected" if config.momentum_correction else ""
-    memory = f"momentum {config.momentum:g}{corrected}"
+    usual = OPTIMIZERS[config.optimizer].usual_momentum
+    momentum = usual if config.momentum is None else config.momentum
+    memory = f"momentum {momentum:g}{corrected}"
     if config.optimizer in ("adamw", "adam", "lamb"):
-        memory = f"beta1 {config.momentum:g}, beta2 {config.beta2:g}"
+        memory = f"beta1 {momentum:g}, beta2 {config.beta2:g}"
     elif config.optimizer == "rmsprop":
-        memory = f"alpha {config.beta2:g}, momentum {config.momentum:g}"
+        memory = f"alpha {config.beta2:g}, momentum {momentum:g}"
     words = f"{config.optimizer}, {memory}, weight decay {config.weight_decay:g}"
     words += f", trust {config.trust_coefficient or TRUST_COEFFICIENT:g}" if config.optimizer == "lars" else ""
     words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
