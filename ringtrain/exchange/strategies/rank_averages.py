@@ -39,13 +39,13 @@ class RankAverages(RankState):
         """Note that ranks have updated alone."""
         self._weights_differ = self.differs = self._size > 1
 
-    def average(self, momentum: str, exchange: Callable[[float], None] | None = None) -> None:
+    def average(self, momentum: str, combine: Callable[[float], None] | None = None) -> None:
         """Replace the weights by their mean, and the optimizer's state too if ``--average-momentum`` says so.
-        ``exchange(share)`` makes the mean of the weights in another way."""
-        if exchange is None:
+        ``combine(share)`` makes the mean of the weights in another way."""
+        if combine is None:
             self._average(self._arena.weights)
         else:
-            exchange(self._share)
+            combine(self._share)
         if momentum == AVERAGE:
             self._update.agree_on_slots(self._transport)
             for slot in self._update.slots.values():
