@@ -337,7 +337,7 @@ def test_parameters_of_sequences_have_their_roles():
             Parameter("beta", (4,), Fill("constant", 0.0), "norm"),
         )
     for layer, inputs, shape in ((Embedding("e", 9, 4), [(5,)], (9, 4)), (PositionEmbedding("p"), [(5, 4)], (5, 4))):
-        assert layer.parameters(inputs) == (Parameter("weight", shape, Fill("gaussian", 0.02)),)
+        assert layer.parameters(inputs) == (Parameter("weight", shape, Fill("gaussian", 0.02), table=True),)
 
 
 @pytest.mark.parametrize("number", [-1, 7, 2.5, np.nan, 1e30])
