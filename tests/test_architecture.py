@@ -338,9 +338,9 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "bench": (3_750, 2_350),
     "cli": (3_125, 1_900),  # of it 200 are `compare` of scripts of PyTorch
     "collectives": (4_425, 2_500),
-    "config": (800, 325),
+    "config": (825, 325),
     "data": (6_025, 3_925),  # with text
-    "exchange": (6_950, 4_250),  # with the check of replicas, which scripts of PyTorch have too
+    "exchange": (7_175, 4_375),  # with the check of replicas, which scripts of PyTorch have too
     "launch": (1_225, 750),  # scores in lines of a script
     "memory": (350, 225),
     "monitor": (1_150, 800),
@@ -357,7 +357,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_300, 3_450),
     "weights": (950, 600),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 66_375, 57_675, 7_575  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 66_625, 57_975, 7_575  # lines
 
 
 def lines_of(paths) -> int:

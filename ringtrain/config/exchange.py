@@ -27,10 +27,10 @@ class ExchangeConfig:
         0, "With averaging: iterations of all-reduce before it begins (post-local SGD).", low=0
     )
     outer_momentum: float = strategy_option(
-        0.0, "With averaging: Nesterov momentum of the step between averages (DiLoCo).", low=0, below=1
+        0.0, "With averaging: Nesterov momentum of the outer step (DiLoCo); with gossip: NoLoCo's.", low=0, below=1
     )
     outer_lr: float = strategy_option(
-        1.0, "With averaging: step from the last average towards this one, as a factor.", above=0
+        1.0, "With averaging and gossip: step from the last average towards this one, as a factor.", above=0
     )
     servers: int = strategy_option(
         1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1, planned=False
@@ -59,6 +59,15 @@ class ExchangeConfig:
     )
     gossip_max_lag: int = strategy_option(
         8, "With gossip: most iterations between the fastest and the slowest rank.", low=0
+    )
+    gossip_graph: str = strategy_option(
+        "pairs",
+        "With gossip: whose weights a rank takes: pairs, of one partner; ring, of both neighbours; exponential, of the "
+        "rank 1, 2, 4 ... before it; or a file of matrices.",
+    )
+    gossip_every: int = strategy_option(1, "With gossip: iterations between exchanges.", low=1)
+    consensus_rate: float | None = strategy_option(
+        None, "With gossip: outer step towards the neighbours' former weights (NoLoCo). [as --outer-lr]", low=0
     )
 
     fc: str = placement_option(
@@ -165,4 +174,4 @@ class ExchangeConfig:
     @property
     def period(self) -> int:
         """Iterations from one exchange to the next."""
-        return self.average_every if self.sync == "averaging" else 1
+        return {"averaging": self.average_every, "gossip": self.gossip_every}.get(self.sync, 1)

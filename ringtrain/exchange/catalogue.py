@@ -144,8 +144,8 @@ STRATEGIES = {
     ),
     "gossip": Strategy(
         make=Gossip,
-        summary="average with one other rank",
-        options=("gossip_max_lag",),
+        summary="average with one other rank, or a few",
+        options=("gossip_max_lag", "gossip_graph", "gossip_every", "consensus_rate", "outer_momentum", "outer_lr"),
         overlap=AllowedValues(
             ("backward",), "exchanges weights during the whole iteration; {other} cannot change that"
         ),

@@ -100,7 +100,7 @@ class ModuleArena:
 
     def finish(self, iteration: int) -> None:
         """Complete the exchange of an iteration, and update."""
-        self.exchange.finish(iteration, 0.0)
+        self.exchange.finish(iteration, 1.0)  # of the script's own learning rates
         if self.copies:
             self._give_back()
             self._due = {span.name for span in self.arena.spans}

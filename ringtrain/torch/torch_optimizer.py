@@ -11,6 +11,7 @@ from ringtrain.config.record import OptimizerConfig
 from ringtrain.exchange.update.ranges import Piece
 from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
+from ringtrain.ops.update import RATE
 from ringtrain.optim.optimizers import Optimizer
 
 STEP = "step"  # of torch's optimizers: a count, also where a parameter has one element
@@ -41,7 +42,7 @@ class TorchOptimizer(Optimizer):
     ``optimizer``: None until the script's first step. ``divisor``: of gradients, before a step. ``script_steps``:
     whether the script's own step makes the update, by the gradients that are in the arena then. ``untouched``: names
     of the spans that no backward reached, which keep their weights and state. ``apart``: gradients of this iteration
-    that are not in the arena, by the names of their spans.
+    that are not in the arena, by the names of their spans. ``factor``: of the learning rates, in a step.
     """
 
     slots, linear, layerwise = (), False, True
@@ -53,7 +54,7 @@ class TorchOptimizer(Optimizer):
         self._stepped = stepped
         self.each = list(zip(spans, parameters, strict=False))
         self.optimizer: torch.optim.Optimizer | None = None
-        self.divisor, self.script_steps = 1.0, False
+        self.divisor, self.script_steps, self.factor = 1.0, False, 1.0
         self.untouched: frozenset[str] = frozenset()
         self.apart: dict[str, torch.Tensor] = {}
         self._settings: list[dict] | None = None
@@ -98,6 +99,7 @@ class TorchOptimizer(Optimizer):
             if start <= span.start and span.stop <= stop and span.name not in self.untouched
         ]
         if inside:
+            self.factor = float(numbers[RATE])
             self.step([(p, self.apart.pop(span.name, g)) for span, p, g in inside])
         self._stepped([span for span, *_ in inside])
 
@@ -111,7 +113,7 @@ class TorchOptimizer(Optimizer):
         for parameter, gradient in gradients:
             parameter.grad = gradient.to(parameter.dtype)
         try:
-            with torch.inference_mode(False), self._with_settings(self.optimizer):
+            with torch.inference_mode(False), self._with_settings(self.optimizer), self._at_rates(self.optimizer):
                 step_of(self.optimizer)(self.optimizer)
         finally:
             for parameter, _ in gradients:
@@ -132,6 +134,17 @@ class TorchOptimizer(Optimizer):
         finally:
             for group, settings in zip(optimizer.param_groups, now, strict=True):
                 group.update(settings)
+
+    @contextmanager
+    def _at_rates(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        rates = [(group, group["lr"]) for group in optimizer.param_groups if self.factor != 1]
+        for group, rate in rates:
+            group["lr"] = rate * self.factor
+        try:
+            yield
+        finally:
+            for group, rate in rates:
+                group["lr"] = rate
 
 
 def _copy(value):

@@ -20,6 +20,7 @@ VALUES = {
     "fc": ("hybrid", "pipeline"),
     "average_momentum": ("keep",),
     "gossip_max_lag": (0,),
+    "gossip_graph": ("ring",),
     "algorithm": ("mpi", "mapped", "ring", "star", "recursive-doubling", "hierarchical", "canonical"),
     "tuning": ("t.json",),
     "wire": ("float16",),
@@ -44,20 +45,21 @@ VALUES = {
     **dict.fromkeys(("dedicated", "asynchronous", "reproducible"), (True,)),
     **dict.fromkeys(("momentum_correction", "recompute", "synthetic"), (True,)),
     **dict.fromkeys(("fc_ranks", "servers", "server_levels", "staleness", "compress_rank", "accumulate"), (2,)),
-    **dict.fromkeys(("average_every", "average_from", "compress_from", "shards"), (4,)),
-    **dict.fromkeys(("ema", "outer_momentum", "outer_lr", "compress_ratio", "label_smoothing"), (0.5,)),
+    **dict.fromkeys(("average_every", "average_from", "gossip_every", "compress_from", "shards"), (4,)),
+    **dict.fromkeys(
+        ("ema", "outer_momentum", "outer_lr", "consensus_rate", "compress_ratio", "label_smoothing"), (0.5,)
+    ),
     **dict.fromkeys(("mixup", "cutmix", "trust_coefficient", "min_lr", "eps"), (0.25,)),
     **dict.fromkeys(("loss_scale", "huber_delta", "trust_limit", "clip_norm"), (2.0,)),
 }
 # An option, and those of which it needs one.
 NEEDS = {
     "fc_ranks": "fc=pipeline",
-    **dict.fromkeys(
-        ("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"), "sync=averaging"
-    ),
+    **dict.fromkeys(("average_every", "average_momentum", "average_from"), "sync=averaging"),
+    **dict.fromkeys(("outer_momentum", "outer_lr"), "sync=averaging sync=gossip"),
     **dict.fromkeys(("server_levels", "staleness"), "sync=server"),
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), "sync=server sync=averaging"),
-    "gossip_max_lag": "sync=gossip",
+    **dict.fromkeys(("gossip_max_lag", "gossip_graph", "gossip_every", "consensus_rate"), "sync=gossip"),
     "compress_ratio": "compress=top-k",
     "compress_rank": "compress=powersgd",
     "compress_from": "compress",

@@ -32,6 +32,10 @@ STRATEGIES = {
         lambda recipe, ranks: outer(recipe, ranks, keep=True, send=references.TopK(0.13)),
     ),
     "gossip": (("--sync", "gossip"), references.gossip),
+    "noloco": (
+        ("--sync", "gossip", "--gossip-every", "4", *OUTER, "--consensus-rate", "0.5"),
+        partial(references.gossip, every=4, outer=(0.9, 0.7, 0.5)),
+    ),
     "delayed": (("--sync", "delayed", *STAR, *SHORT), references.delayed),
     "server": (("--sync", "server"), references.server),
     "two servers": (("--sync", "server", "--servers", "2", *SHORT), references.server),

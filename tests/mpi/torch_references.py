@@ -241,17 +241,35 @@ def averaging(
     return [rank.copy() for rank in all_ranks]
 
 
-def gossip(recipe: str, ranks: int, steps: int = STEPS) -> list[Tensors]:
-    """A gradient at a rank's own weights updates the mean of these and its partner's."""
+def gossip(
+    recipe: str, ranks: int, steps: int = STEPS, *, every: int = 1, outer: tuple[float, float, float] | None = None
+) -> list[Tensors]:
+    """A gradient at a rank's own weights updates the mean of these and its partner's. outer: the momentum, the rate and
+    the consensus rate of NoLoCo's step, from the weights at the beginning of a period."""
     all_ranks = [Rank(recipe, rank) for rank in range(ranks)]
     pairs = [partners(rank, 0, ranks) for rank in range(ranks)]
+    momentum, lr, consensus = outer or (0.0, 1.0, 1.0)
+    slow = [rank.copy() for rank in all_ranks]
+    delta = [each(torch.zeros_like, weights) for weights in slow]
     for step in range(steps):
-        before = [rank.copy() for rank in all_ranks]
+        ends, before = (step + 1) % every == 0, [rank.copy() for rank in all_ranks]
+        met = [row[step // every % len(row)] for row in pairs]
+        met = [rank if partner is None else partner for rank, partner in enumerate(met)]
         for rank in all_ranks:
-            gradients, partner = rank.gradients(step), pairs[rank.rank][step % len(pairs[rank.rank])]
-            if partner is not None:
-                rank.put(each(lambda a, b: (a + b) * 0.5, before[rank.rank], before[partner]))
+            gradients = rank.gradients(step)
+            if ends and not outer:
+                rank.put(each(lambda a, b: (a + b) * 0.5, before[rank.rank], before[met[rank.rank]]))
             rank.update(gradients)
+        if ends and outer:
+            changes = [each(torch.sub, rank.copy(), weights) for rank, weights in zip(all_ranks, slow, strict=True)]
+            for rank, other in enumerate(met):
+                parts = delta[rank], changes[rank], changes[other], slow[rank], slow[other]
+                delta[rank] = each(
+                    lambda d, a, b, s, t: momentum * d + lr * (a + b) / 2 - consensus * (s - (s + t) / 2), *parts
+                )
+            slow = [each(torch.add, weights, change) for weights, change in zip(slow, delta, strict=True)]
+            for rank, weights in zip(all_ranks, slow, strict=True):
+                rank.put(weights)
     return [rank.copy() for rank in all_ranks]
 
 

@@ -223,7 +223,16 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         exact=False,
         like=None,
         learns=0.2,
-        devices=({}, {"clip_norm": 0.5}),
+        devices=({}, {"clip_norm": 0.5}, {"gossip_graph": "ring", "gossip_every": 2}),
+    ),
+    "gossip, an outer step": Strategy(
+        {"sync": "gossip", "gossip_graph": "exponential", "gossip_every": 2, **OUTER, "consensus_rate": 0.9},
+        "gossip graph exponential, every 2, outer momentum 0.5, rate 0.7, consensus rate 0.9, up to 8 iterations apart "
+        "(ring)",
+        exact=False,
+        like=None,
+        learns=0.2,
+        stops=False,
     ),
     "top-k": compressed(
         "allreduce with top-k 5 %",

@@ -1,75 +1,106 @@
-"""Each iteration a rank averages its weights with another rank's, then updates them by its own gradient.
+"""Every H iterations a rank mixes its weights with those of a few others, and updates them by its own gradients.
 Approximate.
 
-1.  At the start of an iteration a rank and its partner of that iteration send each other their weights. These travel
-    while forward and backward compute, at the rank's own weights.
-2.  The weights become the mean of the two, and are updated by the gradient: taken at the weights before the mean, of
-    the rank's own part of the batch, over which the loss is the mean.
+1.  At the start of the last iteration of a period a rank sends its weights to its neighbours of that turn, and receives
+    theirs. These travel while forward and backward compute, at the rank's own weights.
+2.  The weights become the mean of both, by the shares of the graph, and are updated by the gradient: taken at the
+    weights before the mean, of the rank's own part of the batch, over which the loss is the mean.
 
-A rank waits only for its partner (:mod:`ringtrain.exchange.strategies.gossip_pairs`), which is in the same iteration:
-both hold the same bits before they update, a run can be repeated, and it cannot deadlock. The two halves weigh alike,
-so an average of a pair leaves the mean over all ranks as it is. A rank without examples makes no update, and averages
-all the same. An evaluation or a checkpoint sees the mean over all ranks; each goes on with its own weights and state.
+A rank waits only for its neighbours (:mod:`ringtrain.exchange.strategies.gossip_graphs`), which are in the same turn,
+and adds weights in the order of ranks: a run can be repeated. It cannot deadlock: in a turn all messages start before
+any is waited for, and the rank that is furthest behind waits for none. Mixing leaves the mean over all ranks as it is,
+by push weights where these differ. A rank without examples makes no update, and mixes all the same. An evaluation or a
+checkpoint sees the mean over all ranks; each goes on with its own weights and state.
 
-Bytes: a rank sends n an iteration, for any number of ranks. Memory: n for the partner's weights.
+With an *outer step* (:class:`SlowWeights`) a rank updates first and mixes then, and nothing else goes on meanwhile.
 
-Source: Lian, Zhang, Zhang & Liu, Asynchronous Decentralized Parallel SGD, ICML 2018 (AD-PSGD).
+Bytes: every H iterations a rank sends n to each rank that takes its weights: to 1 with pairs and the exponential graph,
+to 2 on a ring, for any number of ranks and with an outer step too. Memory: n for each rank whose weights it takes.
+
+Source: Lian, Zhang, Zhang & Liu, Asynchronous Decentralized Parallel SGD, ICML 2018 (AD-PSGD); Assran, Loizou, Ballas &
+Rabbat, Stochastic Gradient Push, ICML 2019 (directed graphs); Kolehmainen et al., NoLoCo, 2025 (outer step).
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from ringtrain.arrays import Array
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.errors import UsageError, everywhere
 from ringtrain.exchange import tags
-from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, RankState, RankStates, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.gossip_pairs import partners
+from ringtrain.exchange.strategies.gossip_graphs import PAIRS, PushWeights, Turn, make_turns
+from ringtrain.exchange.strategies.outer_step import OuterOptimizer
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
+from ringtrain.ops.update import UpdateRule
 from ringtrain.optim.optimizers import Optimizer
 from ringtrain.transport.base import Handle
 from ringtrain.transport.waiting import wait_for
 
+NO_MEAN = (
+    "has rows that sum to another number than 1, and --outer-momentum, --outer-lr and --consensus-rate take a mean of "
+    "neighbours: let each row sum to 1, or leave these options out"
+)
+
 
 class Gossip(Exchange):
-    """Averages this rank's weights with one partner's in each iteration."""
+    """Mixes this rank's weights with its neighbours' every H iterations."""
 
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
-        self._settings = settings
+        self._settings, self._every, self._rank = settings, config.gossip_every, transport.rank
+        self._slow = SlowWeights(settings) if _has_outer_step(config) else None
         self.facts = ExchangeFacts(
             name="gossip",
-            header=f"up to {config.gossip_max_lag} iterations apart",
+            header=_header(config),
             roles=all_train(transport.size),
             exact=False,
             state_is_local=False,
             max_iteration_lag=config.gossip_max_lag,
         )
         self._reduction = BucketedAllReduce(settings)
-        self._partners = partners(transport.rank, settings.seed, transport.size)
         self._examples = 0  # examples of this iteration, on this rank
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        ops, clip_norm = self._settings.ops, self._settings.clip_norm
+        ops, clip_norm, config = self._settings.ops, self._settings.clip_norm, self._settings.config
+        self._turns, matrices = make_turns(config.gossip_graph, self._settings.transport, self._settings.seed)
+        self._push = None if matrices is None else PushWeights(matrices)
+        if self._slow and self._push:
+            raise everywhere(UsageError(f"--gossip-graph {config.gossip_graph} {NO_MEAN}"))
         self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm)
         sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(self._settings, arena, self._update, sums)
-        met = {partner for partner in self._partners if partner is not None}
-        self._partner_weights = PartnerWeights(self._settings, arena, met)
+        self._count_ranks()
+        self._neighbours = NeighbourWeights(self._settings, arena, self._turns)
+        slow = [self._slow] if self._slow else []
+        for each in slow:
+            each.bind(arena)
         alike, gather = (lambda: not averages.differs), averages.gather
-        self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=averages)
-        self.rehearsed = [self._update, self._reduction]
+        states = RankStates([averages, *slow, *([self._push] if self._push else [])])
+        self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=states)
+        self.rehearsed = [self._update, self._reduction, *slow]
         self.reducers = Reducers(
-            {"means": sums}, messages=[self._partner_weights], buckets=False, before_close=self._partner_weights.free
+            {"means": sums}, messages=[self._neighbours], buckets=False, before_close=self._neighbours.free
         )
-        state_bytes = self._update.nbytes + self._partner_weights.nbytes
-        notes = [*self._reduction.notes, *([MEAN_ASIDE] if met else [])]
+        notes = [*self._reduction.notes, *([MEAN_ASIDE] if any(turn.gives for turn in self._turns) else [])]
+        state_bytes = self._update.nbytes + self._neighbours.nbytes + sum(each.nbytes for each in slow)
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
+
+    def _count_ranks(self) -> None:
+        """Let ranks count in means by their push weights; without any alike, also after a run that averaged."""
+        self._averages.examples = share = ExampleShare()
+        if self._push:
+            share.counts = np.array([self._push.weights[self._rank], self._push.weights.size])
 
     def denominator(self, local: float, total: float) -> float:
         return local
@@ -77,54 +108,124 @@ class Gossip(Exchange):
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._examples = examples
         self._averages.go_on()
-        self._averages.examples = ExampleShare()  # all ranks count alike, also after a run that averaged
-        partner = self._partners[iteration % len(self._partners)]
-        if partner is not None:
-            self._partner_weights.start(partner)
+        self._count_ranks()
+        if self._slow:
+            self._slow.begin()
+        elif (iteration + 1) % self._every == 0:
+            self._neighbours.start(self._turn(iteration))
+
+    def _turn(self, iteration: int) -> int:
+        return iteration // self._every % len(self._turns)
 
     def before_read(self, span: Span) -> None:
-        self._partner_weights.test()
+        self._neighbours.test()
 
     def grad_ready(self, span: Span) -> None:
-        self._partner_weights.test()
+        self._neighbours.test()
 
     def finish(self, iteration: int, lr: float) -> None:
-        self._partner_weights.average()
+        ends, turn = (iteration + 1) % self._every == 0, self._turn(iteration)
+        if ends and not self._slow:
+            self._neighbours.mix(self._push.push(turn, self._rank) if self._push else self._turns[turn].takes)
+            self._count_ranks()
         if self._examples:
-            self._update.make(lr)
+            self._update.make(lr / self._push.weights[self._rank] if self._push else lr)
         else:
             self._update.count()
+        if ends and self._slow:
+            self._slow.add(self._slow.factor)
+            self._neighbours.start(turn)
+            self._neighbours.mix(self._turns[turn].takes)
+            self._slow.add(-self._slow.factor)
+            self._slow.step()
         self._averages.diverge()
 
     def synchronize(self) -> None:
         self._averages.show_mean()
 
 
-class PartnerWeights:
-    """Exchanges weights with one of ``partners`` at a time. ``nbytes``: of the partner's weights."""
+def _has_outer_step(config: ExchangeConfig) -> bool:
+    return (config.outer_momentum, config.outer_lr) != (0.0, 1.0) or config.consensus_rate not in (None, 1.0)
 
-    def __init__(self, settings: ExchangeSettings, arena: Arena, partners: Collection[int]):
-        transport = settings.transport
+
+def _header(config: ExchangeConfig) -> str:
+    words = [
+        f"graph {config.gossip_graph}" * (config.gossip_graph != PAIRS),
+        f"every {config.gossip_every}" * (config.gossip_every > 1),
+        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}" * _has_outer_step(config),
+        f"consensus rate {config.consensus_rate}" * (config.consensus_rate is not None),
+    ]
+    return ", ".join(filter(None, [*words, f"up to {config.gossip_max_lag} iterations apart"]))
+
+
+class SlowWeights(OuterOptimizer, RankState):
+    """The outer step of gossip: from a rank's slow weights, those that its period began at, towards its neighbours'.
+
+    With the means over the turn's neighbours, itself among them, with slow weights phi and weights theta:
+
+        delta = momentum·delta + lr·mean(theta - phi) - rate·(phi - mean(phi))
+        phi   = theta = phi + delta
+
+    ``rate`` is --consensus-rate, as ``lr`` without it: then phi drops out of the means. With another rate a rank sends
+    the one array theta + (rate/lr - 1)·phi, whose mean is all that is needed. Running statistics take the mean.
+
+    Source: Kolehmainen et al., NoLoCo, 2025: in pairs, with a heavy ball's momentum; in their program rate is lr.
+    """
+
+    def __init__(self, settings: ExchangeSettings):
+        super().__init__(settings, None)
+        config = settings.config
+        self._rule = UpdateRule("sgd", config.outer_momentum)  # its momentum is -delta / lr
+        self.factor = 0.0 if config.consensus_rate is None else config.consensus_rate / config.outer_lr - 1
+        self.differs = False  # from the first period on, also of one rank alone
+
+    def begin(self) -> None:
+        if not self.differs:
+            super().begin()
+        self.differs = True
+
+    def add(self, factor: float) -> None:
+        """Add the slow weights, times the factor, to the weights, by way of the gradients, which are not needed."""
+        ops, weights, spare = self._ops, self._arena.weights, self._arena.grads
+        for start, stop in self._trained if factor else ():
+            ops.copy(self._before[start:stop], spare[start:stop])
+            ops.scale(spare[start:stop], factor)
+            ops.add(weights[start:stop], spare[start:stop], weights[start:stop])
+
+    def arrays(self) -> dict[str, Array]:
+        return self.slots
+
+    def take(self, arrays: dict[str, np.ndarray]) -> None:
+        self.restore(arrays)
+        self.differs = True
+
+
+class NeighbourWeights:
+    """Exchanges weights with the neighbours of one of ``turns`` at a time. ``nbytes``: of the neighbours' weights."""
+
+    def __init__(self, settings: ExchangeSettings, arena: Arena, turns: Sequence[Turn]):
+        transport, self._turns, self._rank = settings.transport, turns, settings.transport.rank
         self._ops, self._deadline_s, self._weights = settings.ops, settings.config.deadline_s, arena.weights
-        self._theirs = transport.scratch(arena.count, arena.weights.dtype)
-        self.nbytes = self._theirs.size * self._theirs.dtype.itemsize
-        # The receive starts before the send, so that no message arrives unexpected.
-        self._handles: dict[int, tuple[Handle, ...]] = {
-            peer: (
-                transport.recvs([(peer, self._theirs)], tags.GOSSIP),
-                transport.sends([(peer, arena.weights)], tags.GOSSIP),
-            )
-            for peer in partners
-        }
+        most = max(len(turn.takes) for turn in turns) - 1
+        self._theirs = [transport.scratch(arena.count, arena.weights.dtype) for _ in range(most)]
+        self._bytes = arena.count * arena.weights.dtype.itemsize
+        self.nbytes = most * self._bytes
+        self._handles: list[tuple[Handle, ...]] = []
+        for turn in turns:
+            recvs = list(zip((each for each in turn.takes if each != self._rank), self._theirs, strict=False))
+            sends = [(each, arena.weights) for each in turn.gives]
+            # Receives start before sends, so that no message arrives unexpected.
+            kinds = (transport.recvs, recvs), (transport.sends, sends)
+            self._handles.append(tuple(make(moves, tags.GOSSIP) for make, moves in kinds if moves))
         self._due: tuple[Handle, ...] = ()  # to start when the mark _final is done
         self._in_flight: tuple[Handle, ...] = ()
         self.bytes_sent, self.exposed_s = 0, 0.0
 
-    def start(self, partner: int) -> None:
-        """Start when the weights are final on this rank's device."""
-        self._due, self._final = self._handles[partner], self._ops.mark()
+    def start(self, turn: int) -> None:
+        """Start the messages of this turn when the weights are final on this rank's device."""
+        self._due, self._final = self._handles[turn], self._ops.mark()
         self._start_final()
-        self.bytes_sent += self.nbytes
+        self.bytes_sent += self._bytes * len(self._turns[turn].gives)
 
     def _start_final(self) -> bool:
         """Start the due messages if the weights are final. Returns whether none is due any more."""
@@ -142,21 +243,28 @@ class PartnerWeights:
             handle.test()
         self.exposed_s += time.perf_counter() - began
 
-    def average(self) -> None:
-        """Wait for the partner's weights, and replace this rank's by the mean of both; nothing, if none was started."""
-        if not self._due and not self._in_flight:
-            return
+    def mix(self, shares: Mapping[int, float]) -> None:
+        """Wait for the neighbours' weights, and replace this rank's by the sum of all in the order of ranks, each times
+        its share."""
         wait_for(self._start_final, self._deadline_s, lambda: "this rank's device to make its weights final")
         began = time.perf_counter()
         for handle in self._in_flight:
             handle.wait(self._deadline_s)
         self._in_flight = ()
         self.exposed_s += time.perf_counter() - began
-        self._ops.add(self._weights, self._theirs, self._weights)
-        self._ops.scale(self._weights, 0.5)
+        ops, theirs = self._ops, iter(self._theirs)
+        arrays = [self._weights if rank == self._rank else next(theirs) for rank in shares]
+        for array, share in zip(arrays, shares.values(), strict=True):
+            if share != shares[self._rank]:
+                ops.scale(array, share / shares[self._rank])
+        total, *others = arrays
+        for each in others[:-1]:
+            ops.add(total, each, total)
+        for each in others[-1:]:
+            ops.add(total, each, self._weights)
+            ops.scale(self._weights, shares[self._rank])
 
     def free(self) -> None:
         """Release the messages."""
-        for handles in self._handles.values():
-            for handle in handles:
-                handle.free()
+        for handle in (each for handles in self._handles for each in handles):
+            handle.free()
