@@ -338,9 +338,9 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "bench": (3_750, 2_350),
     "cli": (3_125, 1_900),  # of it 200 are `compare` of scripts of PyTorch
     "collectives": (4_425, 2_500),
-    "config": (825, 325),
+    "config": (825, 350),
     "data": (6_025, 3_925),  # with text
-    "exchange": (7_175, 4_375),  # with the check of replicas, which scripts of PyTorch have too
+    "exchange": (7_275, 4_425),  # with fragments and a centre; the check of replicas, which scripts of PyTorch have too
     "launch": (1_225, 750),  # scores in lines of a script
     "memory": (350, 225),
     "monitor": (1_150, 800),
@@ -348,7 +348,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "ops": (7_350, 4_575),
     "optim": (475, 275),  # of it 90 are Muon
     "plan": (1_025, 625),
-    "report": (3_800, 2_300),  # runs without tests
+    "report": (3_825, 2_300),  # runs without tests
     "runs": (475, 325),
     "show": (625, 400),
     "storage": (1_375, 850),
@@ -357,7 +357,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_300, 3_450),
     "weights": (950, 600),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 66_625, 57_975, 7_575  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 66_700, 58_150, 7_575  # lines
 
 
 def lines_of(paths) -> int:

@@ -32,6 +32,18 @@ class ExchangeConfig:
     outer_lr: float = strategy_option(
         1.0, "With averaging and gossip: step from the last average towards this one, as a factor.", above=0
     )
+    fragments: int = strategy_option(
+        1, "With averaging: parts of the weights that take turns, one each period.", low=1, planned=False
+    )
+    average_delay: int = strategy_option(
+        0, "With averaging: iterations for which changes travel while ranks go on.", low=0, planned=False
+    )
+    mixing: float = strategy_option(
+        0.0, "With averaging: the share of its own weights that a rank keeps.", low=0, below=1, planned=False
+    )
+    centre_rate: float = strategy_option(
+        0.0, "With averaging: ranks' step to a centre, which moves to them (EASGD).", low=0, high=1, planned=False
+    )
     servers: int = strategy_option(
         1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1, planned=False
     )

@@ -352,6 +352,11 @@ class Exchange(ABC):
         """Make the weights current on every rank that holds the whole network: before an evaluation, a checkpoint, the
         end. Where ranks differ, their mean is in the place of the weights until :meth:`before`."""
 
+    @property
+    def distance(self) -> float | None:
+        """Of the ranks' weights from their mean, while that is in the place of them, over its norm; else None."""
+        return None
+
     def own_part(self, flat: np.ndarray) -> np.ndarray:
         """Return this rank's part of a flat host array over the arena of the whole network."""
         return flat

@@ -126,6 +126,7 @@ STRATEGIES = {
         summary="update locally and average the weights periodically",
         options=(
             *("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
+            *("fragments", "average_delay", "mixing", "centre_rate"),
             *("servers", "dedicated", "asynchronous"),
         ),
         overlap=None,

@@ -122,9 +122,19 @@ OTHER_RULES = (
     # parameter servers
     Rule("servers", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
     Rule("dedicated", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
-    Rule("average_from", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
-    Rule("outer_momentum", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
-    Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER),
+    *(
+        Rule(name, None, "asynchronous", OFF, texts.AVERAGED_TOGETHER)
+        for name in (
+            "average_from",
+            "outer_momentum",
+            "outer_lr",
+            "fragments",
+            "average_delay",
+            "mixing",
+            "centre_rate",
+        )
+    ),
+    Rule("mixing", None, "centre_rate", (0.0,), "keeps a share of own weights; {other} keeps the rest of its rate"),
     Rule("compress", None, "asynchronous", OFF, texts.COMPRESS_SERVERS),
     Rule("wire", None, "asynchronous", OFF, texts.WIRE),
     Rule("asynchronous", ON, "algorithm", (AUTO,), texts.ALGORITHM_SERVERS),

@@ -256,8 +256,8 @@ class Engine:
         if self.early and self._sums:
             self._begin()
             self._announce(number)
-        elif self.differs and not arena.exchange.ready_points:  # it would count a gradient that has not left
-            arena.exchange.grad_ready(arena.spans[index])  # serves others meanwhile
+        elif self.differs and not self._sums:  # a sum would count a gradient that has not left
+            arena.exchange.grad_ready(arena.spans[index])  # serves others, and what is under way, meanwhile
 
     @property
     def _travel_scale(self) -> float:

@@ -67,8 +67,13 @@ def _restore_type(part: ModuleArena, saved: Mapping) -> None:
     }
     part.exchange.owned_state.restore(whole)
     kept = part.exchange.owned_state.rank_state
-    if kept is not None and alike and ranks[rank]["arrays"]:
-        kept.take({name: value.numpy() for name, value in ranks[rank]["arrays"].items()})
+    arrays = {name: value.numpy() for name, value in ranks[rank]["arrays"].items()} if alike else {}
+    if kept is not None and arrays and _shapes(arrays) == _shapes(kept.arrays()):  # of as many fragments
+        kept.take(arrays)
+
+
+def _shapes(arrays: Mapping) -> dict[str, tuple]:
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def _in_order(array: np.ndarray, names: Sequence[str], arena: Arena) -> np.ndarray:

@@ -45,17 +45,25 @@ VALUES = {
     **dict.fromkeys(("dedicated", "asynchronous", "reproducible"), (True,)),
     **dict.fromkeys(("momentum_correction", "recompute", "synthetic"), (True,)),
     **dict.fromkeys(("fc_ranks", "servers", "server_levels", "staleness", "compress_rank", "accumulate"), (2,)),
+    **dict.fromkeys(("fragments", "average_delay"), (2,)),
     **dict.fromkeys(("average_every", "average_from", "gossip_every", "compress_from", "shards"), (4,)),
     **dict.fromkeys(
         ("ema", "outer_momentum", "outer_lr", "consensus_rate", "compress_ratio", "label_smoothing"), (0.5,)
     ),
+    **dict.fromkeys(("mixing", "centre_rate"), (0.5,)),
     **dict.fromkeys(("mixup", "cutmix", "trust_coefficient", "min_lr", "eps"), (0.25,)),
     **dict.fromkeys(("loss_scale", "huber_delta", "trust_limit", "clip_norm"), (2.0,)),
 }
 # An option, and those of which it needs one.
 NEEDS = {
     "fc_ranks": "fc=pipeline",
-    **dict.fromkeys(("average_every", "average_momentum", "average_from"), "sync=averaging"),
+    **dict.fromkeys(
+        (
+            *("average_every", "average_momentum", "average_from"),
+            *("fragments", "average_delay", "mixing", "centre_rate"),
+        ),
+        "sync=averaging",
+    ),
     **dict.fromkeys(("outer_momentum", "outer_lr"), "sync=averaging sync=gossip"),
     **dict.fromkeys(("server_levels", "staleness"), "sync=server"),
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), "sync=server sync=averaging"),
@@ -88,7 +96,7 @@ REFUSED = {
     "precision=float16 reproducible",
     "sync=server": "algorithm tuning wire compress batch_norm=sync precision=float16 reproducible",
     "asynchronous": "algorithm tuning wire compress average_from outer_momentum outer_lr staleness "
-    "server_levels check_replicas=5 elastic ema",
+    "fragments average_delay mixing centre_rate server_levels check_replicas=5 elastic ema",
     "staleness": "ema server_levels check_replicas=5",
     "fc": "compress reproducible precision=bfloat16 precision=float16",
     "fc=hybrid": "asynchronous staleness",
@@ -103,6 +111,7 @@ REFUSED = {
     "precision": "dtype",
     "synthetic": "data test_data",
     "label_smoothing": "loss",
+    "mixing": "centre_rate",
     "random_resized_crop": "augment",
     "optimizer=muon": "sync=sharded fc",
     **dict.fromkeys(("mixup", "cutmix"), "loss fc sync=master"),

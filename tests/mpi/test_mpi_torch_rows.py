@@ -112,6 +112,8 @@ def test_what_a_strategy_cannot_do_is_refused_by_name(script, case):
 RESUMED = {
     "DiLoCo": "--sync averaging --average-every 4 --average-momentum keep --outer-momentum 0.9 --outer-lr 0.7",
     "sparse changes": "--sync averaging --average-every 4 --average-momentum keep --outer-lr 0.7 --compress top-k",
+    "streaming": "--sync averaging --fragments 3 --average-delay 7 --mixing 0.3 --outer-momentum 0.9 --outer-lr 0.7",
+    "a centre": "--sync averaging --average-every 4 --centre-rate 0.2 --average-momentum keep",
     "PowerSGD": "--compress powersgd",
     "sharded": "--sync sharded",
     "averaging": "--sync averaging --average-every 4",

@@ -31,6 +31,19 @@ STRATEGIES = {
         ("--sync", "averaging", *OUTER, "--average-momentum", "keep", *SPARSE, *STAR, *SHORT),
         lambda recipe, ranks: outer(recipe, ranks, keep=True, send=references.TopK(0.13)),
     ),
+    "streaming": (
+        (
+            *("--sync", "averaging", "--fragments", "3", "--average-delay", "2", "--mixing", "0.25"),
+            *("--average-momentum", "keep", *OUTER, *SPARSE, *STAR),
+        ),
+        lambda recipe, ranks: references.streaming(
+            recipe, ranks, 3, delay=2, mixing=0.25, outer=(0.9, 0.7), send=references.TopK(0.13)
+        ),
+    ),
+    "a centre": (
+        ("--sync", "averaging", "--centre-rate", "0.2", "--average-momentum", "keep", *STAR),
+        lambda recipe, ranks: references.streaming(recipe, ranks, 1, centre=0.2),
+    ),
     "gossip": (("--sync", "gossip"), references.gossip),
     "noloco": (
         ("--sync", "gossip", "--gossip-every", "4", *OUTER, "--consensus-rate", "0.5"),

@@ -9,7 +9,12 @@ from functools import partial, reduce
 import torch
 from torch.nn.functional import cross_entropy
 
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.strategies.gossip_pairs import partners
+from ringtrain.exchange.strategies.periods import divide, unit_bytes
+from ringtrain.memory.arena import lay_out
+from ringtrain.memory.buckets import make_buckets
+from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.reference.exchange import drawn
 
 Tensors = list[torch.Tensor]
@@ -152,14 +157,16 @@ class TopK:
     def __init__(self, ratio: float):
         self._ratio, self._kept, self.ties = ratio, {}, 0
 
-    def __call__(self, gradients: Sequence[Tensors]) -> Tensors:
+    def __call__(self, gradients: Sequence[Tensors], part: Sequence[int] | None = None) -> Tensors:
+        """``part``: the numbers of the parameters that are sent; None: all"""
         shares = [each(lambda tensor: tensor * (1 / len(gradients)), tensors) for tensors in gradients]
-        return total([self._sent(rank, tensors) for rank, tensors in enumerate(shares)])
+        part = range(len(shares[0])) if part is None else part
+        return total([self._sent(rank, tensors, part) for rank, tensors in enumerate(shares)])
 
-    def _sent(self, rank: int, gradients: Tensors) -> Tensors:
+    def _sent(self, rank: int, gradients: Tensors, part: Sequence[int]) -> Tensors:
         kept = self._kept.setdefault(rank, [torch.zeros_like(gradient) for gradient in gradients])
         for index, gradient in enumerate(gradients):
-            if gradient.dim() == 1:
+            if gradient.dim() == 1 or index not in part:
                 continue
             have = kept[index].add_(gradient).view(-1)
             k = math.ceil(self._ratio * have.numel())
@@ -238,6 +245,53 @@ def averaging(
             rank.put(mean)
             for value, average in zip(rank.state(), states, strict=True) if not keep else ():
                 value.copy_(average)
+    return [rank.copy() for rank in all_ranks]
+
+
+def fragments_of(net: torch.nn.Module, count: int) -> list[list[int]]:
+    """The numbers of each fragment's parameters."""
+    named = [(name, Parameter(name, tuple(p.shape), Fill("constant"))) for name, p in net.named_parameters()]
+    spans, config = lay_out(tuple(named)), ExchangeConfig(fragments=count)
+    buckets, names = make_buckets(spans, 8, unit_bytes(8 * spans[-1].stop, config)), [name for name, _ in named]
+    parts = divide(buckets, count)
+    return [sorted(names.index(span.name) for index in part for span in buckets[index].spans) for part in parts]
+
+
+def streaming(
+    recipe: str,
+    ranks: int,
+    fragments: int,
+    *,
+    every: int = 8,
+    delay: int = 0,
+    mixing: float = 0.0,
+    outer: tuple[float, float] = (0.0, 1.0),
+    centre: float = 0.0,
+    send: "TopK | None" = None,
+) -> list[Tensors]:
+    """Local SGD whose weights are averaged in parts that take turns, and whose sums arrive ``delay`` steps later.
+    mixing: the share of a rank's own weights that stays. centre: the rate of EASGD, in place of it."""
+    (momentum, lr), all_ranks = outer, [Rank(recipe, rank) for rank in range(ranks)]
+    anchor = all_ranks[0].copy()
+    velocity, parts, pending = each(torch.zeros_like, anchor), fragments_of(all_ranks[0].net, fragments), {}
+    lr *= ranks * centre or 1.0
+    for step in range(STEPS):
+        for rank in all_ranks:
+            rank.update(rank.gradients(step))
+        for number, part in enumerate(parts):
+            if (step + 1 - (number + 1) * every // fragments) % every == 0:
+                changes = [each(torch.sub, anchor, rank.copy()) for rank in all_ranks]
+                pending[number] = step, send(changes, part) if send else sum_of_shares(changes)
+            if number not in pending or pending[number][0] + delay != step:
+                continue
+            _, towards = pending.pop(number)
+            for index in part:
+                before, velocity[index] = anchor[index], momentum * velocity[index] + towards[index]
+                anchor[index] = before - lr * (towards[index] + momentum * velocity[index])
+                share, target = (1 - centre, before) if centre else (mixing, anchor[index])
+                for rank in all_ranks:
+                    with torch.no_grad():
+                        rank.weights[index].copy_(share * rank.weights[index] + (1 - share) * target)
     return [rank.copy() for rank in all_ranks]
 
 

@@ -209,6 +209,16 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         {"compress": "top-k", "compress_ratio": 0.2},
         keeps="momentum, outer_momentum, period_begin, residual, step",
     ),
+    "averaging, streaming": averaging(
+        "keep, 2 fragments, sums 2 iterations late, mixing 0.25, outer momentum 0.5, rate 0.7",
+        {"fragments": 2, "average_delay": 2, "mixing": 0.25, "average_momentum": "keep", **OUTER},
+        keeps="momentum, outer_momentum, period_begin, step",
+        files=True,
+        devices=({"average_every": 3},),
+    ),
+    "averaging, a centre": averaging(
+        "average, a centre with rate 0.2", {"centre_rate": 0.2}, keeps="momentum, outer_momentum, period_begin, step"
+    ),
     "delayed": Strategy(
         DELAYED,
         "delayed by one iteration (ring)",

@@ -32,10 +32,11 @@ class GradientReduction(ABC):
     state_is_local: whether rank 0 holds its whole state
     required_names, optional_names: of the arrays in its state
     notes:          lines for the user, once it is bound
-    rounds:         of tags, one tag for each bucket, that its sums take, from 0 on
+    tags:           how many its sums take, from 0 on, once it is bound
     """
 
-    header, state_is_local, rounds = "", True, 1
+    header, state_is_local = "", True
+    tags: int
     exact: bool
     required_names: Collection[str] = ()
     optional_names: Collection[str] = ()
@@ -74,13 +75,14 @@ class BucketedAllReduce(GradientReduction):
         self.exact = self._wire is None
         check_algorithm(config.algorithm, not self.exact)
 
-    def bind(self, spans: Sequence[Span], buffer: Array, weights: bool = False, round: int = 0) -> Reducer:
-        """Return the reducer. Buckets of frozen spans are not sent, unless ``weights`` are summed in it too. ``round``:
-        the first of tags that others leave."""
+    def bind(self, spans: Sequence[Span], buffer: Array, weights: bool = False, tag: int = 0) -> Reducer:
+        """Return the reducer. Buckets of frozen spans are not sent, unless ``weights`` are summed in it too. ``tag``:
+        the first that others leave."""
         buckets = self.buckets(spans, buffer.dtype)
         names = [b.name for b in buckets]
         pieces = [(b.start, b.start if b.frozen and not weights else b.stop) for b in buckets]
-        return self.make_reducer(buckets, self.prepare(buffer, pieces, round * len(buckets), names))
+        self.tags = len(buckets)
+        return self.make_reducer(buckets, self.prepare(buffer, pieces, tag, names))
 
     def make_reducer(self, buckets: Sequence[Bucket], sums: Sequence[Reduction]) -> Reducer:
         """Return the reducer of these sums."""

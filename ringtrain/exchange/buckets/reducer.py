@@ -77,6 +77,12 @@ class Reducer:
         together."""
         return frozenset(bucket.spans[0].name for bucket in self.buckets) if self._early else frozenset()
 
+    def part(self, indices: Sequence[int]) -> "Reducer":
+        """Return a reducer of some of these buckets alone, whose rounds are its own."""
+        buckets = [self.buckets[index] for index in indices]
+        reductions = [self.reductions[index] for index in indices]
+        return Reducer(buckets, reductions, self._deadline_s, self._streams, self._early, clock=self._clock)
+
     def watch(self, trace: Trace | None) -> None:
         """Call ``trace(verb, index, start, stop)`` from now on: ("land", …) from the start of a bucket's reduction to
         its end; ("start" | "test" | "wait", …) for the time in which the loop was blocked. None ends it."""

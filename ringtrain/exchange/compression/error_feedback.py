@@ -33,7 +33,6 @@ class ErrorFeedback(GradientReduction, RankState):
 
     exact = False
     state_is_local = False  # residuals differ from rank to rank
-    rounds = 4
 
     def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
         self._transport, self._ops, self._deadline_s = settings.transport, settings.ops, settings.config.deadline_s
@@ -58,6 +57,7 @@ class ErrorFeedback(GradientReduction, RankState):
         context = CompressionContext(
             transport, summing.streams.exchange, summing, buckets, buffer, self._residual, round=2
         )
+        self.tags = (context.round + 2) * len(buckets)
         sums = self._method.bind(context)
         self._others = [part for span in spans if self._method.compresses(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]

@@ -5,29 +5,33 @@ that each rank has seen since the last one. ``--average-momentum`` decides about
 each rank keeps its own, or all take the mean. H = 1 with the mean of states is exact where an update is
 linear in gradients and state: the mean of the updates is the update by the mean.
 
-Up to iteration ``--average-from`` every rank makes the same update, as all-reduce does (post-local). With an *outer
-step* the average is the direction of a step (:class:`OuterOptimizer`).
+Up to iteration ``--average-from`` every rank makes the same update, as all-reduce does (post-local). The average is
+in three parts: when (:class:`Periods`), what travels (weights, or :class:`TravellingChanges`), and what it does
+(:class:`OuterOptimizer`). With fragments the optimizer's state is averaged when the last one's sum arrives.
 
 An evaluation or a checkpoint within a period sees the mean of that moment; each rank goes on with its own state.
-
-With ``--compress`` or ``--wire`` the ranks' changes of weights since the period began travel in place of the weights.
 
 Bytes: one all-reduce every H iterations, for the weights and for each averaged array of state. Means are made
 in the memory of the gradients. Asynchronous averaging has servers: :mod:`ringtrain.exchange.servers.change_push`.
 
 Source: Stich, Local SGD converges fast and communicates little, ICLR 2019; Lin et al., Don't use large mini-batches,
-use local SGD, ICLR 2020 (post-local); Douillard et al., DiLoCo, 2023 (outer step).
+use local SGD, ICLR 2020 (post-local); Donchev et al., Streaming DiLoCo with overlapping communication, 2025 (fragments,
+delay, mixing).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, RankState, RankStates, all_train
-from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
+from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
+from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.outer_step import TRAVEL_WHOLE, OuterOptimizer, make_change_reduction
+from ringtrain.exchange.strategies.changes import WHOLE, TravellingChanges, changes_travel
+from ringtrain.exchange.strategies.outer_step import OuterOptimizer
+from ringtrain.exchange.strategies.periods import periods_of
 from ringtrain.exchange.strategies.rank_averages import AVERAGE, MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.memory.arena import Arena
@@ -40,13 +44,13 @@ class Averaging(Exchange):
 
     def __init__(self, settings: ExchangeSettings):
         self._settings, config = settings, settings.config
-        changes, outer = make_change_reduction(settings), (config.outer_momentum, config.outer_lr)
-        self._outer = OuterOptimizer(settings, changes) if changes or outer != (0.0, 1.0) else None
-        self._reduction = BucketedAllReduce(settings.with_options(**TRAVEL_WHOLE))
-        self._changes = [changes] if changes else []
+        self._periods, steps = periods_of(config), (config.outer_momentum, config.outer_lr) != (0.0, 1.0)
+        self._outer = OuterOptimizer(settings) if steps or changes_travel(config) else None
+        self._changes: TravellingChanges | None = None  # None: whole weights travel
+        self._reduction = BucketedAllReduce(settings.with_options(**WHOLE))
         self.facts = ExchangeFacts(
             name="averaging",
-            header=_header(config, outer != (0.0, 1.0), changes),
+            header=_header(settings, steps),
             roles=all_train(settings.transport.size),
             exact=self._reduction.exact and config.average_every == 1 and config.average_momentum == AVERAGE,
             state_is_local=False,
@@ -54,71 +58,76 @@ class Averaging(Exchange):
         self._together = True  # whether this iteration sums gradients
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        settings, config = self._settings, self._settings.config
+        settings, config, outer = self._settings, self._settings.config, self._outer
         self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), settings.clip_norm)
-        if self._outer:
-            self._outer.bind(arena)
-        rounds = sum(each.rounds for each in self._changes)
-        self._sums = self._reduction.bind(arena.spans, arena.grads, weights=True, round=rounds)
-        self._averages = averages = RankAverages(settings, arena, self._update, self._sums)
+        outers = [outer] if outer else []
+        changes = [TravellingChanges(settings, arena, each) for each in outers if changes_travel(config)]
+        self._changes, reductions = changes[0] if changes else None, [each.reduction for each in changes]
+        for each in outers:
+            each.bind(arena)
+        tags = sum(each.tags for each in reductions)
+        self._sums = self._reduction.bind(arena.spans, arena.grads, weights=True, tag=tags)
+        self._averages = averages = RankAverages(settings, arena, self._update, self._sums, config.fragments)
         self._updates = BucketUpdater(settings, self._update, self._sums)
         self.owned_state = OwnedState(
             self._update,
             self.synchronize,
             gather=averages.gather,
             replicated=lambda: not averages.differs,
-            parts=[*([self._outer] if self._outer else []), *self._changes],
-            rank_state=RankStates([averages, *(each for each in self._changes if isinstance(each, RankState))]),
+            parts=[*outers, *reductions],
+            rank_state=RankStates([averages, *changes, *(r for r in reductions if isinstance(r, RankState))]),
         )
         reducers = {"gradients and weights" if config.average_from else "weights": self._sums}
-        if self._outer and self._outer.sums:
-            reducers["changes"] = self._outer.sums
-        self.reducers = Reducers(reducers)
-        self.rehearsed = [self._update, self._reduction, *self._changes, *([self._outer] if self._outer else [])]
+        reducers |= self._changes.reducers if self._changes else {}
+        self.reducers = Reducers(reducers, before_close=self._changes.wait_all if self._changes else None)
+        self.rehearsed = [self._update, self._reduction, *reductions, *outers]
         self.ready_points, self.wait_points = self._sums.ready_points, self._updates.wait_points
-        linear = optimizer.linear and settings.clip_norm is None and self._outer is None
+        linear = optimizer.linear and settings.clip_norm is None and outer is None
         note = self._updates.note
         if not config.average_from and config.overlap != BACKWARD:
             note = (
                 f"--overlap {config.overlap} has no effect: ranks wait for averages, and gradients travel only before "
                 "--average-from"
             )
-        of_mean = MEAN_ASIDE if settings.transport.size > 1 and config.average_every > 1 else None
-        of_changes = [text for each in self._changes for text in each.notes]
+        differ = config.average_every > 1 or (outer is not None and outer.apart)
+        of_mean = MEAN_ASIDE if settings.transport.size > 1 and differ else None
+        of_changes = [text for each in reductions for text in each.notes]
         self.facts = replace(
             self.facts,
             exact=self.facts.exact and linear,
             notes=[*self._reduction.notes, *of_changes, *filter(None, [note, of_mean])],
-            state_bytes=self._update.nbytes + (self._outer.nbytes if self._outer else 0),
+            state_bytes=self._update.nbytes + sum(o.nbytes for o in outers) + sum(c.nbytes for c in changes),
         )
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        config = self._settings.config
         self._averages.go_on()
-        for each in self._changes:
-            each.before(iteration)
-        self._together = iteration < config.average_from
+        if self._changes:
+            self._changes.reduction.before(iteration)
+        self._together = iteration < self._periods.begin
         if not self._together or not examples:  # weights or gradients are about to be written
             self._updates.synchronize()
         if self._together:
             if self._averages.differs:  # the run goes on with a later --average-from
-                self._end_period(AVERAGE)
+                self._end_periods()
             return
-        if self._outer and (iteration - config.average_from) % config.average_every == 0:
-            if self._averages.examples:  # a period is under way: the run goes on with another --average-every
-                self._end_period(config.average_momentum)
+        if self._outer and iteration == self._periods.begin:
             self._outer.begin()
-        self._averages.examples.add(examples, total)
+        for period in self._averages.examples:
+            period.add(examples, total)
 
     def denominator(self, local: float, total: float) -> float:
         return total if self._together else local
 
     def before_read(self, span: Span) -> None:
         self._updates.before_read(span)
+        if self._changes:
+            self._changes.test()
 
     def grad_ready(self, span: Span) -> None:
         if self._together:
             self._sums.grad_ready(span)
+        elif self._changes:
+            self._changes.test()
 
     def complete(self) -> None:
         assert self._together, "after --average-from ranks update alone"
@@ -128,36 +137,66 @@ class Averaging(Exchange):
         if self._together:
             self._updates.finish(lr)
             return
-        if self._averages.examples.local:
+        if self._averages.examples[0].local:
             self._update.make(lr)
         else:
             self._update.count()
         self._averages.diverge()
-        config = self._settings.config
-        if (iteration + 1 - config.average_from) % config.average_every == 0:
-            self._end_period(config.average_momentum)
+        momentum, periods = self._settings.config.average_momentum, self._periods
+        self._exchange(periods.leaving(iteration), periods.arriving(iteration), momentum)
 
-    def _end_period(self, momentum: str) -> None:
-        under_way = bool(self._averages.examples)
-        if self._outer and self._changes and under_way:
-            self._averages.average(momentum, self._outer.exchange)
+    def _exchange(self, leaving: Sequence[int], arriving: Sequence[int], momentum: str) -> None:
+        """End the periods of some fragments, and take the sums of others."""
+        if self._changes is None:
+            if leaving:
+                self._averages.average(momentum)
+                if self._outer:
+                    self._outer.step()
             return
-        self._averages.average(momentum)
-        if self._outer and under_way:
-            self._outer.step()
+        for number in leaving:
+            self._take(number, momentum)  # only if the run goes on with other periods
+            self._changes.start(number, self._averages.examples[number].take())
+        for number in arriving:
+            self._take(number, momentum)
+
+    def _take(self, number: int, momentum: str) -> None:
+        """Take a fragment's pending sum, if there is one."""
+        assert self._changes and self._outer, "changes travel"
+        share, fragments = self._changes.take_step(number), self._periods.fragments
+        if share is not None and number == fragments - 1:
+            self._averages.average_state(momentum, share, apart=self._outer.apart or fragments > 1)
+
+    def _end_periods(self) -> None:
+        """Average now, and leave all ranks with the same weights and state."""
+        every = range(self._periods.fragments)
+        self._exchange(every if any(self._averages.examples) else (), every, AVERAGE)
+        if self._averages.differs:
+            self._averages.average(AVERAGE)
 
     def synchronize(self) -> None:
         self._updates.synchronize()
+        if self._changes:
+            self._changes.wait_all()
         self._averages.show_mean()
 
+    @property
+    def distance(self) -> float | None:
+        return self._averages.distance
 
-def _header(config: ExchangeConfig, outer: bool, changes: GradientReduction | None) -> str:
+
+def _header(settings: ExchangeSettings, steps: bool) -> str:
+    config = settings.config
     every = f"every {config.average_every}" if config.average_every > 1 else "every iteration"
-    words = [every, f"momentum: {config.average_momentum}"]
-    if config.average_from:
-        words.append(f"all-reduce up to iteration {config.average_from}")
-    if outer:
-        words.append(f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}")
-    if changes:
-        words.append(f"changes {changes.header or f'in {config.wire}'}")
-    return ", ".join(words)
+    words = {
+        every: True,
+        f"momentum: {config.average_momentum}": True,
+        f"all-reduce up to iteration {config.average_from}": config.average_from,
+        f"{config.fragments} fragments": config.fragments > 1,
+        f"sums {config.average_delay} iterations late": config.average_delay,
+        f"mixing {config.mixing:g}": config.mixing,
+        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}": steps,
+        f"a centre with rate {config.centre_rate:g}": config.centre_rate,
+    }
+    if not config.compress == config.wire == NONE:
+        words[f"changes {make_gradient_reduction(settings).header or f'in {config.wire}'}"] = True
+    return ", ".join(text for text, applies in words.items() if applies)

@@ -38,7 +38,6 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_graphs import PAIRS, PushWeights, Turn, make_turns
 from ringtrain.exchange.strategies.outer_step import OuterOptimizer
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE, RankAverages
-from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
@@ -98,9 +97,9 @@ class Gossip(Exchange):
 
     def _count_ranks(self) -> None:
         """Let ranks count in means by their push weights; without any alike, also after a run that averaged."""
-        self._averages.examples = share = ExampleShare()
+        self._averages.forget_examples()
         if self._push:
-            share.counts = np.array([self._push.weights[self._rank], self._push.weights.size])
+            self._averages.examples[-1].counts = np.array([self._push.weights[self._rank], self._push.weights.size])
 
     def denominator(self, local: float, total: float) -> float:
         return local
@@ -143,6 +142,10 @@ class Gossip(Exchange):
     def synchronize(self) -> None:
         self._averages.show_mean()
 
+    @property
+    def distance(self) -> float | None:
+        return self._averages.distance
+
 
 def _has_outer_step(config: ExchangeConfig) -> bool:
     return (config.outer_momentum, config.outer_lr) != (0.0, 1.0) or config.consensus_rate not in (None, 1.0)
@@ -173,7 +176,7 @@ class SlowWeights(OuterOptimizer, RankState):
     """
 
     def __init__(self, settings: ExchangeSettings):
-        super().__init__(settings, None)
+        super().__init__(settings)
         config = settings.config
         self._rule = UpdateRule("sgd", config.outer_momentum)  # its momentum is -delta / lr
         self.factor = 0.0 if config.consensus_rate is None else config.consensus_rate / config.outer_lr - 1
@@ -186,11 +189,12 @@ class SlowWeights(OuterOptimizer, RankState):
 
     def add(self, factor: float) -> None:
         """Add the slow weights, times the factor, to the weights, by way of the gradients, which are not needed."""
-        ops, weights, spare = self._ops, self._arena.weights, self._arena.grads
-        for start, stop in self._trained if factor else ():
-            ops.copy(self._before[start:stop], spare[start:stop])
-            ops.scale(spare[start:stop], factor)
-            ops.add(weights[start:stop], spare[start:stop], weights[start:stop])
+        ops, weights = self._ops, self._arena.weights
+        for each in self._whole.ranges if factor else ():
+            part, spare = weights[each.start : each.stop], self._arena.grads[each.start : each.stop]
+            ops.copy(self._global[each.start : each.stop], spare)
+            ops.scale(spare, factor)
+            ops.add(part, spare, part)
 
     def arrays(self) -> dict[str, Array]:
         return self.slots

@@ -1,96 +1,114 @@
-"""The outer step of averaging: from the weights at the start of a period, along the mean of the ranks' changes.
+"""The steps that averaging makes by the mean of the ranks' changes: of the global weights, and of each rank to them.
 
-With a compression or a wire of 16 bits the changes travel in place of the weights: what is rounded or left for later is
-small beside them, and error feedback adds the rest to the rank's next change.
+Global weights make the step of an outer optimizer: u = momentum·u + d; global -= rate·(d + momentum·u), d the mean of
+global - own. With momentum 0 and rate 1 they become the mean. Then a rank's weights become the global ones, or with
+``--mixing`` A the sum of A·own and (1-A)·global.
 
-Source: Douillard et al., DiLoCo, 2023 (outer step); Basu et al., Qsparse-local-SGD, NeurIPS 2019 (compressed changes
-with error feedback); Sarfi et al., Communication efficient LLM pre-training with SparseLoCo, 2025 (both).
+With ``--centre-rate`` A global weights are an elastic centre: a rank moves by A·(centre - own) to the centre as it was,
+and the centre by p·A·(mean - centre). Ranks stay apart.
+
+Running statistics have no step: the global ones are the mean.
+
+Source: Douillard et al., DiLoCo, 2023 (outer step), and Streaming DiLoCo, 2025 (mixing); Zhang, Choromanska & LeCun,
+Deep learning with elastic averaging SGD, NeurIPS 2015 (centre).
 """
 
-from ringtrain.allreduce.wire_formats import NONE
+from collections.abc import Sequence
+
 from ringtrain.arrays import Array
-from ringtrain.exchange.buckets.bucketed_allreduce import GradientReduction
-from ringtrain.exchange.buckets.reducer import Reducer
-from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.update.ranges import trained_pieces
+from ringtrain.exchange.update.ranges import common, join, trained_pieces
 from ringtrain.memory.arena import Arena
+from ringtrain.memory.spans import Span
 from ringtrain.ops.update import APPLIED, MULTIPLIER, RATE, UPDATE_NUMBERS, UpdateRange, UpdateRule
 
-TRAVEL_WHOLE = {"compress": NONE, "wire": NONE}
 
+class Fragment:
+    """Parameters whose weights make a step together: ``pieces`` of the arena, of which ``others`` are not trained."""
 
-def make_change_reduction(settings: ExchangeSettings) -> GradientReduction | None:
-    """Return the sums of changes; None where whole weights are averaged."""
-    config = settings.config
-    whole = config.compress == config.wire == NONE
-    return None if whole else make_gradient_reduction(settings)
+    def __init__(self, spans: Sequence[Span]):
+        self.pieces, trained = join([(span.start, span.stop) for span in spans]), trained_pieces(spans)
+        self.ranges = tuple(UpdateRange(start, stop, 1.0, 0.0, 0.0) for start, stop in trained)
+        self.others = join([(s.start, s.stop) for s in spans if not common(trained, [(s.start, s.stop)])])
 
 
 class OuterOptimizer:
-    """The outer step, from the weights at the start of a period towards the mean at its end: a Nesterov step along
-    d = before - mean: u = momentum·u + d; w = before - lr·(d + momentum·u). Running statistics take the mean.
+    """Makes the steps of the global weights, and moves this rank's.
 
-    changes: sums the changes before - weights of the ranks; None: the mean of weights is in their place
-    ``slots``: the weights at the beginning of the period, and the step's momentum; the same on all ranks.
+    ``slots``: the global weights at the beginning of the period, and the step's momentum; the same on all ranks.
+    ``apart``: whether ranks stay apart after a step
     """
 
     required_names, optional_names = ("period_begin", "outer_momentum"), ()
 
-    def __init__(self, settings: ExchangeSettings, changes: GradientReduction | None):
-        config, self.changes = settings.config, changes
+    def __init__(self, settings: ExchangeSettings):
+        config = settings.config
         self._ops, self._rule = settings.ops, UpdateRule("nesterov", config.outer_momentum)
+        self._centre_rate, self._mixing = config.centre_rate, config.mixing
+        self.apart = bool(self._centre_rate or self._mixing)
+        rate = config.outer_lr * (settings.transport.size * self._centre_rate or 1.0)
         self._numbers = self._ops.zeros((UPDATE_NUMBERS,), "float64")
-        for index, value in ((RATE, config.outer_lr), (MULTIPLIER, 1.0), (APPLIED, 1.0)):
+        for index, value in ((RATE, rate), (MULTIPLIER, 1.0), (APPLIED, 1.0)):
             self._ops.put((self._numbers[index : index + 1], value))
         self.slots: dict = {}
 
     def bind(self, arena: Arena) -> None:
-        self._arena, self._trained = arena, trained_pieces(arena.spans)
-        self._ranges = tuple(UpdateRange(start, stop, 1.0, 0.0, 0.0) for start, stop in self._trained)
-        self._before, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
-        self.slots = dict(zip(self.required_names, (self._before, self._velocity), strict=True))
-        self.sums: Reducer | None = self.changes.bind(arena.spans, arena.grads) if self.changes else None
+        self._arena, self._whole = arena, Fragment(arena.spans)
+        self._global, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
+        self.slots = dict(zip(self.required_names, (self._global, self._velocity), strict=True))
         self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
 
     def rehearse(self) -> None:
-        self._update(self._ops.zeros((UPDATE_NUMBERS,), "float64"))  # none is applied
+        numbers = self._ops.zeros((UPDATE_NUMBERS,), "float64")  # none is applied
+        self._update(self._whole, self._arena.grads, numbers)
 
     def begin(self) -> None:
-        """A period begins; weights are the same on all ranks."""
-        self._ops.copy(self._arena.weights, self._before)
+        """The first periods begin; weights are the same on all ranks."""
+        self._ops.copy(self._arena.weights, self._global)
 
-    def exchange(self, share: float) -> None:
-        """Step along the sum of the ranks' changes, in which this rank's counts by its share: a period ends."""
-        assert self.sums is not None, "changes travel"
-        ops, weights, change = self._ops, self._arena.weights, self._arena.grads
-        self._find_change()
-        ops.scale(change, share)
-        self.sums.wait_all()
-        ops.scale(change, -1.0)
-        ops.add(self._before, change, weights)
-        ops.scale(change, -1.0)
-        self._move()
+    def put_change(self, fragment: Fragment, change: Array) -> None:
+        """Write global - own weights to ``change``, an array over the arena."""
+        for start, stop in fragment.pieces:
+            part = change[start:stop]
+            self._ops.copy(self._arena.weights[start:stop], part)
+            self._ops.scale(part, -1.0)
+            self._ops.add(self._global[start:stop], part, part)
 
     def step(self) -> None:
-        """Step along the change to the weights, the mean on all ranks: a period ends. Gradients are not needed."""
-        self._find_change()
-        self._move()
+        """Step to, or past, the mean that is in the place of the weights."""
+        self.put_change(self._whole, self._arena.grads)
+        for start, stop in self._whole.others:
+            self._ops.copy(self._arena.weights[start:stop], self._global[start:stop])
+        self._move(self._whole, self._arena.grads)
 
-    def _move(self) -> None:
-        self._update(self._numbers)
-        for start, stop in self._trained:
-            self._ops.copy(self._before[start:stop], self._arena.weights[start:stop])
+    def take(self, fragment: Fragment, change: Array) -> None:
+        """Step along the mean of the ranks' changes, which is in ``change``; it is written over."""
+        if self._centre_rate:
+            self._approach(fragment, 1.0 - self._centre_rate)
+        for start, stop in fragment.others:
+            self._ops.scale(change[start:stop], -1.0)
+            self._ops.add(self._global[start:stop], change[start:stop], self._global[start:stop])
+        self._move(fragment, change)
 
-    def _find_change(self) -> None:
-        ops, change = self._ops, self._arena.grads
-        ops.copy(self._arena.weights, change)
-        ops.scale(change, -1.0)
-        ops.add(self._before, change, change)
+    def _move(self, fragment: Fragment, change: Array) -> None:
+        self._update(fragment, change, self._numbers)
+        if not self._centre_rate:
+            self._approach(fragment, self._mixing)
 
-    def _update(self, numbers: Array) -> None:
-        arrays = self._before, self._arena.grads, [self._velocity]
-        self._ops.update(self._rule, self._ranges, *arrays, 0, numbers)
+    def _approach(self, fragment: Fragment, share: float) -> None:
+        """Leave this share of the rank's own weights, and take the rest from the global ones."""
+        ops = self._ops
+        for start, stop in fragment.pieces:
+            weights, target = self._arena.weights[start:stop], self._global[start:stop]
+            if not share:
+                ops.copy(target, weights)
+                continue
+            ops.scale(weights, share / (1.0 - share))
+            ops.add(weights, target, weights)
+            ops.scale(weights, 1.0 - share)
+
+    def _update(self, fragment: Fragment, change: Array, numbers: Array) -> None:
+        self._ops.update(self._rule, fragment.ranges, self._global, change, [self._velocity], 0, numbers)
 
     def state(self) -> dict:
         return {name: self._ops.to_host(slot) for name, slot in self.slots.items()}

@@ -180,8 +180,7 @@ class OwnedUpdate:
         ops.scale(nothing, 1.0)
         ops.fill(nothing, 0)
         self.numbers = ops.zeros((UPDATE_NUMBERS,), "float64")  # no update has begun: none is applied
-        if self.needs_all:
-            ops.gradient_squares(self._grads, self.trained, self._square_sum)
+        ops.gradient_squares(self._grads, self.trained, self._square_sum)
         for (start, stop), slots in self._states:
             if self._layerwise is not None and self._norms is not None:
                 self._layerwise.add_squares(*self._arrays(slots), start, stop, self._norms, start)
