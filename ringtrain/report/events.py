@@ -167,6 +167,8 @@ class EpochEnded:
     test_metrics:   further metrics of the test examples: name → value, None for one that is not defined
     seconds:        time stamp: since the run started
     bytes_sent:     by all ranks together, by the exchange, since the run started; None if they are not counted
+    distance:       of the ranks' weights from their mean, sqrt(mean over ranks of |own - mean|²) / |mean|; None where
+                    ranks do not differ
     weights_sha256: of all weights; None if ranks have different weights until the next meeting
     """
 
@@ -180,6 +182,7 @@ class EpochEnded:
     bytes_sent: int | None = None
     weights_sha256: str | None = None
     test_metrics: dict[str, float | None] | None = None
+    distance: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +196,7 @@ class Evaluated:
     seconds: float
     bytes_sent: int | None = None
     test_metrics: dict[str, float | None] | None = None
+    distance: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

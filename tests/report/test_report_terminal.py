@@ -217,6 +217,15 @@ def test_a_head_comes_once_and_again_where_a_narrower_screen_has_other_columns()
     assert row == "epoch  1/20     1.5000  50.00%          -       -        0.05    12,346   1:05"  # not evaluated
 
 
+def test_how_far_ranks_are_from_their_mean_has_a_column_where_they_differ():
+    rows = Epochs(run())
+    shown = [list(rows.lines(epoch(distance=each), iteration(), False, None)) for each in (None, 0.01234, None)]
+    assert [len(lines) for lines in shown] == [2, 2, 1]
+    assert "apart" not in shown[0][0] and "apart" in shown[1][0]
+    assert shown[1][1].split()[6] == "0.0123" and shown[2][0].split()[6] == "-"
+    assert words.evaluated(replace(OTHERS[1], distance=0.5)) == says("apart 0.5")
+
+
 # ── plain lines ─────────────────────────────────────────────────────────────────────────────────────────
 def test_progress_comes_at_a_sensible_rate():
     happened = [iteration(iteration=k, seconds=0.1 * k) for k in range(1, 401)]

@@ -129,6 +129,15 @@ def test_a_period_that_another_average_every_ends_makes_its_outer_step(run):
     assert not run("averaging, an outer step", "run", average_every=3).ranks
 
 
+@pytest.mark.parametrize("name", ["averaging", "gossip"])
+def test_an_evaluation_has_the_distance_from_consensus_where_ranks_differ(run, name):
+    """Averaging ends a period with the fourth iteration."""
+    run(name, "run", evaluate_every=2)
+    distances = {each["iteration"]: each["distance"] for each in records(Path("run"), "evaluation")}
+    assert distances.keys() == {2, 4, 6} and 0 < distances[2] < 0.1 and 0 < distances[6] < 0.1
+    assert (distances[4] is None) == (name == "averaging")
+
+
 def test_gossip_after_averaging_counts_all_ranks_alike(run):
     run("averaging, momentum kept", "run", size=2, iterations=STOPPED)
     checkpoint = run("gossip", "run", size=2)

@@ -12,7 +12,15 @@ from ringtrain.report.screen.words import BEST, accuracy_percent, clock, epoch_o
 from ringtrain.show.tables import fixed_line
 
 HEADS = {"epoch": "", "train acc": "acc", "test acc": "acc", "best": ""}  # of the other columns: their names
-DROPPED = ("images/s", "rate", "train acc", "time", "train loss", "test loss")  # for a narrow screen, in this order
+DROPPED = (
+    "apart",
+    "images/s",
+    "rate",
+    "train acc",
+    "time",
+    "train loss",
+    "test loss",
+)  # for a narrow screen, in this order
 
 Cells = Mapping[str, tuple[str, int]]  # column → (text, characters with the gap before it)
 
@@ -52,6 +60,8 @@ class Epochs:
             for name in self.run.metrics:
                 cells[metric_name(name)] = (metric_value(name, (event.test_metrics or {}).get(name)), 10)
             cells["best"] = (BEST if best else "", 2)
+        if event.distance is not None or "apart" in self._shown:  # how far ranks are from their mean
+            cells["apart"] = ("-" if event.distance is None else f"{event.distance:.3g}", 10)
         cells["rate"] = (f"{last.lr:.4g}" if last else "-", 10)
         cells["images/s"] = (f"{last.images_per_s:,.0f}" if last else "-", 10)
         cells["time"] = (clock(event.seconds), 7)

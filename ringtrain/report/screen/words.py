@@ -95,7 +95,10 @@ def weights(event: EpochEnded | Ended) -> str:
 def evaluated(event: Evaluated, best: bool = False) -> str:
     others = _others(" ", "acc", event.test_accuracy, event.test_metrics)
     mark = f" {BEST}" if best else ""
-    return f"iteration {event.iteration:,}  test loss {event.test_loss:.4f}{others}{mark}  {clock(event.seconds)}"
+    apart = "" if event.distance is None else f" apart {event.distance:.3g}"
+    return (
+        f"iteration {event.iteration:,}  test loss {event.test_loss:.4f}{others}{apart}{mark}  {clock(event.seconds)}"
+    )
 
 
 def _scores(loss: float, accuracy: float | None, metrics: Mapping[str, float | None] | None = None) -> str:

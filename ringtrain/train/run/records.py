@@ -155,7 +155,8 @@ class RunRecords:
     def _met(self) -> dict:
         """Fields of a record that all ranks make together. Collective."""
         sent = sum(self._run.transport.gather_json(self._run.exchange.reducers.traffic().bytes_sent))
-        return {**self._where(), "bytes_sent": sent or self._no_bytes}
+        distance = self._run.exchange.distance
+        return {**self._where(), "bytes_sent": sent or self._no_bytes, "distance": distance}
 
     def _where(self) -> dict:
         """The last finished iteration and its epoch, and the time stamp."""
