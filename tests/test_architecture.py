@@ -85,7 +85,8 @@ ORDER = {
     "nn": "base whole_batch blocks settings shapes graph_checks initial "
     "conv conv_columns layers metrics losses norm pool sequence capture_segments "
     "describe fuse catalogue recompute graph freeze subgraphs spec head",
-    "ops": "geometry bfloat16 keys elementary pairs precision update normalised base cuda host cpu reference catalogue",
+    "ops": "geometry bfloat16 keys elementary pairs levels precision update normalised base cuda host cpu reference "
+    "catalogue",
     "optim": "lr optimizers",
     "report": "end_events events rates trace records sinks tensorboard screen figure comparison plots scaling page",
     "runs": "summary conditions table",
@@ -345,7 +346,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "memory": (350, 225),
     "monitor": (1_150, 800),
     "nn": (3_125, 2_025),
-    "ops": (7_350, 4_575),
+    "ops": (7_550, 4_675),  # with levels of few bits
     "optim": (475, 275),  # of it 90 are Muon
     "plan": (1_025, 625),
     "report": (3_825, 2_300),  # runs without tests

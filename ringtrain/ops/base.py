@@ -547,16 +547,35 @@ class Ops(ABC):
     def unpack(self, packed: Array, x: Array, accumulate: bool = False) -> None:
         """x = packed; or x += packed, in float32"""
 
-    # ── compressed gradients: pairs are bytes (uint8), laid out by :mod:`ringtrain.ops.pairs` ─────────────────
+    # ── compressed gradients: pairs and levels are bytes (uint8), laid out by :mod:`ringtrain.ops.pairs` and
+    #    :mod:`ringtrain.ops.levels`, and x and y are flat ─────────────────────────────────────────────────────
     @abstractmethod
-    def take_largest(self, x: Array, pairs: Array, k: int) -> None:
-        """Move the k elements of largest magnitude of a flat x, of fewer than 2^31 elements, to ``pairs``, in the order
-        of their indices, and set them to 0 in x. Of equals the first are taken; NaN is larger than infinity. The same
-        elements from every implementation."""
+    def take_largest(self, x: Array, pairs: Array, k: int, chunk: int = 0) -> None:
+        """Move the k elements of largest magnitude of x, of fewer than 2^31 elements, to ``pairs``, in the order of
+        their indices, and set them to 0 in x. Of equals the first are taken; NaN is larger than infinity. The same
+        elements from every implementation. ``chunk``: of each so many elements k, and as large a share of the last, by
+        :func:`ringtrain.ops.pairs.pair_count`."""
 
     @abstractmethod
     def add_pairs(self, pairs: Array, y: Array, k: int) -> None:
         """y[index] += value, for k pairs"""
+
+    @abstractmethod
+    def take_levels(self, x: Array, levels: Array, bits: int) -> None:
+        """Move x, rounded to the nearest levels of ``bits`` bits, ties to even, to ``levels``; what is left stays in x.
+        An infinity or a NaN spoils its block, in ``levels`` and in x. The same bits from every implementation."""
+
+    @abstractmethod
+    def add_levels(self, levels: Array, y: Array, bits: int) -> None:
+        """y += the numbers that the levels are"""
+
+    @abstractmethod
+    def pack_bits(self, x: Array, packed: Array, width: int) -> None:
+        """Write the lowest ``width`` bits, 0 to 31, of int32s one after another into bytes."""
+
+    @abstractmethod
+    def unpack_bits(self, packed: Array, x: Array, width: int, k: int) -> None:
+        """x = the whole numbers of :meth:`pack_bits`, plus i · 2^width for the i-th k of them: of int32"""
 
     @abstractmethod
     def product(self, a, b, y, a_transposed=False, b_transposed=False, accumulate=False) -> None:

@@ -15,3 +15,9 @@ def cut_pairs(pairs: np.ndarray, k: int, dtype) -> tuple[np.ndarray, np.ndarray]
     """Return views of the values and the indices in bytes on the host."""
     middle = k * np.dtype(dtype).itemsize
     return pairs[:middle].view(dtype), pairs[middle : middle + k * INDEX.itemsize].view(INDEX)
+
+
+def pair_count(count: int, k: int, chunk: int) -> int:
+    """Return the number of pairs that k pairs of each ``chunk`` of ``count`` elements are, and as large a share of the
+    last chunk, rounded up; of all elements at once with a chunk of 0: k."""
+    return count // chunk * k + -(-(count % chunk * k) // chunk) if chunk else k

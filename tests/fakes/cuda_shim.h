@@ -353,6 +353,8 @@ static inline float __uint_as_float(unsigned x) { return shim::same_bits<float>(
 static inline long long __double_as_longlong(double x) { return shim::same_bits<long long>(x); }
 static inline double __longlong_as_double(long long x) { return shim::same_bits<double>(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
 template <typename A, typename B> auto min(A a, B b) -> decltype(a + b) { return b < a ? b : a; }
 template <typename A, typename B> auto max(A a, B b) -> decltype(a + b) { return a < b ? b : a; }
 

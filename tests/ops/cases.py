@@ -8,8 +8,9 @@ from itertools import product
 import numpy as np
 
 from ringtrain.ops.base import ACTIVATIONS, ConvGeometry, PoolGeometry
+from ringtrain.ops.levels import cut_levels, level_bytes, packed_bytes
 from ringtrain.ops.normalised import Normalised, NormStatistics
-from ringtrain.ops.pairs import cut_pairs, pair_bytes
+from ringtrain.ops.pairs import cut_pairs, pair_bytes, pair_count
 from ringtrain.ops.update import KINDS, UpdateRange, UpdateRule
 
 CONVOLUTIONS = {
@@ -533,6 +534,21 @@ def _compressed(draw):
         values, indices = cut_pairs(pairs, k, arrays.dtype)
         values[...], indices[...] = draw(k), np.arange(k)[::-1]
         yield Call("add_pairs", {"pairs": pairs}, {"y": arrays}, {"k": k})
+    for arrays, k, chunk in ((x, 41, 4096), (few, 3, 16), (few, 16, 16), (draw(5), 3, 8)):
+        pairs = np.zeros(pair_bytes(pair_count(arrays.size, k, chunk), arrays.itemsize), np.uint8)
+        yield Call("take_largest", {}, {"x": arrays, "pairs": pairs}, {"k": k, "chunk": chunk})
+    for arrays, bits in product((draw(20_001), draw(1), 0 * draw(300)), (1, 2, 3, 4, 7, 8)):
+        levels = np.zeros(level_bytes(arrays.size, bits, arrays.itemsize), np.uint8)
+        yield Call("take_levels", {}, {"x": arrays, "levels": levels}, {"bits": bits})
+        scales, codes = cut_levels(levels, arrays.size, bits, arrays.dtype)
+        scales[...], codes[...] = draw(scales.size), np.arange(codes.size) * 37 % 251
+        yield Call("add_levels", {"levels": levels}, {"y": arrays}, {"bits": bits})
+    for width, k in ((0, 7), (1, 100), (5, 3), (12, 41), (31, 20_001)):
+        numbers = np.random.default_rng(width).integers(0, 1 << 31, 20_001, np.int32)
+        packed = np.zeros(packed_bytes(numbers.size, width), np.uint8)
+        yield Call("pack_bits", {"x": numbers}, {"packed": packed}, {"width": width})
+        packed = (np.arange(packed.size) * 37 % 251).astype(np.uint8)
+        yield Call("unpack_bits", {"packed": packed}, {"x": np.zeros_like(numbers)}, {"width": width, "k": k})
     for turned in ((False, False), (True, False), (False, True)):
         a, b = (draw(*shape[:: -1 if each else 1]) for shape, each in zip(((90, 70), (70, 4)), turned, strict=True))
         for accumulate in (False, True):

@@ -16,7 +16,8 @@ from ringtrain.ops.cpu.library import open_kernels, threads_wanted
 from ringtrain.ops.elementary import power
 from ringtrain.ops.geometry import window_sizes
 from ringtrain.ops.host import HostOps, host_number
-from ringtrain.ops.pairs import cut_pairs
+from ringtrain.ops.levels import cut_levels
+from ringtrain.ops.pairs import cut_pairs, pair_count
 
 WORTH_THREADS = 1 << 15  # elements of an addition
 ALIGNMENT = 64
@@ -115,8 +116,14 @@ KERNEL_ARGUMENTS: dict[str, Callable[..., tuple]] = {
         w, g, m, v, w.size, beta1, beta2, eps, decay, *_corrections(beta1, beta2, step)
     ),
     "approach": lambda w, g, rate: (w, g, rate, w.size),
-    "take_largest": lambda x, pairs, k: (x, *cut_pairs(pairs, k, x.dtype), x.size, k),
+    "take_largest": lambda x, pairs, k, chunk=0: (
+        x, *cut_pairs(pairs, pair_count(x.size, k, chunk), x.dtype), x.size, k, chunk
+    ),
     "add_pairs": lambda pairs, y, k: (*cut_pairs(pairs, k, y.dtype), y, k),
+    "take_levels": lambda x, levels, bits: (x, *cut_levels(levels, x.size, bits, x.dtype), x.size, bits),
+    "add_levels": lambda levels, y, bits: (*cut_levels(levels, y.size, bits, y.dtype), y, y.size, bits),
+    "pack_bits": lambda x, packed, width: (x, packed, x.size, width),
+    "unpack_bits": lambda packed, x, width, k: (packed, x, x.size, width, k),
     "product": lambda a, b, y, a_transposed=False, b_transposed=False, accumulate=False: (
         a, b, y, *y.shape, a.shape[0 if a_transposed else 1], a_transposed, b_transposed, accumulate
     ),

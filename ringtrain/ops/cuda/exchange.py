@@ -1,10 +1,13 @@
 """Exchanges of gradients: sums over the memory of several ranks, 16 bits for messages, the largest elements, factors of
-low rank. ``sources/exchange.cu``, ``wire.cu``, ``compression.cu`` and ``orthonormal.cu``."""
+low rank, levels of few bits. ``sources/exchange.cu``, ``wire.cu``, ``compression.cu``, ``orthonormal.cu`` and
+``levels.cu``."""
 
 import numpy as np
 
 from ringtrain.ops.cuda.device import Device
-from ringtrain.ops.pairs import INDEX
+from ringtrain.ops.levels import BLOCK as LEVEL_BLOCK
+from ringtrain.ops.levels import packed_bytes, scale_count
+from ringtrain.ops.pairs import INDEX, pair_count
 
 MOST = 8
 BITS, BINS = 11, 1 << 11  # counted at once
@@ -48,8 +51,12 @@ def _kind(packed):
     return "half" if packed.dtype == np.float16 else "bfloat16"
 
 
-def take_largest(device: Device, x, pairs, k):
+def take_largest(device: Device, x, pairs, k, chunk=0):
     if k == 0:
+        return
+    if chunk:
+        halves = _halves(device, pairs, pair_count(x.size, k, chunk))
+        _launch(device, "take_from_chunks", min(-(-x.size // chunk), MOST_BLOCKS), x, x.size, k, chunk, *halves)
         return
     threshold = _find(device, x, k)
     blocks, part = _parts(device, x.size)
@@ -63,6 +70,26 @@ def add_pairs(device: Device, pairs, y, k):
     kernel = device.kernels("compression", "add_pairs")
     values, indices = _halves(device, pairs, k)
     device.each(kernel, k, values, indices, y, k)
+
+
+def take_levels(device: Device, x, levels, bits):
+    if x.size:
+        blocks, kernel = -(-x.size // LEVEL_BLOCK), device.kernels("levels", "take_levels")
+        arguments = x, *_levels(device, levels, x.size, bits), x.size, bits
+        kernel(min(blocks, device.most_blocks), LEVEL_BLOCK, device.stream, *arguments)
+
+
+def add_levels(device: Device, levels, y, bits):
+    kernel = device.kernels("levels", "add_levels")
+    device.each(kernel, y.size, *_levels(device, levels, y.size, bits), y, y.size, bits)
+
+
+def pack_bits(device: Device, x, packed, width):
+    device.each(device.kernels("levels", "pack_bits"), x.size, x, packed, x.size, width, per_thread=8)
+
+
+def unpack_bits(device: Device, packed, x, width, k):
+    device.each(device.kernels("levels", "unpack_bits"), x.size, packed, x, x.size, width, k)
 
 
 def orthonormalise(device: Device, x_MR):
@@ -101,6 +128,12 @@ def _halves(device: Device, pairs, k):
     runtime, middle = device.runtime, k * device.real.itemsize
     values = runtime.view(pairs[:middle], device.real)
     return values, runtime.view(pairs[middle : middle + k * INDEX.itemsize], INDEX)
+
+
+def _levels(device: Device, levels, count, bits):
+    """Return the scales and codes of levels: see :mod:`ringtrain.ops.levels`."""
+    middle = scale_count(count, bits) * device.real.itemsize
+    return device.runtime.view(levels[:middle], device.real), levels[middle : middle + packed_bytes(count, bits)]
 
 
 def _launch(device: Device, function, blocks, *arguments, threads=BLOCK):

@@ -1,4 +1,5 @@
-"""The largest elements, and factors of low rank; packing of 32 bits to 16, as IEEE half precision or as bfloat16.
+"""The largest elements, levels of few bits, and factors of low rank; packing of 32 bits to 16, as IEEE half precision
+or as bfloat16.
 
 The type of ``packed`` decides: float16, or uint16 for the bits of bfloat16, which NumPy has no type for. Both round to
 nearest, ties to even; numbers beyond the range become infinite, and any NaN the type's quiet NaN."""
@@ -6,7 +7,8 @@ nearest, ties to even; numbers beyond the range become infinite, and any NaN the
 import numpy as np
 
 from ringtrain.ops import bfloat16, keys
-from ringtrain.ops.pairs import cut_pairs
+from ringtrain.ops.levels import BLOCK, MOVES, cut_levels, packed_bytes
+from ringtrain.ops.pairs import cut_pairs, pair_count
 from ringtrain.ops.reference.simple import put, random_bits
 
 QUIET_NAN = np.uint16(0x7E00)
@@ -14,17 +16,84 @@ QUIET_NAN = np.uint16(0x7E00)
 NOTHING_LEFT = 16
 
 
-def take_largest(x, pairs, k):
+def take_largest(x, pairs, k, chunk=0):
     bits = x.view(f"u{x.dtype.itemsize}") << 1  # without the sign; larger bits are larger numbers, NaN largest
-    places = np.sort(np.argsort(~bits, kind="stable")[:k])
-    values, indices = cut_pairs(pairs, k, x.dtype)
-    values[...], indices[...] = x[places], places
-    x[places] = 0
+    values, indices = cut_pairs(pairs, pair_count(x.size, k, chunk), x.dtype)
+    places = [
+        start + np.sort(np.argsort(~part, kind="stable")[: pair_count(part.size, k, chunk)])
+        for start in range(0, x.size, chunk or x.size)
+        for part in [bits[start : start + (chunk or x.size)]]
+    ]
+    indices[...] = np.concatenate(places)
+    values[...] = x[indices]
+    x[indices] = 0
 
 
 def add_pairs(pairs, y, k):
     values, indices = cut_pairs(pairs, k, y.dtype)
     y[indices] += values
+
+
+def take_levels(x, levels, bits):
+    scales, packed = cut_levels(levels, x.size, bits, x.dtype)
+    codes = np.zeros(x.size, np.int32)
+    for block, start in enumerate(range(0, x.size, BLOCK)):
+        part = slice(start, start + BLOCK)
+        codes[part], scales[block :: -(-x.size // BLOCK)] = _codes_of(x[part], bits)
+    pack_bits(codes, packed, bits)
+    x -= _numbers_of(codes, scales, bits)
+
+
+def _codes_of(x, bits):
+    """Return the codes of a block, and its scales."""
+    sizes = np.abs(x)
+    if bits <= 2:
+        mean = edge = _mean(sizes, np.full(x.size, True))
+        if bits == 1:
+            return x < 0, [mean]
+        for _ in range(1 + MOVES):
+            above = sizes > edge
+            means = [_mean(sizes, each) for each in (~above, above)]
+            edge = (means[0] + means[1]) / x.dtype.type(2)
+        return (x < 0) + 2 * above, means
+    half = 1 << (bits - 1)
+    scale = sizes.max() / x.dtype.type(half - 1) if np.isfinite(x).all() else x.dtype.type(np.nan)
+    codes = np.rint(x / scale) if scale > 0 else np.zeros_like(x)
+    return np.clip(codes, 1 - half, half - 1) + half, [scale]
+
+
+def _mean(sizes, among):
+    """Return the mean of some of a block, 0 of none: every eighth is added up, then these eight."""
+    sums = np.zeros((BLOCK // 8, 8))
+    sums.reshape(-1)[: sizes.size] = np.where(among, sizes, 0)
+    return sizes.dtype.type(sum(sums.sum(axis=0).tolist()) / among.sum() if among.any() else 0)
+
+
+def _numbers_of(codes, scales, bits):
+    """Return the numbers of codes."""
+    blocks = -(-codes.size // BLOCK)
+    block = np.arange(codes.size) // BLOCK
+    if bits <= 2:
+        return np.where(codes & 1, -1, 1).astype(scales.dtype) * scales[(codes >> 1) * blocks + block]
+    return (codes - (1 << (bits - 1))).astype(scales.dtype) * scales[block]
+
+
+def add_levels(levels, y, bits):
+    scales, packed = cut_levels(levels, y.size, bits, y.dtype)
+    codes = np.zeros(y.size, np.int32)
+    unpack_bits(packed, codes, bits, y.size)
+    y += _numbers_of(codes, scales, bits)
+
+
+def pack_bits(x, packed, width):
+    fields = (x[:, None] >> np.arange(width) & 1).astype(np.uint8)
+    packed[: packed_bytes(x.size, width)] = np.packbits(fields, bitorder="little")
+
+
+def unpack_bits(packed, x, width, k):
+    fields = np.unpackbits(packed[: packed_bytes(x.size, width)], count=x.size * width, bitorder="little")
+    numbers = fields.reshape(x.size, width).astype(np.int32) << np.arange(width, dtype=np.int32)
+    x[...] = numbers.sum(axis=1, dtype=np.int32) + (np.arange(x.size) // k << width)
 
 
 def product(a, b, y, a_transposed=False, b_transposed=False, accumulate=False):

@@ -80,9 +80,30 @@ APART Whole kth(const Whole* m, Int found, Int& k, Int* counts) {
   return leading;
 }
 
-// Moves the k largest to (values, indices), in order, and leaves 0.
-KERNEL(take_largest)(Context* context, Real* x, Real* values, int32_t* indices, Int count, Int k) {
+// Moves the k largest of each chunk, and as many in proportion of the last one.
+APART void take_from_chunks(Context* context, Real* x, Real* values, int32_t* indices, Int count, Int k, Int chunk) {
+  context->parts(parts_of(count, chunk), 1, [=](Int first, Int end, Workspace& space) {
+    space.rewind();
+    Int* counts = space.take<Int>(BINS);
+    Whole* sizes = space.take<Whole>(chunk);
+    for (Int c = first; c < end; c++) {
+      Int start = c * chunk, size = least(chunk, count - start), wanted = parts_of(size * k, chunk), equals = wanted;
+      for (Int j = 0; j < size; j++) sizes[j] = ((const Whole*)x)[start + j] & MAGNITUDE;
+      Whole edge = kth(sizes, size, equals, counts);
+      for (Int j = 0, at = c * k; at < c * k + wanted; j++) {
+        if (sizes[j] < edge || (sizes[j] == edge && equals-- <= 0)) continue;
+        indices[at] = start + j;
+        values[at++] = x[start + j];
+        x[start + j] = 0;
+      }
+    }
+  });
+}
+
+// Moves the k largest, of all or of each chunk, to (values, indices), in order, and leaves 0.
+KERNEL(take_largest)(Context* context, Real* x, Real* values, int32_t* indices, Int count, Int k, Int chunk) {
   if (k == 0) return;
+  if (chunk) return take_from_chunks(context, x, values, indices, count, k, chunk);
   Workspace& space = context->shared;
   space.rewind();
   Int chunks = parts_of(count, CHUNK), *counts = space.take<Int>(BINS), *found = space.take<Int>(chunks);

@@ -153,6 +153,61 @@ extern "C" __global__ void __launch_bounds__(COUNT_BLOCK) move(
     }
 }
 
+// The same of each chunk, and as many in proportion of the last one: a block for a chunk, whose threads go over parts of
+// it that lie one after another.
+extern "C" __global__ void __launch_bounds__(COUNT_BLOCK) take_from_chunks(
+    REAL *x, long long n, long long k, long long chunk, REAL *values, int *indices) {
+    __shared__ unsigned counts[BINS];
+    __shared__ int larger[COUNT_BLOCK], equal[COUNT_BLOCK];
+    __shared__ Found shared;
+    for (long long c = blockIdx.x; c * chunk < n; c += gridDim.x) {
+        long long start = c * chunk, end = min(start + chunk, n), part = (end - start + blockDim.x - 1) / blockDim.x;
+        if (threadIdx.x == 0) shared = Found{0, (Key)(((end - start) * k + chunk - 1) / chunk)};
+        for (int shift = 8 * (int)sizeof(REAL) - 1; shift > 0;) {
+            int step = min(shift, BITS);
+            shift -= step;
+            for (int i = threadIdx.x; i < BINS; i += blockDim.x) counts[i] = 0;
+            __syncthreads();
+            Key leading = shared.leading, bins = (Key)1 << step;
+            for (long long i = start + threadIdx.x; i < end; i += blockDim.x) {
+                Key bits = magnitude(x[i]) >> shift;
+                if (bits >> step == leading) atomicAdd(&counts[bits & (bins - 1)], 1u);
+            }
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                int bin = BINS - 1;
+                for (; bin > 0 && counts[bin] < shared.left; bin--) shared.left -= counts[bin];
+                shared.leading = leading << step | (Key)bin;
+            }
+            __syncthreads();
+        }
+        Found wanted = shared;
+        long long first = min(start + threadIdx.x * part, end), stop = min(first + part, end);
+        int own_larger = 0, own_equal = 0;
+        for (long long i = first; i < stop; i++) {
+            own_larger += magnitude(x[i]) > wanted.leading;
+            own_equal += magnitude(x[i]) == wanted.leading;
+        }
+        larger[threadIdx.x] = own_larger;
+        equal[threadIdx.x] = own_equal;
+        __syncthreads();
+        long long equals = 0, place = c * k;
+        for (int t = 0; t < (int)threadIdx.x; t++) {
+            place += larger[t];
+            equals += equal[t];
+        }
+        place += min(equals, (long long)wanted.left);
+        for (long long i = first; i < stop; i++) {
+            Key m = magnitude(x[i]);
+            if (m < wanted.leading || (m == wanted.leading && equals++ >= (long long)wanted.left)) continue;
+            values[place] = x[i];
+            indices[place++] = (int)i;
+            x[i] = (REAL)0;
+        }
+        __syncthreads();  // before the next chunk's counts are written
+    }
+}
+
 // Every index is there once.
 extern "C" __global__ void add_pairs(const REAL *values, const int *indices, REAL *y, long long k) {
     for (long long i = first_index(); i < k; i += index_stride()) y[indices[i]] += values[i];
