@@ -10,6 +10,7 @@ placement_option = partial(option, section="Model parallel")
 message_option = partial(option, section="Exchange of gradients")
 overlap_option = partial(option, section="Overlap with computing")
 reliability_option = partial(option, section="Reliability")
+LOSSY = ("top-k", "powersgd", "quantise", "sign")  # --compress
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,25 @@ class ExchangeConfig:
     compress: str = message_option(
         "none",
         "Compress gradients, or averaging's changes, with error feedback: top-k, each parameter's largest elements; "
-        "powersgd, two thin factors of each matrix.",
-        choices=("none", "top-k", "powersgd"),
+        "powersgd, two thin factors of each matrix; quantise, few bits an element; sign, one bit.",
+        choices=("none", *LOSSY),
         planned=False,
     )
     compress_ratio: float = message_option(
         0.01, "With top-k: the share of elements that is sent.", above=0, high=1, used_by=("compress", ("top-k",))
+    )
+    compress_chunk: int = message_option(
+        0,
+        "With top-k: elements of which it takes the largest, a power of 2, so that indices are short; 0: a parameter.",
+        low=0,
+        used_by=("compress", ("top-k",)),
+    )
+    compress_bits: int | None = message_option(
+        None,
+        "With quantise and top-k: bits of a value, 2 to 8. [8; with top-k whole values]",
+        low=2,
+        high=8,
+        used_by=("compress", ("quantise", "top-k")),
     )
     compress_rank: int = message_option(
         4, "With powersgd: columns of the factors.", low=1, used_by=("compress", ("powersgd",))
@@ -135,7 +149,21 @@ class ExchangeConfig:
         0,
         "With --compress: iterations of whole gradients before it begins.",
         low=0,
-        used_by=("compress", ("top-k", "powersgd")),
+        used_by=("compress", LOSSY),
+    )
+    error_feedback: str = message_option(
+        "ef",
+        "With --compress: ef, what a rank did not send is added to its next gradient; ef21, it sends differences from "
+        "an estimate of its gradient.",
+        choices=("ef", "ef21"),
+        used_by=("compress", LOSSY),
+    )
+    residual_decay: float = message_option(
+        1.0,
+        "With --compress: factor of what a rank did not send, before its next gradient is added.",
+        above=0,
+        high=1,
+        used_by=("compress", LOSSY),
     )
     reproducible: bool = message_option(
         False,

@@ -147,6 +147,7 @@ OTHER_RULES = (
     Rule("ema", None, "asynchronous", OFF, texts.AVERAGE_APART),
     Rule("ema", None, "staleness", (0,), texts.AVERAGE_APART),
     # compression
+    Rule("residual_decay", None, "error_feedback", ("ef",), "is of what was not sent; {other} keeps no residual"),
     *_needs(
         "compress",
         fc=((DATA,), "keeps the rest of each gradient for later; with {other} ranks do not exchange all gradients"),

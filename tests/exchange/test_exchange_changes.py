@@ -1,6 +1,6 @@
 """Averaging whose changes of weights travel compressed, or in 16 bits, in place of the weights: beside a simulation."""
 
-import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,16 +8,23 @@ from exchange_support import HOST, HYPER, LR, TABLE, bound, gradient, iterate, o
 
 from ringtrain.memory.arena import lay_out
 from ringtrain.ops.reference import ReferenceOps
+from tests import lossy
 from tests.fakes.strategies import Averaging
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
 SPARSE = {"compress": "top-k", "compress_ratio": 0.2}
+SPARSELOCO = {**SPARSE, "compress_bits": 2, "compress_chunk": 16, "residual_decay": 0.95}
+SENDS = {  # flags, what is sent of a matrix, and the factor of the rest
+    "top-k": (SPARSE, partial(lossy.largest, ratio=0.2), 1),
+    "SparseLoCo": (SPARSELOCO, partial(lossy.largest, ratio=0.2, chunk=16, bits=2), 0.95),
+    "4 bits": ({"compress": "quantise", "compress_bits": 4}, partial(lossy.levels, bits=4), 1),
+}
 
 
-def simulated(size, every, momentum, rate, steps, ratio, keep):
-    """The weights of each rank: local SGD whose mean change is a Nesterov step; of matrices each rank sends the largest
-    elements, and keeps the others for later."""
+def simulated(size, every, momentum, rate, steps, send, decay, keep):
+    """The weights of each rank: local SGD whose mean change is a Nesterov step; of matrices each rank sends a part, and
+    keeps the rest for later."""
     spans = lay_out(TABLE)
     w = [over_arena(spans, lambda shape: np.arange(np.prod(shape)) / 16) for _ in range(size)]
     v, kept = ([np.zeros(spans[-1].stop) for _ in range(size)] for _ in range(2))
@@ -40,10 +47,9 @@ def simulated(size, every, momentum, rate, steps, ratio, keep):
             for span in spans:
                 if span.parameter.role == "weight":
                     part = slice(span.start, span.start + span.count)
-                    kept[rank][part] += change[part]
-                    order = np.argsort(-np.abs(kept[rank][part]), kind="stable")[: math.ceil(ratio * span.count)]
-                    change[part] = 0
-                    change[part][order], kept[rank][part][order] = kept[rank][part][order], 0
+                    kept[rank][part] = decay * kept[rank][part] + change[part]
+                    change[part] = send(kept[rank][part])
+                    kept[rank][part] -= change[part]
             total += change
         u = momentum * u + total
         mean, begin = begin - total, begin - rate * (total + momentum * u)
@@ -56,13 +62,22 @@ def simulated(size, every, momentum, rate, steps, ratio, keep):
 
 
 @pytest.mark.parametrize("size", [3, 4])
-@pytest.mark.parametrize(("outer", "momentum"), [((0.9, 0.7), "keep"), ((0.0, 1.0), "average")])
-def test_sparse_changes_are_those_of_a_simulation(size, outer, momentum):
-    flags = {"every": 5, "momentum": momentum, "algorithm": "star", "bucket_bytes": 300}
-    ranks = run(Averaging, size, 50, outer=outer, **SPARSE, **flags)
-    for (weights, *_), wanted in zip(ranks, simulated(size, 5, *outer, 50, 0.2, momentum == "keep"), strict=True):
+@pytest.mark.parametrize(
+    ("name", "outer", "momentum"),
+    [
+        ("top-k", (0.9, 0.7), "keep"),
+        ("top-k", (0.0, 1.0), "average"),
+        ("SparseLoCo", (0.0, 0.7), "keep"),
+        ("4 bits", (0.9, 0.7), "keep"),
+    ],
+)
+def test_lossy_changes_are_those_of_a_simulation(size, name, outer, momentum):
+    (lossy_flags, *how), keep = SENDS[name], momentum == "keep"
+    flags = {"every": 5, "momentum": momentum, "algorithm": "star", "bucket_bytes": 300, **lossy_flags}
+    ranks = run(Averaging, size, 50, outer=outer, **flags)
+    for (weights, *_), wanted in zip(ranks, simulated(size, 5, *outer, 50, *how, keep), strict=True):
         np.testing.assert_allclose(weights, wanted, rtol=1e-12, atol=1e-12)
-    assert any(note == says("top-k 20 %", "exchange") for note in ranks[0][2].facts.notes)
+    assert any(note == says("of whole arrays", "exchange") for note in ranks[0][2].facts.notes)
 
 
 def after(t, iterations, ops=None, **flags):
@@ -94,10 +109,12 @@ def test_changes_in_16_bits_are_near_whole_ones():
     assert 0 < np.linalg.norm(rounded[0] - whole[0]) < 1e-3 * np.linalg.norm(whole[0])
 
 
-@pytest.mark.parametrize("stop", [7, 10])
-def test_a_run_goes_on_as_if_unbroken(stop):
-    """In mid-period, and at the end of one, where ranks differ in their residuals alone."""
-    flags = {"every": 5, "momentum": "keep", "algorithm": "star", "outer": (0.9, 0.7), **SPARSE}
+@pytest.mark.parametrize(("stop", "lossy_flags"), [
+    (7, SPARSE), (10, SPARSE), (7, SPARSELOCO), (10, {"compress": "sign", "error_feedback": "ef21"}),
+])  # fmt: skip
+def test_a_run_goes_on_as_if_unbroken(stop, lossy_flags):
+    """In mid-period, and at the end of one, where ranks differ in their residuals or estimates alone."""
+    flags = {"every": 5, "momentum": "keep", "algorithm": "star", "outer": (0.9, 0.7), **lossy_flags}
 
     def body(t, saved=None):
         exchange, arena = bound(Averaging, t, **flags)

@@ -143,6 +143,7 @@ def by_default(name: str, strategy: catalogue.Strategy) -> Strategy:
 
 TOP_K = {"compress": "top-k", "compress_ratio": 0.05}
 POWER = {"compress": "powersgd", "compress_rank": 2}
+SPARSELOCO = {**TOP_K, "compress_ratio": 0.2, "compress_chunk": 64, "compress_bits": 2, "residual_decay": 0.95}
 DELAYED = {"sync": "delayed"}
 OUTER = {"outer_momentum": 0.5, "outer_lr": 0.7}
 LATER = {"average_every": 8, "average_from": 1000}
@@ -219,6 +220,11 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
     "averaging, a centre": averaging(
         "average, a centre with rate 0.2", {"centre_rate": 0.2}, keeps="momentum, outer_momentum, period_begin, step"
     ),
+    "averaging, SparseLoCo": averaging(
+        "keep, outer momentum 0, rate 0.7, changes with top-k 20 % of 64 elements in 2 bits, error feedback times 0.95",
+        {**SPARSELOCO, "average_momentum": "keep", "outer_lr": 0.7},
+        keeps="momentum, outer_momentum, period_begin, residual, step",
+    ),
     "delayed": Strategy(
         DELAYED,
         "delayed by one iteration (ring)",
@@ -256,6 +262,25 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         near=1e-9,
         keeps="basis, momentum, residual, step",
         devices=({"compress_rank": 1}, {"clip_norm": 0.5}),
+    ),
+    "4 bits": compressed(
+        "allreduce with 4 bits", {"compress": "quantise", "compress_bits": 4}, keeps="momentum, residual, step"
+    ),
+    "delayed sign": compressed(
+        "delayed by one iteration, with sign",
+        {**DELAYED, "compress": "sign"},
+        keeps="momentum, pending, residual, step",
+        devices=({"compress_from": 2},),
+    ),
+    "EF21": Strategy(
+        {**TOP_K, "error_feedback": "ef21"},
+        "allreduce with top-k 5 %, EF21 (ring)",
+        exact=False,
+        like=None,
+        learns=1 / 2,
+        cannot=("adamw", "rmsprop"),
+        stops=False,
+        keeps="estimate, momentum, step",
     ),
     "delayed top-k": compressed(
         "delayed by one iteration, with top-k 5 %", {**DELAYED, **TOP_K}, keeps="momentum, pending, residual, step"

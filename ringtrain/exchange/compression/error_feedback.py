@@ -1,6 +1,7 @@
 """Error feedback: sums of compressed gradients, and the residual that each rank keeps for later iterations."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -13,12 +14,15 @@ from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, Gra
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.compression.method import CompressionContext, Compressor, least_bytes
 from ringtrain.exchange.compression.powersgd import PowerSGD
+from ringtrain.exchange.compression.quantised import Quantised
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.humanize import format_bytes
 from ringtrain.memory.spans import Span
+from ringtrain.ops.base import Ops
 
 RESIDUAL = "residual"
+PLAIN, RESIDUALS, METHOD = range(3)  # rounds of tags: whole gradients; the residuals' sum; the first of the method's
 
 
 class ErrorFeedback(GradientReduction, RankState):
@@ -26,6 +30,7 @@ class ErrorFeedback(GradientReduction, RankState):
 
     method: a new one for each run
     begin:  the iteration from which sums are compressed
+    ``--residual-decay``: what the residual is multiplied by before that
 
     A checkpoint holds each rank's residual, for as many ranks, and their sum, which others divide: each parameter in
     equal parts, each element to one rank.
@@ -33,17 +38,18 @@ class ErrorFeedback(GradientReduction, RankState):
 
     exact = False
     state_is_local = False  # residuals differ from rank to rank
+    array_name, feedback_name = RESIDUAL, "error feedback"
 
     def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
         self._transport, self._ops, self._deadline_s = settings.transport, settings.ops, settings.config.deadline_s
         self.differs = settings.transport.size > 1
-        self._method, self._begin = method, begin
+        self._method, self._begin, self._decay = method, begin, settings.config.residual_decay
         self._plain = BucketedAllReduce(settings)
         self._phased: list[_PhasedSum] = []  # unless sums are compressed from the beginning
-        self.header = f"with {self._method.header}, error feedback"
-        if self._begin:
-            self.header = f"with {self._method.header}, error feedback, from iteration {self._begin}"
-        self.optional_names = (RESIDUAL, *self._method.state_names)
+        decay = f" times {self._decay:g}" if self._decay < 1 else ""
+        later = f", from iteration {self._begin}" if self._begin else ""
+        self.header = f"with {self._method.header}, {self.feedback_name}{decay}{later}"
+        self.optional_names = (self.array_name, *self._method.state_names)
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
         """Return the reducer. Raises ConfigError without a parameter to compress."""
@@ -51,19 +57,28 @@ class ErrorFeedback(GradientReduction, RankState):
         self._residual = transport.allocate(buffer.size, buffer.dtype)
         buckets = summing.buckets(spans, buffer.dtype)
         pieces = [(bucket.start, bucket.stop) for bucket in buckets]
-        plain = summing.prepare(buffer, pieces, 0) if self._begin else None
-        whole = summing.prepare(self._residual, pieces, len(buckets))
+        plain = summing.prepare(buffer, pieces, PLAIN) if self._begin else None
+        whole = summing.prepare(self._residual, pieces, RESIDUALS * len(buckets))
         self._gathering = Reducer(buckets, whole, self._deadline_s, summing.streams)
         context = CompressionContext(
-            transport, summing.streams.exchange, summing, buckets, buffer, self._residual, round=2
+            transport, summing.streams.exchange, summing, buckets, buffer, self._residual, METHOD
         )
-        self.tags = (context.round + 2) * len(buckets)
+        self.tags = (METHOD + self._method.rounds) * len(buckets)
         sums = self._method.bind(context)
+        taken = [[span for span in bucket.spans if self._method.compresses(span)] for bucket in buckets]
+        sums = [self._with_feedback(context, *each) for each in zip(taken, sums, strict=True)]
         self._others = [part for span in spans if self._method.compresses(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
             sums = self._phased = [_PhasedSum(*each) for each in zip(plain, sums, strict=True)]
         return summing.make_reducer(buckets, sums)
+
+    def _with_feedback(self, context: CompressionContext, spans: Sequence[Span], sum: Reduction) -> Reduction:
+        """Return the sum of a bucket with what is done to its compressed parameters before and after."""
+        if self._decay == 1:
+            return sum
+        residuals = [context.residual_of(span) for span in spans]
+        return FeedbackSum(sum, lambda: [context.ops.scale(each, self._decay) for each in residuals])
 
     def _bytes(self, spans: Sequence[Span], itemsize: int) -> list[str]:
         """Return a line about the bytes saved, by the best all-reduces."""
@@ -97,23 +112,57 @@ class ErrorFeedback(GradientReduction, RankState):
 
     def restore(self, state: dict) -> None:
         """Take the arrays that this method can use, also of another strategy's or method's state."""
-        if RESIDUAL in state:
+        if self.array_name in state:
             self.take(state)
             for start, stop in self._others:
-                self._ops.fill(self._residual[start:stop], 0)
+                self._ops.fill(self.arrays()[self.array_name][start:stop], 0)
         self._method.restore(state)
 
     def arrays(self) -> dict[str, Array]:
         return {RESIDUAL: self._residual}
 
     def take(self, arrays: dict[str, np.ndarray]) -> None:
-        self._ops.upload(arrays[RESIDUAL], self._residual)
+        for name, array in self.arrays().items():
+            self._ops.upload(arrays[name], array)
 
     def _not_own(self, span: Span) -> list[tuple[int, int]]:
         """Return the slices of a parameter's residual that are other ranks'."""
         rank, size = self._transport.rank, self._transport.size
         first, last = (span.start + span.count * r // size for r in (rank, rank + 1))
         return [(span.start, first), (last, span.stop)]
+
+
+class FeedbackSum(Reduction):
+    """The compressed sum of a bucket, with a call before it starts and one when it is done."""
+
+    _open = False
+
+    def __init__(self, sum: Reduction, before: Callable[[], object], after: Callable[[], object] = tuple):
+        self._sum, self._before, self._after = sum, before, after
+        self.algorithm, self.transport = sum.algorithm, sum.transport
+        self.bytes_sent, self.blocks = sum.bytes_sent, sum.blocks
+
+    def announce(self) -> None:
+        self._sum.announce()
+
+    def start(self) -> None:
+        self._open = True
+        self._before()
+        self._sum.start()
+
+    def test(self) -> bool:
+        if self._open and self._sum.test():
+            self._finish()
+        return not self._open
+
+    def wait(self, deadline_s: float) -> None:
+        if self._open:
+            self._sum.wait(deadline_s)
+            self._finish()
+
+    def _finish(self) -> None:
+        self._open = False
+        self._after()
 
 
 class _PhasedSum(Reduction):
@@ -150,9 +199,65 @@ class _PhasedSum(Reduction):
         self._now.wait(deadline_s)
 
 
+class Ef21(ErrorFeedback):
+    """EF21: each rank keeps an estimate of its gradient, sends the difference from it, compressed, and adds to the
+    estimate what it has sent; the sum of the estimates, which all ranks keep, is in the gradients' place.
+
+    A compressor that begins with a residual of 0 leaves what it did not send, so that a rank's new estimate is its
+    gradient less the residual. Both begin with 0. Bytes are those of the method.
+
+    Source: Richtárik, Sokolov & Fatkhullin, EF21, NeurIPS 2021, algorithm 2
+    """
+
+    array_name, feedback_name = "estimate", "EF21"
+
+    def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
+        self.differs = True  # also on one rank: its estimate and the sum of one are rounded apart
+        self._estimate, self._total = (self._ops.zeros(buffer.shape, buffer.dtype) for _ in range(2))
+        return super().bind(spans, buffer)
+
+    def _with_feedback(self, context: CompressionContext, spans: Sequence[Span], sum: Reduction) -> Reduction:
+        arrays = (context.buffer, context.residual, self._estimate, self._total)
+        parts = [tuple(array[span.start : span.start + span.count] for array in arrays) for span in spans]
+        return FeedbackSum(sum, partial(self._subtract, context.ops, parts), partial(self._add, context.ops, parts))
+
+    @staticmethod
+    def _subtract(ops: Ops, parts: Sequence[tuple[Array, ...]]) -> None:
+        for gradient, residual, estimate, _ in parts:
+            ops.copy(gradient, residual)
+            ops.scale(estimate, -1.0)
+            ops.add(gradient, estimate, gradient)
+            ops.copy(residual, estimate)
+            ops.fill(residual, 0)
+
+    @staticmethod
+    def _add(ops: Ops, parts: Sequence[tuple[Array, ...]]) -> None:
+        for gradient, residual, estimate, total in parts:
+            ops.scale(residual, -1.0)
+            ops.add(estimate, residual, estimate)
+            ops.add(total, gradient, total)
+            ops.copy(total, gradient)
+
+    def state(self) -> dict:
+        """Return the sum of the estimates, and the method's state."""
+        total = self._ops.to_host(self._total)
+        return {self.array_name: total, **self._method.state(total.size)}
+
+    def restore(self, state: dict) -> None:
+        super().restore(state)
+        if self.array_name in state:
+            self._ops.upload(state[self.array_name], self._total)
+
+    def arrays(self) -> dict[str, Array]:
+        return {self.array_name: self._estimate}
+
+
+FEEDBACKS = {"ef": ErrorFeedback, "ef21": Ef21}
 METHODS: dict[str, Callable[[ExchangeConfig], Compressor]] = {
-    "top-k": lambda config: TopK(config.compress_ratio),
+    "top-k": lambda config: TopK(config.compress_ratio, config.compress_bits, config.compress_chunk),
     "powersgd": lambda config: PowerSGD(config.compress_rank),
+    "quantise": lambda config: Quantised(config.compress_bits or 8),
+    "sign": lambda config: Quantised(1),
 }
 
 
@@ -161,4 +266,5 @@ def make_gradient_reduction(settings: ExchangeSettings) -> GradientReduction:
     config = settings.config
     if config.compress == NONE:
         return BucketedAllReduce(settings)
-    return ErrorFeedback(METHODS[config.compress](config), config.compress_from, settings)
+    make = FEEDBACKS[config.error_feedback]
+    return make(METHODS[config.compress](config), config.compress_from, settings)

@@ -36,7 +36,7 @@ class CompressionContext:
     summing:  prepares all-reduces
     buffer:   flat, over the arena: gradients, and then their sum
     residual: likewise: the parts that this rank has not sent
-    round:    the first of two free rounds of tags: the tag of a bucket is round · buckets + its index
+    round:    the first of the method's rounds of tags: the tag of a bucket is round · buckets + its index
     """
 
     transport: Transport
@@ -64,10 +64,12 @@ class Compressor(ABC):
 
     header:      its name in the run's header
     state_names: names of its arrays in a checkpoint, in addition to the residual; a run continues without them
+    rounds:      of tags that its sums take
     """
 
     header: str
     state_names: tuple[str, ...] = ()
+    rounds = 2
 
     @abstractmethod
     def compresses(self, span: Span) -> bool:

@@ -1,0 +1,236 @@
+"""Few bits, signs, few elements of few bits, and EF21: beside simulations in NumPy that add in the same order."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from exchange_support import kit_of
+from test_exchange_compression import (
+    CONV,
+    COUNT,
+    FC,
+    SPANS,
+    add_up,
+    check_nothing_is_lost,
+    elements,
+    normal,
+    whole_numbers,
+)
+
+from ringtrain.errors import ConfigError
+from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.compression.error_feedback import METHODS, Ef21, ErrorFeedback
+from ringtrain.ops.cpu import CpuOps
+from ringtrain.ops.reference import ReferenceOps
+from tests import lossy
+from tests.fakes.strategies import settings_of
+from tests.loopback.world import LoopbackWorld
+from tests.says import says
+
+TOP_K = {"compress": "top-k", "compress_ratio": 0.1}
+SPARSELOCO = {**TOP_K, "compress_ratio": 0.03, "compress_bits": 2, "compress_chunk": 64}
+SENDS = {  # flags, and what is sent of x
+    "8 bits": ({"compress": "quantise"}, partial(lossy.levels, bits=8)),
+    "4 bits": ({"compress": "quantise", "compress_bits": 4}, partial(lossy.levels, bits=4)),
+    "2 bits": ({"compress": "quantise", "compress_bits": 2}, partial(lossy.levels, bits=2)),
+    "sign": ({"compress": "sign"}, partial(lossy.levels, bits=1)),
+    "top-k": (TOP_K, partial(lossy.largest, ratio=0.1)),
+    "top-k of chunks": ({**TOP_K, "compress_chunk": 128}, partial(lossy.largest, ratio=0.1, chunk=128)),
+    "top-k in 4 bits": ({**TOP_K, "compress_bits": 4}, partial(lossy.largest, ratio=0.1, bits=4)),
+    "SparseLoCo's": (SPARSELOCO, partial(lossy.largest, ratio=0.03, chunk=64, bits=2)),
+}
+
+
+def bound(t, ops=None, dtype="float64", **flags):
+    settings = settings_of(t, ops or ReferenceOps(dtype), deadline_s=20.0, **{"algorithm": "ring", **flags})
+    config = settings.config
+    make = Ef21 if config.error_feedback == "ef21" else ErrorFeedback
+    summing, buffer = make(METHODS[config.compress](config), config.compress_from, settings), t.allocate(COUNT, dtype)
+    summing.rehearse()
+    return summing, summing.bind(SPANS, buffer), buffer
+
+
+def sums(size, iterations=50, gradients=normal, **flags):
+    """[rank][iteration] → (sum, residual)"""
+
+    def body(t):
+        parts = bound(t, bucket_bytes=2000, **flags)
+        return [add_up(*parts, i, gradients(t.rank, i)) for i in range(iterations)]
+
+    return LoopbackWorld(size).run(body)
+
+
+def simulated(size, send, decay=1.0, ef21=False):
+    """[iteration] → the sum of the compressed parameters, by name"""
+    state = [{span.name: np.zeros(span.count) for span in (CONV, FC)} for _ in range(size)]
+    totals, every = {span.name: np.zeros(span.count) for span in (CONV, FC)}, []
+    for iteration in range(50):
+        for span in (CONV, FC):
+            total = np.zeros(span.count)
+            for rank in range(size):
+                x = elements(normal(rank, iteration), span)
+                kept = x - state[rank][span.name] if ef21 else decay * state[rank][span.name] + x
+                sent = send(kept)
+                total += sent
+                state[rank][span.name] = state[rank][span.name] + sent if ef21 else kept - sent
+            totals[span.name] = totals[span.name] + total if ef21 else total
+        every.append(dict(totals))
+    return every
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize(
+    ("name", "feedback"),
+    [
+        *((name, {}) for name in SENDS),
+        ("sign", {"residual_decay": 0.5}),
+        ("SparseLoCo's", {"residual_decay": 0.95}),
+        ("top-k", {"error_feedback": "ef21"}),
+        ("4 bits", {"error_feedback": "ef21"}),
+    ],
+)
+def test_sums_are_those_of_a_simulation(name, feedback, size):
+    flags, send = SENDS[name]
+    wanted = simulated(size, send, feedback.get("residual_decay", 1.0), "error_feedback" in feedback)
+    for rank in sums(size, **flags, **feedback):
+        for (total, _), want in zip(rank, wanted, strict=True):
+            for span in (CONV, FC):
+                np.testing.assert_allclose(elements(total, span), want[span.name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["8 bits", "2 bits", "sign", "SparseLoCo's"])
+def test_nothing_is_lost_and_others_go_whole(name):
+    ranks = [
+        [(normal(rank, i), *each) for i, each in enumerate(done)]
+        for rank, done in enumerate(sums(3, 5, **SENDS[name][0]))
+    ]
+    check_nothing_is_lost(ranks, 1e-12)
+    for span in SPANS:
+        if span not in (CONV, FC):
+            whole = sum(elements(rank[0][0], span) for rank in ranks)
+            np.testing.assert_allclose(elements(ranks[0][0][1], span), whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", [*SENDS, "powersgd"])
+@pytest.mark.parametrize("feedback", ["ef", "ef21"])
+def test_replicas_are_equal_bit_by_bit(name, feedback):
+    """In float32 and by the compiled operations, with all-gathers of another order."""
+    flags = {"compress": "powersgd", "compress_rank": 2} if name == "powersgd" else SENDS[name][0]
+
+    def body(t):
+        parts = bound(t, CpuOps("float32"), "float32", error_feedback=feedback, algorithm="circulant", **flags)
+        return [add_up(*parts, i, normal(t.rank, i))[0].tobytes() for i in range(4)]
+
+    assert len({tuple(totals) for totals in LoopbackWorld(5).run(body)}) == 1
+
+
+@pytest.mark.parametrize("flags", [SENDS["sign"][0], TOP_K, {"compress": "powersgd", "compress_rank": 2}])
+def test_the_sum_of_all_ranks_estimates_is_what_they_share(flags):
+    def body(t):
+        parts = bound(t, error_feedback="ef21", **flags)
+        total = [add_up(*parts, i, normal(t.rank, i))[0] for i in range(6)][-1]
+        return total, parts[0].arrays()["estimate"].copy(), parts[0].state()["estimate"]
+
+    ranks = LoopbackWorld(3).run(body)
+    estimates = sum(estimate for _, estimate, _ in ranks)
+    for total, _, state in ranks:
+        for span in (CONV, FC):
+            np.testing.assert_allclose(elements(total, span), elements(estimates, span), rtol=0, atol=1e-12)
+            np.testing.assert_array_equal(elements(state, span), elements(total, span))
+
+
+def test_estimates_come_nearer_to_gradients_that_stay():
+    """What EF21 is for: of gradients that no longer change the whole is sent in the end, also by 1 bit."""
+    ranks = sums(3, 40, lambda rank, iteration: normal(rank, 0), compress="sign", error_feedback="ef21")
+    whole = sum(normal(rank, 0) for rank in range(3))
+    errors = [np.linalg.norm(total - whole) / np.linalg.norm(whole) for total, _ in ranks[0]]
+    assert errors[0] > 0.5 and errors[-1] < 0.05
+
+
+@pytest.mark.parametrize("begin", [0, 2])
+@pytest.mark.parametrize("flags", [SPARSELOCO, {"compress": "sign", "error_feedback": "ef21"}])
+def test_a_run_goes_on_as_if_unbroken_and_another_number_of_ranks_divides_what_was_kept(flags, begin):
+    def body(t, saved=None):
+        parts = bound(t, **flags, compress_from=begin, bucket_bytes=2000)
+        if saved:
+            parts[0].restore(saved[0])
+            parts[0].take(saved[1])
+        totals = [add_up(*parts, i, normal(t.rank, i))[0] for i in (range(4, 8) if saved else range(4))]
+        return totals, (parts[0].state(), {name: array.copy() for name, array in parts[0].arrays().items()})
+
+    begun = LoopbackWorld(3).run(body)
+    ends = LoopbackWorld(3).run(lambda t: body(t, (begun[0][1][0], begun[t.rank][1][1])))
+    for rank, want in enumerate(sums(3, 8, compress_from=begin, **flags)):
+        np.testing.assert_array_equal([*begun[rank][0], *ends[rank][0]], [total for total, _ in want])
+
+    def read(t):
+        parts = bound(t, **flags)
+        parts[0].restore(begun[0][1][0])
+        (array,) = parts[0].arrays().values()
+        return array.copy(), parts[0].state()
+
+    shares = LoopbackWorld(2).run(read)
+    (name,) = shares[0][1]
+    np.testing.assert_array_equal(sum(share for share, _ in shares), begun[0][1][0][name])
+    np.testing.assert_array_equal(shares[0][1][name], begun[0][1][0][name])
+
+
+# ── bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def slots(name):
+    """The bytes of a rank's slots for 144 and 600 elements of float64."""
+    return {
+        "8 bits": (144 + 8, 600 + 24),
+        "4 bits": (72 + 8, 300 + 24 + 4),
+        "2 bits": (36 + 16 + 4, 150 + 48 + 2),
+        "sign": (18 + 8 + 6, 75 + 24 + 5),
+        "top-k": (15 * 12 + 4, 60 * 12),
+        "top-k of chunks": (8 * (13 + 2) + 14 + 2, 8 * (4 * 13 + 9) + 54 + 2),
+        "top-k in 4 bits": (8 + 8 + 15 + 1, 8 + 30 + 2 + 75 + 5),
+        "SparseLoCo's": (16 + 2 + 6 + 4 + 4, 16 + 5 + 3 + 15 + 1),
+    }[name]
+
+
+@pytest.mark.parametrize("name", SENDS)
+def test_bytes_are_those_of_the_formula_and_the_header_tells_them(name):
+    rest = 2 * 3 * 8 * (16 + 16 + 16 + 32) // 4
+
+    def body(t):
+        summing, flight, buffer = bound(t, bucket_bytes=1 << 20, **SENDS[name][0])
+        add_up(summing, flight, buffer, 0, whole_numbers(t.rank, 0))
+        return flight.bytes_sent, summing.notes
+
+    for sent, notes in LoopbackWorld(4).run(body):
+        assert sent == 3 * sum(slots(name)) + rest
+        assert len(notes) == 1 and notes[0].endswith("of the 9.75 KiB of whole arrays")
+
+
+@pytest.mark.parametrize(("ratio", "share"), [(0.01, 0.0089), (0.03, 0.0268)])
+def test_sparselocos_bytes_are_at_most_3_percent_of_dilocos(ratio, share):
+    """At 4 ranks, of a parameter of 4096 · 1000 elements of float32."""
+    method = METHODS["top-k"](
+        settings_of(None, None, compress_ratio=ratio, compress_bits=2, compress_chunk=4096).config
+    )
+    count = 4096 * 1000
+    ours, dilocos = 3 * method.nbytes(count, 4), 2 * 3 / 4 * 4 * count
+    assert ours / dilocos == pytest.approx(share, rel=0.01) and ours <= 0.03 * dilocos
+
+
+@pytest.mark.parametrize(("bits", "ranks"), [(8, 8), (4, 16), (2, 29), (1, 57)])
+def test_from_this_number_of_ranks_on_whole_gradients_are_fewer_bytes(bits, ranks):
+    nbytes = METHODS["quantise"](settings_of(None, None, compress_bits=bits).config).nbytes(1 << 20, 4)
+    assert (ranks - 2) * nbytes < 2 * (ranks - 2) / (ranks - 1) * (4 << 20)
+    assert (ranks - 1) * nbytes > 2 * (ranks - 1) / ranks * (4 << 20)
+
+
+# ── names, and what does not go together ──────────────────────────────────────────────────────────────────────────────
+def test_headers_and_refusals():
+    for flags, words in (
+        ({"compress": "quantise"}, ("8 bits", "error feedback")),
+        ({"compress": "sign", "compress_from": 9}, ("sign", "iteration 9")),
+        ({**SPARSELOCO, "residual_decay": 0.95}, ("top-k 3 %", "64 elements", "2 bits", "0.95")),
+        ({"compress": "powersgd", "error_feedback": "ef21"}, ("PowerSGD", "EF21")),
+    ):
+        exchange = make_exchange(kit_of(**flags))
+        assert exchange.facts.header == says(*words) and not exchange.facts.exact
+    with pytest.raises(ConfigError, match=says("--compress-chunk 1000", "1024", "512")):
+        make_exchange(kit_of(**{**TOP_K, "compress_chunk": 1000}))
