@@ -13,6 +13,7 @@ from tests.tiers import daily, thorough
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 from ringtrain.torch.module_arena import in_even_order  # noqa: E402
+from tests import lossy  # noqa: E402
 from tests.mpi import torch_references as references  # noqa: E402
 
 pytestmark = pytest.mark.mpi
@@ -21,6 +22,11 @@ STAR = ("-a", "star")  # adds in the order of ranks
 SHORT = ("--bucket-bytes", "1000")  # several buckets
 
 OUTER, SPARSE = ("--outer-momentum", "0.9", "--outer-lr", "0.7"), ("--compress", "top-k", "--compress-ratio", "0.13")
+AVERAGING_KEPT = ("--sync", "averaging", "--average-momentum", "keep")
+CHUNKED, SPARSELY = (
+    ("--compress-chunk", "64", "--compress-bits", "2"),
+    partial(lossy.largest, ratio=0.13, chunk=64, bits=2),
+)
 outer = partial(references.averaging, outer=(0.9, 0.7))
 STRATEGIES = {
     "averaging": (("--sync", "averaging", *STAR), references.averaging),
@@ -44,6 +50,12 @@ STRATEGIES = {
         ("--sync", "averaging", "--centre-rate", "0.2", "--average-momentum", "keep", *STAR),
         lambda recipe, ranks: references.streaming(recipe, ranks, 1, centre=0.2),
     ),
+    "SparseLoCo": (
+        (*AVERAGING_KEPT, "--outer-lr", "0.7", *SPARSE, *CHUNKED, "--residual-decay", "0.95", *STAR, *SHORT),
+        lambda recipe, ranks: references.averaging(
+            recipe, ranks, keep=True, outer=(0.0, 0.7), send=references.Lossy(SPARSELY, 0.95)
+        ),
+    ),
     "gossip": (("--sync", "gossip"), references.gossip),
     "noloco": (
         ("--sync", "gossip", "--gossip-every", "4", *OUTER, "--consensus-rate", "0.5"),
@@ -55,6 +67,18 @@ STRATEGIES = {
     "powersgd": (
         ("--compress", "powersgd", "--compress-rank", "2", *STAR, *SHORT),
         partial(references.together, lambda: references.PowerSGD(2)),
+    ),
+    "4 bits": (
+        ("--compress", "quantise", "--compress-bits", "4", *STAR, *SHORT),
+        partial(references.together, lambda: references.Lossy(partial(lossy.levels, bits=4))),
+    ),
+    "sign": (
+        ("--compress", "sign", *STAR, *SHORT),
+        partial(references.together, lambda: references.Lossy(partial(lossy.levels, bits=1))),
+    ),
+    "EF21": (
+        (*SPARSE, "--error-feedback", "ef21", *STAR, *SHORT),
+        partial(references.together, lambda: references.Lossy(partial(lossy.largest, ratio=0.13), ef21=True)),
     ),
     "top-k": (
         (*SPARSE, *STAR, *SHORT),

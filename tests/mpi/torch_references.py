@@ -178,6 +178,34 @@ class TopK:
         return gradients
 
 
+class Lossy:
+    """Each rank sends ``send`` of each matrix, flat, in NumPy, and keeps ``decay`` of the rest; with ``ef21`` of the
+    difference from its estimate, whose sum is the gradient. Vectors are sent whole."""
+
+    def __init__(self, send: Callable, decay: float = 1.0, ef21: bool = False):
+        self._send, self._decay, self._ef21 = send, decay, ef21
+        self._kept, self._totals = {}, {}
+
+    def __call__(self, gradients: Sequence[Tensors]) -> Tensors:
+        shares = [each(lambda tensor: tensor * (1 / len(gradients)), tensors) for tensors in gradients]
+        sums = total([self._sent(rank, tensors) for rank, tensors in enumerate(shares)])
+        if self._ef21:
+            for index, tensor in enumerate(sums):
+                if tensor.dim() > 1:
+                    sums[index] = self._totals[index] = self._totals.get(index, torch.zeros_like(tensor)) + tensor
+        return sums
+
+    def _sent(self, rank: int, gradients: Tensors) -> Tensors:
+        return [self._part(rank, i, x) if x.dim() > 1 else x for i, x in enumerate(gradients)]
+
+    def _part(self, rank: int, index: int, gradient: torch.Tensor) -> torch.Tensor:
+        before = self._kept.get((rank, index), torch.zeros_like(gradient))
+        have = gradient - before if self._ef21 else self._decay * before + gradient
+        sent = torch.from_numpy(self._send(have.numpy().reshape(-1))).reshape(gradient.shape)
+        self._kept[rank, index] = before + sent if self._ef21 else have - sent
+        return sent
+
+
 class PowerSGD:
     """The sum of all ranks' matrices in a basis of ``r`` columns; a rank keeps its part outside. The first basis is the
     documented one, of drawn numbers."""
