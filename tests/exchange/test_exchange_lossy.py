@@ -22,6 +22,7 @@ from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compression.error_feedback import METHODS, Ef21, ErrorFeedback
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
+from ringtrain.transport.loopback import Loopback
 from tests import lossy
 from tests.fakes.strategies import settings_of
 from tests.loopback.world import LoopbackWorld
@@ -173,6 +174,17 @@ def test_a_run_goes_on_as_if_unbroken_and_another_number_of_ranks_divides_what_w
     (name,) = shares[0][1]
     np.testing.assert_array_equal(sum(share for share, _ in shares), begun[0][1][0][name])
     np.testing.assert_array_equal(shares[0][1][name], begun[0][1][0][name])
+
+
+@pytest.mark.parametrize("feedbacks", [("ef", "ef21"), ("ef21", "ef")])
+def test_a_run_may_go_on_with_the_other_feedback_which_begins_without_its_array(feedbacks):
+    before, after = (bound(Loopback(), **TOP_K, error_feedback=each) for each in feedbacks)
+    add_up(*before, 0, normal(0, 0))
+    state = before[0].state()
+    assert set(state) <= set(after[0].optional_names)
+    after[0].restore(state)
+    (array,) = after[0].arrays().values()
+    assert not array.any()
 
 
 # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,7 +21,7 @@ from ringtrain.humanize import format_bytes
 from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 
-RESIDUAL = "residual"
+RESIDUAL, ESTIMATE = "residual", "estimate"
 PLAIN, RESIDUALS, METHOD = range(3)  # rounds of tags: whole gradients; the residuals' sum; the first of the method's
 
 
@@ -49,7 +49,7 @@ class ErrorFeedback(GradientReduction, RankState):
         decay = f" times {self._decay:g}" if self._decay < 1 else ""
         later = f", from iteration {self._begin}" if self._begin else ""
         self.header = f"with {self._method.header}, {self.feedback_name}{decay}{later}"
-        self.optional_names = (self.array_name, *self._method.state_names)
+        self.optional_names = (RESIDUAL, ESTIMATE, *self._method.state_names)
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
         """Return the reducer. Raises ConfigError without a parameter to compress."""
@@ -209,7 +209,7 @@ class Ef21(ErrorFeedback):
     Source: Richtárik, Sokolov & Fatkhullin, EF21, NeurIPS 2021, algorithm 2
     """
 
-    array_name, feedback_name = "estimate", "EF21"
+    array_name, feedback_name = ESTIMATE, "EF21"
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
         self.differs = True  # also on one rank: its estimate and the sum of one are rounded apart
