@@ -89,7 +89,7 @@ class TravellingChanges(RankState):
         if share == NOTHING:
             return None
         self.wait(number)
-        self._outer.take(self._fragments[number], self._change)
+        self._outer.step_along(self._fragments[number], self._change)
         self._shares[number] = NOTHING
         return share
 

@@ -81,7 +81,7 @@ class OuterOptimizer:
             self._ops.copy(self._arena.weights[start:stop], self._global[start:stop])
         self._move(self._whole, self._arena.grads)
 
-    def take(self, fragment: Fragment, change: Array) -> None:
+    def step_along(self, fragment: Fragment, change: Array) -> None:
         """Step along the mean of the ranks' changes, which is in ``change``; it is written over."""
         if self._centre_rate:
             self._approach(fragment, 1.0 - self._centre_rate)
