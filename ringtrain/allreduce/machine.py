@@ -50,18 +50,13 @@ def inspect_machine(transport: Transport) -> tuple[dict[str, str], RankLayout]:
     machine = {
         "cpu": cpu_model(),
         "cores": str(os.cpu_count()),
-        "library": library_name(transport),
+        "library": transport.describe().split(", thread level")[0],  # a run may choose the level
         "node": transport.node,
     }
     everyone = transport.gather_json(machine | {"transport": type(bare(transport)).__name__.lower()})
     return {name: " | ".join(sorted({rank[name] for rank in everyone})) for name in FIELDS}, rank_layout(
         [rank["node"] for rank in everyone]
     )
-
-
-def library_name(transport: Transport) -> str:
-    """Return the name and version of the library, without the thread level, which a run may choose."""
-    return transport.describe().split(", thread level")[0]
 
 
 def cpu_model(cpuinfo: Path = CPUINFO) -> str:

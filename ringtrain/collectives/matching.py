@@ -54,16 +54,12 @@ def _matched(schedule: Schedule, source: int, target: int, out: list, into: list
     if len(out) != len(into):
         raise ScheduleError(f"{where}: {len(out)} sends, {len(into)} receives")
     for (k, send), (j, recv) in zip(out, into, strict=True):
-        if not _fit(send, recv, schedule.chunks):
+        moved = recv.start - send.start  # to the same chunks, in the buffer or in scratch
+        if send.stop + moved != recv.stop or moved % schedule.chunks:
             raise ScheduleError(
                 f"{where}: chunks {span(send)} sent in step {k} arrive as chunks {span(recv)} in step {j}"
             )
     return [MatchedMessage(source, target, k, j, send, recv) for (k, send), (j, recv) in zip(out, into, strict=True)]
-
-
-def _fit(send: Move, recv: Move, chunks: int) -> bool:
-    """Whether both name the same chunks, in the buffer or in scratch."""
-    return send.stop - send.start == recv.stop - recv.start and (send.start - recv.start) % chunks == 0
 
 
 def span(move: Move) -> str:

@@ -207,12 +207,10 @@ def in_even_order(parameters: Named, owners: int) -> Named:
 
 
 def _table(named: Named, role: str = "") -> tuple[tuple[str, Parameter], ...]:
-    return tuple((n, Parameter(n, tuple(t.shape) or (1,), AS_THEY_ARE, role or _role(t))) for n, t in named)
-
-
-def _role(parameter: torch.Tensor) -> str:
-    """A bias, a scale or a shift is compressed by no method."""
-    return "weight" if parameter.dim() > 1 else "bias"
+    roles = [role or ("weight" if t.dim() > 1 else "bias") for _, t in named]  # no method compresses scales and shifts
+    return tuple(
+        (n, Parameter(n, tuple(t.shape) or (1,), AS_THEY_ARE, role)) for (n, t), role in zip(named, roles, strict=True)
+    )
 
 
 def _check_apart(named: Named) -> None:

@@ -17,11 +17,6 @@ from ringtrain.optim.optimizers import Optimizer
 STEP = "step"  # of torch's optimizers: a count, also where a parameter has one element
 
 
-def step_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """Return the optimizer's step without the hooks that PyTorch wraps around it."""
-    return getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
-
-
 def view_of(array: Array, start: int, parameter: torch.Tensor) -> torch.Tensor:
     """Return the elements of a flat array from ``start`` on, with the shape of the parameter, and its order of axes in
     memory. It is a tensor of its own, with a version counter of its own, over the same memory."""
@@ -114,7 +109,8 @@ class TorchOptimizer(Optimizer):
             parameter.grad = gradient.to(parameter.dtype)
         try:
             with torch.inference_mode(False), self._with_settings(self.optimizer), self._at_rates(self.optimizer):
-                step_of(self.optimizer)(self.optimizer)
+                step = type(self.optimizer).step
+                getattr(step, "__wrapped__", step)(self.optimizer)  # without the hooks that PyTorch wraps around it
         finally:
             for parameter, _ in gradients:
                 parameter.grad = None

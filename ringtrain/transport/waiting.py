@@ -43,15 +43,11 @@ ALONE = Patience()
 SERVICES: list[Callable[[], None]] = []  # of the main thread for other ranks: they run while it waits for anything
 
 
-def _steady() -> int:
-    return 0
-
-
 def wait_for(
     test: Callable[[], bool],
     deadline_s: float,
     awaited: Callable[[], str],
-    progress: Callable[[], int] = _steady,
+    progress: Callable[[], int] = lambda: 0,
     patience: Patience = ALONE,
     sleeps: bool = False,
 ) -> None:

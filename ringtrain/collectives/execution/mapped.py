@@ -49,7 +49,9 @@ def make_mapped(
     """
     local_rank = transport.neighbours.index(transport.rank)
     start, stop = spans(views[local_rank].size, program.chunks)[local_rank]
-    nbytes = bytes_moved(program, local_rank, (stop - start) * views[local_rank].dtype.itemsize)
+    # It reads the others' contributions to its chunk, and writes the sum to their buffers.
+    moved = sum(program.inputs_of) - program.inputs_of[local_rank] + program.size - 1
+    nbytes = moved * (stop - start) * views[local_rank].dtype.itemsize
     arrays = [views, *inputs]
 
     def at(chunk: BufferChunk) -> Array:
@@ -122,13 +124,6 @@ class MappedOnDevice(NodeReduction):
     def _move(self) -> bool:
         run_operations(self._work)
         return True
-
-
-def bytes_moved(program: NodeProgram, local_rank: int, chunk_bytes: int) -> int:
-    """Return the bytes between ranks: the rank reads the others' contributions to its chunk, and writes
-    the sum to their buffers.
-    """
-    return (sum(program.inputs_of) - program.inputs_of[local_rank] + program.size - 1) * chunk_bytes
 
 
 def run_operations(work: Work) -> None:

@@ -52,12 +52,8 @@ class JobEnd:
         if self.end is None:
             return None
         left = self.end - self._now()
-        return f"{left:.0f} s before the end of the job" if left < self.margin_s else None
-
-    @property
-    def margin_s(self) -> float:
-        """Seconds before the end: enough for a checkpoint that takes twice as long as the slowest."""
-        return max(self.before_s, 2 * self.slowest_s)
+        margin_s = max(self.before_s, 2 * self.slowest_s)  # enough for a checkpoint
+        return f"{left:.0f} s before the end of the job" if left < margin_s else None
 
     def words(self) -> str | None:
         """The note for the user, or None."""

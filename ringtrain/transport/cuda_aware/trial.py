@@ -43,11 +43,8 @@ class ChildOutcome:
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the launcher's variables."""
-    return {name: value for name, value in environ.items() if not name.startswith(TOLD) or _is_setting(name)}
-
-
-def _is_setting(name: str) -> bool:
-    return name.startswith(SETTINGS) and not name.startswith(NOT_SETTINGS)
+    settings = {name for name in environ if name.startswith(SETTINGS) and not name.startswith(NOT_SETTINGS)}
+    return {name: value for name, value in environ.items() if not name.startswith(TOLD) or name in settings}
 
 
 def command(launcher: Path, vendor: str, program: Sequence[str]) -> list[str]:
