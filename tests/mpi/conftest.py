@@ -12,6 +12,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 NAMED = {path.name: str(path) for path in PROGRAMS.glob("*.py")}
 PATIENCE_S = 300.0  # only a failure waits for it: nothing here is told by how long it takes
 UNDRAWN = PROGRAMS / "undrawn"  # on the path of ranks: runs draw no curves
+# For ranks without shared memory, as those of several nodes are: rows, and all else, travel as messages.
+APART = {"PYTHONPATH": os.pathsep.join(map(str, (PROGRAMS / "apart", UNDRAWN, ROOT)))}
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -8,7 +8,7 @@ import socket
 import pytest
 from test_mpi_train import EPOCHS, ranks_of
 
-from tests.mpi.conftest import PATIENCE_S
+from tests.mpi.conftest import APART, PATIENCE_S
 from tests.says import says
 from tests.tiers import thorough
 
@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timing]
 
 SMALL, LARGE = 1000, 300_000  # the MPI sends the small ones at once, and asks first for the large ones
 HOST = socket.gethostname()
-APART = {"OMPI_MCA_osc": "^sm"}  # no shared windows: rows travel as messages, as between nodes
 ROWS = {"together": {}, "apart": APART}
 # Each test has one daily case; together these have both algorithms, both sizes and both ways of the rows.
 PLACES = [(algorithm, rows) for algorithm in ("ring", "mpi") for rows in ROWS]

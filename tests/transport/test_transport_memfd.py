@@ -1,5 +1,6 @@
 """Memory without a name: what one process makes another opens, and nothing is left of it."""
 
+import mmap
 import os
 from types import SimpleNamespace
 
@@ -34,8 +35,11 @@ def test_no_memory_is_none(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
+    memory = create_memfd(100)
+    assert memory.reserve(0, 100) and os.fstat(memory._descriptor).st_blocks * 512 >= 2 * mmap.PAGESIZE
     monkeypatch.setattr(os, "posix_fallocate", full)
     descriptors = len(os.listdir("/proc/self/fd"))
+    assert not memory.reserve(0, 100) and memory.reserve(100, 0)
     assert create_memfd(100) is None and len(os.listdir("/proc/self/fd")) == descriptors
     monkeypatch.setattr(os, "memfd_create", full)
     assert create_memfd(100) is None

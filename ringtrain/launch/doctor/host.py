@@ -76,11 +76,11 @@ def shared_memory(context: DoctorContext) -> Iterator[Line]:
     free = transport.gather_json(room)[transport.neighbours[0]]  # the same number on all ranks of a node
     words = "" if free is None else f", {free // MIB:,} MiB free in /dev/shm"
     if window is None and transport.local_size > 1:
-        advice = "ranks of a node will send messages instead: use an MPI with shared windows, and give /dev/shm room"
+        advice = "ranks of a node will send messages instead: start them where they see one another's processes"
         yield line("shared memory", f"none between ranks{words}", advice)
     else:
         little = free is not None and free < WANTED_BYTES
-        advice = "gradients lie there: start the container with --shm-size=2g, or free space there"
+        advice = "messages of the MPI lie there: start the container with --shm-size=2g, or free space there"
         yield line("shared memory", f"the ranks of a node share it{words}", advice if little else None)
 
 

@@ -20,20 +20,31 @@ class Memfd:
     def __init__(self, descriptor: int, memory: mmap.mmap, address: str = ""):
         self._descriptor, self.memory, self.address = descriptor, memory, address
 
+    def reserve(self, start: int, nbytes: int) -> bool:
+        """Have the system allocate some bytes, where this process runs: otherwise the first access to a page that the
+        system lacks would end the process. Returns whether it could."""
+        try:
+            if nbytes:
+                os.posix_fallocate(self._descriptor, mmap.PAGESIZE + start, nbytes)
+        except OSError:
+            return False
+        return True
+
     def close(self) -> None:
         """Close the file: no other process can open it any more. The memory stays while a process maps it."""
         os.close(self._descriptor)
 
 
 def create_memfd(nbytes: int) -> Memfd | None:
-    """Return ``nbytes`` of zeroed memory behind a page for the token; None if the system has no such memory."""
+    """Return ``nbytes`` of zeroed memory, to be reserved, behind a page for the token; None if the system has no such
+    memory."""
     try:
         descriptor = os.memfd_create("ringtrain")
     except OSError:
         return None
     try:
-        # Allocated at once: otherwise the first access to a page that the system lacks would end the process.
-        os.posix_fallocate(descriptor, 0, mmap.PAGESIZE + nbytes)
+        os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
+        os.ftruncate(descriptor, mmap.PAGESIZE + nbytes)
         memory = mmap.mmap(descriptor, mmap.PAGESIZE + nbytes)
     except OSError:
         os.close(descriptor)

@@ -263,7 +263,6 @@ class Messages(Transport):
         for space in self._spaces:
             space.free()
         self._requests.free()
-        self._memory.free()
         self._relays, self._counters, self._spaces = [], [], []
         self._node_comm.Free()
         self._comm.Free()

@@ -1,11 +1,11 @@
-"""The memory that the ranks of a node share: in a window of the MPI; without one in worlds in which a rank may die.
+"""The memory that the ranks of a node share: of one rank, which the others map.
 
-All ranks of a window free it together, and Open MPI makes its windows by calls that may wait forever after a death.
+It is no window of the MPI: all ranks of a window free it together, and Open MPI makes its windows by calls that may
+wait forever after a death.
 """
 
 import json
 import mmap
-import os
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -15,10 +15,9 @@ from numpy.typing import DTypeLike
 
 from ringtrain.arrays import Array
 from ringtrain.transport.buffers import aligned_zeros, as_bytes
-from ringtrain.transport.fault_tolerance import is_fault_tolerant
 from ringtrain.transport.mpi.arrivals import check_arrivals
 from ringtrain.transport.mpi.memfd import Fence, Memfd, create_memfd, open_bytes, open_memfd
-from ringtrain.transport.mpi.node import free, gather_text, shared_window, window_arrays
+from ringtrain.transport.mpi.node import gather_text
 from ringtrain.transport.mpi.requests import naming_peers
 from ringtrain.transport.shared_arena import (
     TOKEN_BYTES,
@@ -40,11 +39,9 @@ class NodeSharedMemory:
         self._comm, self._node_comm = comm, node_comm
         self.scratch = allocate or aligned_zeros
         self._shares = allocate is None and node_comm.size > 1
-        self._windows: list[MPI.Win] = []
-        self._tolerant = is_fault_tolerant(os.environ)
         self._fence = Fence()
         self.arenas: list[SharedArena] = []
-        self.counters = SignalCounters(self.window, node_comm.rank, node_comm.size, self._sync)
+        self.counters = SignalCounters(self.window, node_comm.rank, node_comm.size, self._fence)
 
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
         """Return zeroed memory, shared if the system has shared memory. Collective."""
@@ -58,7 +55,7 @@ class NodeSharedMemory:
     def share_mapped(self, array: np.ndarray, path: str, offset: int) -> bool:
         """As :meth:`ringtrain.transport.base.Transport.share_mapped`."""
         with naming_peers("sharing memory", self._comm):
-            arrays = mapped_arrays(self._node_comm, array, path, offset, self._sync)
+            arrays = mapped_arrays(self._node_comm, array, path, offset, self._fence)
         if arrays is None:
             return False
         self.arenas.append(SharedArena(arrays, self._node_comm.rank))
@@ -73,38 +70,19 @@ class NodeSharedMemory:
         arrays = self._share([nbytes] + [0] * (self._node_comm.size - 1))
         return None if arrays is None else arrays[0]
 
-    def free(self) -> None:
-        """Free the windows. Collective."""
-        for window in self._windows:
-            free(window)
-        self._windows = []
-
     def _share(self, sizes: Sequence[int]) -> list[np.ndarray] | None:
         """Return arrays of these sizes in bytes, by local rank, that all of its ranks read and write."""
-        if self._tolerant:
-            with naming_peers("sharing memory", self._comm):
-                return shared_arrays(self._node_comm, sizes)
-        # The memory is the window's: it is gone after close, also for arrays that still point to it.
-        window = shared_window(self._node_comm, sizes[self._node_comm.rank])
-        if window is None:
-            return None
-        self._windows.append(window)
-        return window_arrays(window, self._node_comm, sizes)
-
-    def _sync(self) -> None:
-        if self._windows:
-            self._windows[0].Sync()  # one orders the memory of all
-        else:
-            self._fence()
+        with naming_peers("sharing memory", self._comm):
+            return shared_arrays(self._node_comm, sizes)
 
 
 def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
-    """Return uint8 arrays of these sizes in bytes, by local rank, zeroed, each at the start of a page; None if
-    any rank cannot have them.
+    """Return uint8 arrays of these sizes in bytes, by local rank, zeroed, each at the start of a page, near its own
+    rank; None if any rank cannot have them.
     """
-    starts = _starts(sizes)
+    starts, rank = _starts(sizes), node_comm.rank
     mapping = _mapped(node_comm, starts[-1])
-    everyone = np.array([mapping is not None], np.int64)
+    everyone = np.array([mapping is not None and mapping.reserve(starts[rank], sizes[rank])], np.int64)
     node_comm.Allreduce(MPI.IN_PLACE, everyone, MPI.MIN)  # no rank closes it before all have opened it
     check_arrivals(node_comm)
     if mapping is None:
@@ -116,7 +94,7 @@ def shared_arrays(node_comm, sizes: Sequence[int]) -> list[np.ndarray] | None:
         np.frombuffer(mapping.memory, np.uint8, count, mmap.PAGESIZE + start)
         for count, start in zip(sizes, starts[:-1], strict=True)
     ]
-    arrays[node_comm.rank][:] = 0  # touched first by its own rank, so that its pages lie where that one runs
+    arrays[rank][:] = 0
     node_comm.Barrier()
     check_arrivals(node_comm)
     return arrays

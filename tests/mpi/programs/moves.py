@@ -2,7 +2,6 @@
 
 import os
 from itertools import chain, pairwise
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -174,17 +173,6 @@ def tallies(t):
     assert not tally.read().any()
 
 
-def leaves_shared_memory_for_the_mpi(t):
-    """A window is had while there is room for it and for what the MPI will want; else memory is private."""
-    from ringtrain.transport.mpi import node
-
-    look, free = node.shutil.disk_usage, (4096 + node.SPARE_BYTES) * t.size
-    for missing, shared in ((0, False), (-1, True)):
-        node.shutil.disk_usage = lambda path, left=free - missing: SimpleNamespace(free=left)
-        assert (t.peer_views(t.allocate(4096, "u1")) is not None) == (shared or t.size == 1)
-    node.shutil.disk_usage = look
-
-
 def gives_the_core_away_where_it_is_shared(t):
     """The awaited rank may need the very core that a wait would spin on."""
     from mpi4py import MPI
@@ -225,7 +213,6 @@ CHECKS = [
     a_wire_that_rounds,
     shares_memory_on_the_node,
     tallies,
-    leaves_shared_memory_for_the_mpi,
 ]
 if __name__ == "__main__":
     transport = connect()
