@@ -196,7 +196,6 @@ def check_keys(table: Mapping, known: Collection[str], path: str = "") -> None:
 
 
 def unfit(kind: Any, value: Any, rules: Mapping = NO_RULES) -> Unfit:
-    """Return the error for a value that is not of a kind."""
     return Unfit(f"is {_shown.repr(value)}", wanted(kind, rules, value))
 
 

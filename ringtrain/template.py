@@ -32,7 +32,6 @@ def escaped_message(text: str) -> str:
 
 
 def joined(lines: Iterable[str]) -> Lines:
-    """Return messages as the lines of one text."""
     return Lines("\n".join(map(escaped_message, lines)))
 
 

@@ -134,7 +134,6 @@ def copy_if_aliased(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def started(handle: Handle) -> Handle:
-    """Start it, and return it."""
     handle.start()
     return handle
 

@@ -24,7 +24,6 @@ class SameArrays:
         self._kept: dict[int, _SameArray] = {}
 
     def find(self, array, op: str) -> Reduction | None:
-        """Return the reduction of this array, if it is kept."""
         same = self._kept.get(id(array))
         return same.reduction if same is not None and same.fits(array, op) else None
 

@@ -123,7 +123,6 @@ def train_sections() -> dict[str, list[str]]:
 
 
 def explicit_flags(flags: dict) -> dict:
-    """Return the flags that the user gave."""
     return {name: value for name, value in flags.items() if value is not None}
 
 

@@ -185,7 +185,6 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
 
 
 def _make(name, ranks, nodes, goal, pieces, rounded, shards):
-    """Return the schedule, and the topology of its ranks."""
     topology = requested(ranks, nodes)
     if name == CANONICAL:
         schedule = _canonical(topology, goal, rounded, shards or SHARDS)

@@ -30,7 +30,6 @@ class MatchedMessage:
 
 
 def all_steps(schedule: Schedule) -> Steps:
-    """Return the steps of every rank."""
     return [schedule.steps(rank) for rank in range(schedule.size)]
 
 
@@ -68,5 +67,4 @@ def span(move: Move) -> str:
 
 
 def is_local(step: Step, rank: int) -> bool:
-    """Whether all moves of the step are to the rank itself."""
     return all(move.peer == rank for move in (*step.sends, *step.recvs))

@@ -77,7 +77,6 @@ class Schedule:
         return 1 if self.inputs_per_rank is None else self.inputs_per_rank(rank)
 
     def steps(self, rank: int) -> tuple[Step, ...]:
-        """Return the steps of ``rank``."""
         return tuple(self.make(rank))
 
     def __repr__(self) -> str:

@@ -29,7 +29,6 @@ class SymbolicSums:
         return self._rounded[a]
 
     def add(self, a: int, b: int) -> int:
-        """Return the expression a + b."""
         key = (a, b) if a < b else (b, a)
         if key not in self._known:
             self._known[key] = len(self.leaves)

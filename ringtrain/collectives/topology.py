@@ -35,7 +35,6 @@ class Topology:
         return tuple(map(len, self.nodes))
 
     def node_of(self) -> list[int]:
-        """Return the node of each rank."""
         homes = {rank: number for number, ranks in enumerate(self.nodes) for rank in ranks}
         return [homes[rank] for rank in range(self.size)]
 

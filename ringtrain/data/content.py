@@ -60,7 +60,6 @@ class Part:
 
 
 def memory_part(inputs: np.ndarray, labels: np.ndarray) -> Part:
-    """Return the part of arrays in memory."""
     return Part(MemoryArray(inputs), MemoryArray(labels))
 
 

@@ -25,7 +25,6 @@ def parse_metric(text: str) -> Metric:
 
 
 def values_in(line: str, metrics: Sequence[Metric]) -> dict[str, float]:
-    """Return the metrics that a line has."""
     values = {}
     for name, pattern in metrics:
         with suppress(ValueError, TypeError, AttributeError):  # no match, an empty group, or no number

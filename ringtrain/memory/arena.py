@@ -51,11 +51,9 @@ class Arena:
         self.grads = (exchanged or allocate)(self.count, dtype)
 
     def weight(self, span: Span) -> Array:
-        """Return a span of the weights."""
         return self.weights[span.start : span.start + span.count].reshape(span.shape)
 
     def grad(self, span: Span) -> Array:
-        """Return a span of the gradients."""
         return self.grads[span.start : span.start + span.count].reshape(span.shape)
 
     def hash(self, ops: Ops) -> str:

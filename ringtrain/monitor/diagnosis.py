@@ -83,7 +83,6 @@ def _whom(rows: Sequence[RankRecord], number: int, some: bool) -> str:
 
 
 def _placed(rows: Sequence[RankRecord], ranks: Sequence[int]) -> str:
-    """With hosts."""
     return placed(ranks, {row.rank: row.host for row in rows})
 
 

@@ -68,7 +68,6 @@ class Guard:
         self._activity.collective, self._activity.everyone = self._open_collectives, self._rank_states
 
     def read(self) -> list[RankRecord]:
-        """Return the rows of all ranks."""
         return self.recorder.read(self._silent_s)
 
     # ── watched calls ────────────────────────────────────────────────────────────────────────────────────

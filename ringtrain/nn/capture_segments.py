@@ -21,7 +21,6 @@ def is_recordable(ctx: Pass, segment: CaptureSegment) -> bool:
 
 
 def layers_of(spans: Collection[str]) -> set[str]:
-    """Return the names of the layers of these spans."""
     return {name.rpartition(".")[0] for name in spans}
 
 

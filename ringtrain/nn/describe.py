@@ -30,7 +30,6 @@ class LayerRow:
 
 
 def row(node: Node, shapes: dict, folded_into: str | None, batch: int, item_bytes: int) -> LayerRow:
-    """Return the cost of a layer."""
     layer, inputs, shape = node.layer, graph_checks.input_shapes(node, shapes), shapes[node.name]
     parameters = layer.parameters(inputs)
     trained = sum(element_count(p.shape) for p in parameters if p.role != "statistic")

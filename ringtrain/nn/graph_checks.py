@@ -22,7 +22,6 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The layer's name."""
         return self.layer.name
 
     @property
@@ -85,12 +84,10 @@ def _check_size(name: str, shape: Shape) -> None:
 
 
 def unknown_layer(name: str, known: Iterable[str]) -> ModelError:
-    """Return the error for a name that is of no layer."""
     return ModelError(f"the model has no layer {name!r}; {nearest(name, known)}")
 
 
 def input_shapes(node: Node, known: dict[str, Shape]) -> list[Shape]:
-    """Return the shapes of a node's inputs."""
     return [known[source] for source in node.inputs]
 
 

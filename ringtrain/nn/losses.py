@@ -290,5 +290,4 @@ def check_output(loss: Loss, graph: Any, data: Any, file: Path | None = None) ->
 
 
 def label_form(split: Any) -> LabelForm:
-    """The form of the labels of a split."""
     return LabelForm(tuple(split.label_shape), np.dtype(split.label_dtype).kind == "f")

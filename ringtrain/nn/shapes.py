@@ -70,7 +70,6 @@ def several(layer: Layer, inputs: Sequence[Shape]) -> list[Shape]:
 
 
 def element_count(shape: Shape) -> int:
-    """Return the number of elements of a shape."""
     return math.prod(shape)
 
 

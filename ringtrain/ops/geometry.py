@@ -14,7 +14,6 @@ class ConvGeometry:
     groups: int = 1
 
     def output(self, size: int) -> int:
-        """Return the output size for an input size."""
         return (size + 2 * self.pad - self.kernel) // self.stride + 1
 
 
@@ -28,7 +27,6 @@ class PoolGeometry:
     ceil: bool = False
 
     def output(self, size: int) -> int:
-        """Return the output size for an input size."""
         span = size + 2 * self.pad - self.kernel
         if not self.ceil:
             return span // self.stride + 1

@@ -43,7 +43,6 @@ class Slice:
 
 
 def trace_document(ranks: dict[int, Sequence[Slice]]) -> dict:
-    """Return the trace of these ranks' slices."""
     events = [event for rank, slices in ranks.items() for event in _of_rank(rank, slices)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 

@@ -14,7 +14,6 @@ class Html(str):
 
 
 def attribute(value: str) -> str:
-    """Return a value in quotes."""
     return f'"{escape(escaped(value))}"'
 
 
@@ -47,5 +46,4 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Html:
 
 
 def items(lines: Iterable[str]) -> Html:
-    """Return a list."""
     return tag("ul", *(tag("li", line) for line in lines))

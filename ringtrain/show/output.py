@@ -34,7 +34,6 @@ def from_ringtrain(message: str | RingtrainError, rank: int | None = None) -> Li
 
 
 def complain(text: str | RingtrainError, rank: int | None = None) -> None:
-    """Print an error or a warning."""
     echo(from_ringtrain(text, rank), err=True)
 
 

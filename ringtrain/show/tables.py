@@ -223,5 +223,4 @@ def csv_text(names: Iterable[str], rows: Iterable) -> str:
 
 
 def json_text(value) -> str:
-    """Return a value as JSON, for a file."""
     return json.dumps(value, indent=1) + "\n"

@@ -46,7 +46,6 @@ class RingtrainGroup(dist.ProcessGroup):
 
     @property
     def order(self) -> CallOrder:
-        """The order of this thread's calls."""
         return self._orders.of_this_thread()
 
     @property

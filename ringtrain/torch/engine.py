@@ -359,7 +359,6 @@ class Engine:
                 arena.rule.divisor /= self.scale
 
     def drop(self) -> None:
-        """Leave the gradients of this iteration out."""
         self.leave()
         for number, arena in enumerate(self.arenas):
             self._leave_out(number, [span.name for span in arena.spans])
@@ -372,7 +371,6 @@ class Engine:
             self.arenas[number].rule.untouched = frozenset(names)
 
     def weights(self) -> list[np.ndarray]:
-        """Return a copy of the weights of each type."""
         return [np.array(arena.arena.weights) for arena in self.arenas]
 
     def gradients(self) -> Gradients:

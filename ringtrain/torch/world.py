@@ -69,7 +69,6 @@ class TorchWorld:
         return RingtrainGroup(order, options) if others is None else MixedGroup(order, options, others)
 
     def _whole(self, options) -> Communicator:
-        """Return the communicator of all ranks."""
         self.check_rank(options.group_rank, options.group_size)
         transport: Transport | None = self.transport
         if self._communicator is not None:  # its last call may be cut, and must not meet one of the next

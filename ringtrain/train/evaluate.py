@@ -135,7 +135,6 @@ class Evaluator:
             self._add(blank_batch(like, batch // len(self._ranks)), self._rows(split, batch)[:3])
 
     def _add(self, part: Batch, totals: Array) -> Array:
-        """Add the loss of a part to ``totals``, and return the outputs."""
         x, labels, self._ctx.examples = self._feed.load(self._ctx.space, part, 0, len(part.labels))
         logits, _ = self._graph.forward(self._ctx, x)
         self._loss.forward(self._ctx, logits, labels, totals)

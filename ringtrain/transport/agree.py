@@ -88,7 +88,6 @@ def agree(transport: Transport, facts: dict) -> None:
 
 
 def ranks_by_value(values: Sequence[str]) -> dict[str, list[int]]:
-    """The ranks of each value."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)

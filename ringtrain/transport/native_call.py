@@ -15,7 +15,6 @@ REDUCTIONS = (ALL_REDUCE, REDUCE_SCATTER)
 
 
 def nothing() -> np.ndarray:
-    """Return an array of no bytes."""
     return np.empty(0, np.uint8)
 
 

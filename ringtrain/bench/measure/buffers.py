@@ -55,7 +55,6 @@ class Buffers:
         self.memories = tuple(self._allocations)
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
-        """Return the names of the ways in which the algorithm is measured."""
         return (NO_WAY,)
 
     def by(self, way: str) -> Transport:

@@ -245,8 +245,6 @@ def stream(transport: Transport, ends: Ends, memory: tuple, tag: int) -> Callabl
 
 
 def repeated(action: Callable[[], None], times: int) -> Callable[[], None]:
-    """Run ``action`` several times."""
-
     def play() -> None:
         for _ in range(times):
             action()

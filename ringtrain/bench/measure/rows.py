@@ -87,7 +87,6 @@ def measured(
 
 
 def rates(named: dict, median_s: float, bound_s: float) -> dict:
-    """Return the figures that follow from a median."""
     algbw, ranks = named["bytes"] / median_s, named["ranks"]
     return {
         "algbw_bytes_per_s": algbw,

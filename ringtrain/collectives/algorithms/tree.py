@@ -65,7 +65,6 @@ def broadcast(size: int) -> Schedule:
 
 
 def parent(rank: int) -> int:
-    """Return the parent of ``rank``."""
     return rank & (rank - 1)
 
 

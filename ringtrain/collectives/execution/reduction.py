@@ -40,7 +40,6 @@ class Reduction(Handle):
         """
 
     def run(self, deadline_s: float) -> None:
-        """Start and wait."""
         self.start()
         self.wait(deadline_s)
 

@@ -99,7 +99,6 @@ class FloatSums:
 
 
 def running_statistics(inputs: StoredArray) -> IntegerSums | FloatSums:
-    """Return the sums for blocks of these inputs."""
     return IntegerSums(inputs.shape[1:]) if inputs.dtype == np.uint8 else FloatSums(inputs.shape[1:], inputs.where)
 
 

@@ -108,7 +108,6 @@ def merge_lines(every: Sequence[Sequence[Line]]) -> list[Line]:
 
 
 def worst_status(lines: Sequence[Line]) -> str:
-    """Return the worst status of the lines."""
     return max((line.status for line in lines), key=SEVERITY.index, default=OK)
 
 

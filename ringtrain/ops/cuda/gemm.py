@@ -23,12 +23,10 @@ ROUNDED_PER_THREAD = 4
 
 
 def matrix(array, rows: int, columns: int, stride: int | None = None, start: int = 0) -> Matrix:
-    """Return a matrix over an array."""
     return Matrix(array.reshape(-1), rows, columns, columns if stride is None else stride, start)
 
 
 def turned(matrix: Matrix) -> Matrix:
-    """Return the transposed matrix."""
     return Matrix(matrix.array, matrix.columns, matrix.rows, matrix.stride, matrix.start, not matrix.transposed)
 
 

@@ -41,7 +41,6 @@ def _recorded(device, run):
 
 
 def _between(device, run) -> float:
-    """Return the time between events."""
     start = device.stream.record(timed=True)
     run()
     end = device.stream.record(timed=True)

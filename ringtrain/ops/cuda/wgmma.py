@@ -95,7 +95,6 @@ class TileLaunches:
         self._device, self._kernels, self.tile = device, kernels, tile
 
     def map(self, array, boxes):
-        """Return the map of an array."""
         with _or_unable():
             return self._device.runtime.tensor_map(array, boxes)
 

@@ -103,7 +103,6 @@ SD = ("_sd",)
 
 
 def _means(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return the columns of means and standard deviations."""
     return tuple(
         replace(column, form=partial(mean_sd, decimals=DECIMALS.get(str(column.form))), spread=SD) for column in columns
     )

@@ -138,7 +138,6 @@ def configuration(run: ReportedRun) -> Parts:
 
 
 def setting(value) -> str:
-    """Return a setting as a person writes it."""
     if value is None or value == () or value == []:
         return NOTHING
     if isinstance(value, bool):

@@ -79,7 +79,6 @@ class Status:
         self._spinner = Spinner("dots", Text(words.PREPARING))
 
     def note(self, event: Iteration) -> None:
-        """Keep the latest iteration."""
         with self._lock:
             self._first = self._first or event
             self._last = event

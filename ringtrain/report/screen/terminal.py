@@ -74,7 +74,6 @@ class Terminal(Sink):
                 pass  # the caller of the run reports its error
 
     def show_line(self, text: str) -> None:
-        """Show a line outside the events."""
         self._screen.line(text)
 
     def close(self) -> None:

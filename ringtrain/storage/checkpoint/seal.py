@@ -47,7 +47,6 @@ def damaged(path: Path, what: str) -> CheckpointError:
 
 
 def wrong_value(path: Path, name: str, value) -> CheckpointError:
-    """Return the error of a value that no checkpoint has."""
     return damaged(path, f"its contents are not those of a checkpoint: {name} is {value!r}")
 
 

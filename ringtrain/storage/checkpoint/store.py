@@ -84,7 +84,6 @@ class Checkpoint:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name → shape."""
         return {name: np.shape(array) for name, array in self.weights.items()}
 
 

@@ -39,7 +39,6 @@ class Owner:
     since: str
 
     def lives(self) -> bool:
-        """Return whether it is a living process of this host."""
         return self.host == socket.gethostname() and self.started == _started(self.process) != ""
 
     def describe(self) -> str:

@@ -108,7 +108,6 @@ class Assembly:
 
     @property
     def iterations(self) -> int:
-        """The length of the run."""
         return self.rate.total
 
     @property
@@ -252,7 +251,6 @@ def _bound(
 
 
 def _context(config: TrainConfig, exchange: Exchange, transport: Transport, ops: Ops, recorded: bool) -> Pass:
-    """The context of all passes that train."""
     whole = batch_norm.is_whole(config.model.batch_norm)
     return Pass(
         ops,

@@ -61,7 +61,6 @@ def _overlap(extent: int, wanted: int, crop: int) -> tuple[slice, slice]:
 
 
 def inputs_of(spec: InputSpec, data: DataSet) -> dict[str, np.ndarray]:
-    """The arrays that a checkpoint keeps of the training data."""
     kept = {"mean": data.mean, "std": data.std, "shape": np.array(data.train.shape, np.int64)}
     if spec.mean == "image":
         kept["mean_image"] = data.mean_image
@@ -72,7 +71,6 @@ def inputs_of(spec: InputSpec, data: DataSet) -> dict[str, np.ndarray]:
 
 
 def facts_of(spec: InputSpec, data: DataSet) -> InputFacts:
-    """The facts of an opened data set."""
     return _checked_facts(spec, data.classes, inputs_of(spec, data))
 
 

@@ -143,7 +143,6 @@ def _first_origin(folder: RunFolder, named: str | None) -> Origin:
 
 
 def _checkpoint_of(config: str | None) -> str | None:
-    """The checkpoint in a configuration."""
     return checkpoint_in(parse_run_file(config, "it").get("resume")) if config else None
 
 

@@ -111,7 +111,6 @@ class WorkQueue:
         return self._first + iteration, part
 
     def report(self, outcome: IterationLoss) -> None:
-        """Add the outcome of a finished part."""
         numbers = np.array([outcome.loss_sum, outcome.correct, outcome.valid, 1.0])
         self._counters.add(1 + ROW * (outcome.iteration - self._first), numbers)
 
@@ -179,7 +178,6 @@ class WorkQueueDriver(IterationDriver):
             self._account_finished()
 
     def _account_finished(self) -> None:
-        """Account for the iterations that all ranks have finished."""
         now = time.perf_counter()
         outcomes = self._queue.finished(self._examples_of)
         if outcomes:

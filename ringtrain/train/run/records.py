@@ -44,7 +44,6 @@ class RunRecords:
         self._rates.add(examples, seconds + waited_s)
 
     def iteration(self, outcome: IterationLoss) -> None:
-        """Record a finished iteration."""
         self._note_skipped(outcome.iteration + 1)
         self.finished = ()
         self._finish(

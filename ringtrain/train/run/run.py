@@ -181,7 +181,6 @@ class Run:
         return self._progress.iteration % every == 0 if every else epoch_ends
 
     def _best(self, score: Score | None) -> Score | None:
-        """The score if it is the best one."""
         before, by = self._progress.best, best_by_of(self._run.config)
         return score if score is not None and is_better(by, getattr(score, by), before) else None
 

@@ -79,7 +79,6 @@ class Tracer:
         self._zero = time.perf_counter_ns()
 
     def iterate(self, iteration: int) -> None:
-        """Begin an iteration."""
         inside = iteration in self.window
         if inside and not self._open:
             self._begin()
@@ -141,7 +140,6 @@ class Tracer:
             self._add(LOOP, f"iteration {self._iteration + 1}", self._began, now)
 
     def _before_read(self, span: Span) -> None:
-        """Forward begins the layer of this span."""
         layer = _layer_of(span)
         if layer != self._layer:
             self._close_layer(time.perf_counter_ns())
@@ -155,7 +153,6 @@ class Tracer:
         self._since = now
 
     def _grad_ready(self, span: Span) -> None:
-        """Backward ends the layer of this span."""
         layer = _layer_of(span)
         if layer != self._layer:
             self._mark(self._pass, layer)

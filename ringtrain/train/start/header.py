@@ -89,7 +89,6 @@ def command_of(argv: Sequence[str]) -> str:
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of the installed packages."""
     versions = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):
@@ -98,7 +97,6 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
 
 
 def notes(run: Assembly, origin: Origin) -> list[str]:
-    """Notes for the user on this run."""
     transport = run.transport
     skipped = origin.stored.skipped if origin.stored else ()
     notes = [*run.exchange.facts.notes, *(f"passed over: {problem}" for problem in skipped)]

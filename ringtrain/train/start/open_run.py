@@ -125,7 +125,6 @@ def _facts(config: TrainConfig, model: ModelSpec) -> dict:
 
 
 def _initial_words(origin: Origin, options: RunOptions, initial: InitialWeights | None) -> str | None:
-    """The note on ``--init``."""
     source = options.checked().model.init
     if origin.facts is not None:
         return (

@@ -128,7 +128,6 @@ def run_variants(
 
 
 def _trained(transport: Transport, variant: Variant, stop: StopFlag) -> RingtrainError | None:
-    """The error that ended the variant on all ranks, or None."""
     try:
         run_training(transport, read_options(variant.run_file, variant.flags), stop)
     except RingtrainError as error:

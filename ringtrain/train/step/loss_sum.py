@@ -111,7 +111,6 @@ class LossAllReduce:
         self._under_way.append(sums)
 
     def __len__(self) -> int:
-        """The number of iterations under way."""
         return len(self._under_way) + (self._fetching is not None)
 
     @property

@@ -39,7 +39,6 @@ def with_rows(batch: Batch, change: Callable[[np.ndarray], np.ndarray]) -> Batch
 
 
 def blank_batch(batch: Batch, count: int) -> Batch:
-    """The same batch with ``count`` examples of zeros."""
     return with_rows(batch, lambda array: np.zeros((count, *array.shape[1:]), array.dtype))
 
 

@@ -101,7 +101,6 @@ class ModelPasses:
         self.micro_batch = MicroBatch(x, labels, sums)
 
     def forward(self, before_read: Callable[[Span], None]) -> Array:
-        """Run the current micro-batch forward, to its logits."""
         logits, self.micro_batch.tapes = self.graph.forward(self.ctx, self.micro_batch.x, need=before_read)
         return logits
 

@@ -87,12 +87,10 @@ class Worker:
 
     @property
     def space(self) -> Workspace:
-        """The memory of passes."""
         return self.passes.ctx.space
 
     @property
     def in_layers_s(self) -> float:
-        """The seconds that layers have spent in sums over ranks."""
         reduction = self.passes.ctx.add_over_ranks
         return reduction.seconds if isinstance(reduction, TimedReduction) else 0.0
 
@@ -174,7 +172,6 @@ class Worker:
         return self.exchange.denominator(batch.valid_total * len(batch.labels) / batch.total, batch.valid_total)
 
     def run(self, instruction: object) -> None:
-        """Run one instruction of the iteration."""
         match instruction:
             case Load(micro):
                 shards = self._partition.shards

@@ -56,7 +56,6 @@ class JobEnd:
         return f"{left:.0f} s before the end of the job" if left < margin_s else None
 
     def words(self) -> str | None:
-        """The note for the user, or None."""
         if self.end is None and self.before_s:
             return (
                 f"--stop-before-s {self.before_s:g}: no end of a job is known here: export "

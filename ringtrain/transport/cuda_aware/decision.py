@@ -76,7 +76,6 @@ class CudaDecision:
 
 
 def flag_evidence(asked: str) -> Evidence:
-    """Return the evidence of the user's flag."""
     answer = {AUTO: UNKNOWN, DIRECT: YES, STAGED: NO}[asked]
     return Evidence("flag", answer, "--mpi-cuda is auto" if asked == AUTO else f"--mpi-cuda {asked} was given")
 

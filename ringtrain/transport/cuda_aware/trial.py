@@ -110,7 +110,6 @@ def _text(file) -> str:
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 def read_trial(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
-    """Return the meaning of an outcome."""
     lines = (_record(line) for line in outcome.output.splitlines() if MARK in line)
     last: dict = next(filter(None, reversed(list(lines))), {})
     if "device" in last:

@@ -184,7 +184,6 @@ class CudaIpc:
             self._opened.close(name)
 
     def _tell(self, row: dict, what: str) -> list[dict]:
-        """Return every rank's row, by local rank."""
         row["error"] = row["error"][: ROW_BYTES // 8]  # JSON takes up to six bytes a character
         text = json.dumps(row).encode()
         self._board[self._local_rank] = np.frombuffer(text.ljust(ROW_BYTES), np.uint8)

@@ -118,7 +118,6 @@ class Channel:
         self._posted: list[StagedMessage] = []
 
     def messages(self, span: Array | Raw) -> "list[StagedMessage]":
-        """Return the messages of a span."""
         if isinstance(span, np.ndarray):
             return [StagedMessage(self, None, self._prepare([(self.peer, span)], self.tag))]
         data = self.engine.runtime.view(span, np.uint8)

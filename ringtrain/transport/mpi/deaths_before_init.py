@@ -62,7 +62,6 @@ class DeathsBeforeInit:
         return {self._ranks[child] for child in children & self._ranks.keys()}
 
     def _children(self) -> set[int]:
-        """The children of all threads of the launcher."""
         children: set[int] = set()
         for file in (self._proc / str(self._launcher)).glob("task/*/children"):
             try:

@@ -24,7 +24,6 @@ def loaded(pattern: str, maps: str | None = None) -> Path | None:
 
 
 def kinds() -> Evidence:
-    """Return the evidence of the info key of the loaded MPI."""
     info = MPI.COMM_WORLD.Get_info()
     alloc_kinds = info.get("mpi_memory_alloc_kinds")
     info.Free()
@@ -66,7 +65,6 @@ def _ask_kind(function) -> bool:
 
 
 def ucx() -> Evidence:
-    """Return the evidence of the loaded UCX."""
     return ucx_evidence(loaded(LIBUCP))
 
 

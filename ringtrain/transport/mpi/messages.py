@@ -250,7 +250,6 @@ class Messages(Transport):
 
     @property
     def comm(self) -> MPI.Intracomm:
-        """The MPI communicator of this world."""
         return self._comm
 
     def close(self) -> None:
@@ -272,5 +271,4 @@ class Messages(Transport):
 
 
 def mpi_library() -> str:
-    """Return the name and version of the loaded MPI."""
     return MPI.Get_library_version().split(",")[0].split("\n")[0].strip("\0 ")

@@ -57,7 +57,6 @@ class ConvolutionPlan:
 
     @property
     def pixels(self) -> int:
-        """Output pixels of all images."""
         return self.images * self.p * self.q
 
     @property
@@ -75,7 +74,6 @@ class ConvolutionPlan:
 
 
 def make_convolution_plan(x_shape, w_shape, y_shape, geometry: ConvGeometry) -> ConvolutionPlan:
-    """Return the plan of a convolution."""
     (n, height, width, channels), (_, p, q, features) = x_shape, y_shape
     return ConvolutionPlan(
         n, height, width, channels, p, q, features, geometry.kernel, geometry.stride, geometry.pad, geometry.groups
