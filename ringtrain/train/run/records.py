@@ -13,7 +13,6 @@ from ringtrain.report.sinks import Sink
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, per
 from ringtrain.train.evaluate import Score
-from ringtrain.train.run.faster_algorithm import faster_algorithm_note
 from ringtrain.train.step.loss_sum import IterationLoss
 
 FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pid_clear_refs(5)
@@ -114,7 +113,7 @@ class RunRecords:
             reason=reason,
         )
         if reason == "done":
-            self._note_faster_algorithm(ranks)
+            self._note_exchange(ranks)
         self._sink.handle(ended)
 
     def _note_waits(self, ranks: Ranks) -> None:
@@ -130,14 +129,16 @@ class RunRecords:
                 "with more cores a rank, smaller files or uint8 arrays: docs/slow.md, How fast must the loader be?"
             )
 
-    def _note_faster_algorithm(self, ranks: Ranks) -> None:
-        """Say so if another all-reduce is faster, and it matters. Collective. A rank that waits for a slower one is
-        blocked too, so the rank counts that is blocked least.
-        """
+    def _note_exchange(self, ranks: Ranks) -> None:
+        """Say so if all-reduces held up all ranks. A rank that waits for a slower one is blocked too: the one that is
+        blocked least counts."""
         exposed_s, training_s = min(zip(ranks.exposed_s, ranks.training_s, strict=True))
-        share = exposed_s / (training_s or 1.0)
-        if share >= WORTH_SHARE and exposed_s >= WORTH_S and (note := faster_algorithm_note(self._run, share)):
-            self.note(note)
+        share, by_all_reduce = exposed_s / (training_s or 1.0), self._run.config.exchange.sync == "allreduce"
+        if by_all_reduce and share >= WORTH_SHARE and exposed_s >= WORTH_S:
+            self.note(
+                f"the exchange blocked {share:.0%} of the training: `ringtrain tune`, under the same mpirun, measures "
+                "which --algorithm is fastest here"
+            )
 
     def _exchanged(self) -> None:
         traffic = self._run.exchange.reducers.traffic()
