@@ -327,7 +327,7 @@ def test_what_commands_say_goes_through_one_place():
     """There text of others is escaped. What rich prints is of cells, which are escaped one by one."""
     said = re.compile(r"\bclick\.s?echo\(|(?<![.\w])print\(")
     others = {str(path.relative_to(PACKAGE)) for path in FILES if said.search(path.read_text())}
-    assert others == {"show/output.py", "ops/cuda/wgmma_trial.py", "torch/__main__.py", "transport/cuda_probe.py"}
+    assert others == {"show/output.py", "torch/__main__.py", "transport/cuda_probe.py"}
 
 
 # Lines and statements of Python that a room may have. Whoever takes over has to hold it all: a room that outgrows its

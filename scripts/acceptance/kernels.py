@@ -23,7 +23,6 @@ from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.cupy_runtime import make_runtime
 from ringtrain.ops.cuda.runtime import Matrix
-from ringtrain.ops.cuda.wgmma_trial import left_out
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision
@@ -174,9 +173,8 @@ def main() -> None:
     parser.add_argument("--copied", type=int, default=1 << 30, help="bytes of the copy")
     parser.add_argument("--edge", type=int, default=8192, help="rows and columns of the product")
     options = parser.parse_args()
-    kinds = left_out(0, options.precision)
     profile = Profiled(make_runtime(0))
-    ops = CudaOps(profile, "float32", options.precision, left_out=kinds)
+    ops = CudaOps(profile, "float32", options.precision)
     stream = profile.stream()
     ceilings = {"copy, TB/s": copy_rate(profile, stream, options.copied) / 1e12}
     ceilings["product, TFLOP/s"] = product_rate(ops, make_runtime(0), stream, options.edge) / 1e12

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 OPS, TRAIN = "tests/ops/test_ops_cuda", "tests/train/test_train"
 FAMILIES = {  # in the order of what is to be known first
     "maps of the TMA unit": [f"{OPS}_tensor_maps.py"],
-    "wgmma, products": [f"{OPS}_wgmma.py", f"{OPS}_wgmma_trial.py"],
+    "wgmma, products": [f"{OPS}_wgmma.py"],
     "wgmma, convolutions": [f"{OPS}_wgmma_convolution.py"],
     "tensor cores, products": [f"{OPS}_products.py"],
     "tensor cores, convolutions": [f"{OPS}_convolution.py"],

@@ -38,19 +38,15 @@ class FakeCuda:
         self.visible, self.asked = visible, []
 
     def __call__(self):
-        return CudaDevices(lambda: self.visible, self.runtime, self.ops, self.wrap, self.left_out)
+        return CudaDevices(lambda: self.visible, self.runtime, self.ops, self.wrap)
 
     def runtime(self, index):
         self.asked.append(index)
         return SimpleNamespace(facts=SimpleNamespace(name="H200", uuid=f"GPU-{index}"))
 
-    def ops(self, runtime, dtype, precision, fixed, left_out):
-        self.settings = fixed, left_out
+    def ops(self, runtime, dtype, precision, fixed):
+        self.fixed = fixed
         return FakeGpuOps(None, dtype, precision)
-
-    def left_out(self, index, precision):
-        assert not self.asked, "a trial is made before the device is used"
-        return {"wgmma": f"{precision} on {index}"}
 
     def wrap(self, transport, mpi_cuda, index):
         return (lambda runtime: ("wrapped", runtime.facts.uuid)), (f"messages go {mpi_cuda}",)
@@ -146,12 +142,11 @@ def test_whole_ghost_batches_fit_and_none_may():
 
 
 # ── the real way ──────────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(("reproducible", "left_out"), [(False, {"wgmma": "float32 on 0"}), (True, {})])
-def test_kinds_that_a_device_has_not_passed_are_left_out(reproducible, left_out):
-    """Without a choice, none of them is taken, and no trial is made."""
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_reproducible_operations_are_chosen_by_size_alone(reproducible):
     cuda = FakeCuda(1)
     everywhere(1, lambda t: open_device(config_of(device="cuda", reproducible=reproducible), t, cuda))
-    assert cuda.settings == (reproducible, left_out)
+    assert cuda.fixed == reproducible
 
 
 @needs_compiler
@@ -161,7 +156,7 @@ def test_what_is_opened_trains(monkeypatch):
 
     def body(t):
         real = cuda_devices()
-        way = CudaDevices(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap, lambda *_: {})
+        way = CudaDevices(lambda: 2, lambda index: HostRuntime(), real.ops, real.wrap)
         flags = {"device": "cuda", "mpi_cuda": "staged"}
         device = open_device(config_of(**flags), t, lambda: way)
         device_losses, _, _ = losses(device.transport, DROPOUT_NET, 3, ops=device.ops, **flags)

@@ -42,8 +42,7 @@ def on_device(operation):
 
 class CudaOps(Ops):
     """The operations on one device. One object serves one thread of the program at a time, on a stream of its own.
-    ``fixed``: variants are chosen by size alone, never by a timing: ringtrain's own kernels. ``left_out``: kinds
-    of variants that are not taken, and why."""
+    ``fixed``: variants are chosen by size alone, never by a timing: ringtrain's own kernels."""
 
     name = "cuda"
     vars().update(methods_of(Ops, PARTS, on_device))
@@ -51,9 +50,9 @@ class CudaOps(Ops):
     columns_at_once = 1 << 24  # enough work for a large device
     records = True
 
-    def __init__(self, runtime, dtype="float32", precision="float32", device=None, fixed=False, left_out=None):
+    def __init__(self, runtime, dtype="float32", precision="float32", device=None, fixed=False):
         super().__init__(dtype, precision)
-        self.runtime, choice = runtime, Choice(fixed, left_out=left_out)
+        self.runtime, choice = runtime, Choice(fixed)
         self._device = device or Device(runtime, self.dtype, self.active, precision != "tf32", choice=choice)
         self._segments = Segments(self._device)
         self._convolution = CudaConvolution(self._device)

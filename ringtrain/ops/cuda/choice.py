@@ -11,7 +11,7 @@ are at the first call: if all of them are 0 then, as in some gradients, the comp
 ``RINGTRAIN_LEAVE_OUT=wgmma,cudnn`` leaves kinds of variants out of every choice in which another variant remains."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,15 +66,14 @@ def kinds_left_out(value: str) -> dict[str, str]:
 
 
 class Choice:
-    """The choice among variants. ``fixed``: the first, always. ``left_out``: kinds that are not taken, and why.
-    ``measure(device, run)`` returns seconds; ``look(device, array)`` returns the numbers to compare. Tests have their
-    own.
+    """The choice among variants. ``fixed``: the first, always. ``measure(device, run)`` returns seconds;
+    ``look(device, array)`` returns the numbers to compare. Tests have their own.
 
     Streams of a device share the results; each stream has variants of its own."""
 
-    def __init__(self, fixed=False, measure=seconds_of, look=sample_of, left_out: Mapping[str, str] | None = None):
+    def __init__(self, fixed=False, measure=seconds_of, look=sample_of):
         self._fixed, self._measure, self._look = fixed, measure, look
-        self._kinds_left_out = {**(left_out or {}), **kinds_left_out(os.environ.get(SETTING, ""))}
+        self._kinds_left_out = kinds_left_out(os.environ.get(SETTING, ""))
         self._variants: dict[tuple, KernelVariant] = {}  # by device and work
         self.table: dict[Hashable, Chosen] = {}
         self._left_out: dict[tuple[str, str], int] = {}  # of how much work, by a variant's name and why

@@ -8,7 +8,7 @@ import numpy as np
 
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda.boxes import TensorMap
-from ringtrain.ops.cuda.checks import check_usable, check_visible, count_visible, import_cupy, version_of
+from ringtrain.ops.cuda.checks import check_usable, count_visible, import_cupy, version_of
 from ringtrain.ops.cuda.cublas import Cublas, check_product
 from ringtrain.ops.cuda.cupy_compiler import architecture_of, compiled_file
 from ringtrain.ops.cuda.cupy_device import CupyDevice, CupyGraph, CupyKernel, CupyStream, as_device_errors
@@ -26,13 +26,6 @@ def make_runtime(index: int) -> Runtime:
     cupy = import_cupy()
     check_usable(cupy, index)
     return CupyRuntime(cupy, index)
-
-
-def facts_of(index: int) -> Facts:
-    """Return the facts about device ``index``; no context is made on it. Raises: DeviceError if it is not visible."""
-    cupy = import_cupy()
-    check_visible(cupy, index)
-    return _facts(cupy, index)
 
 
 def visible_devices() -> int:

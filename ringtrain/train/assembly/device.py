@@ -23,17 +23,15 @@ class CudaDevices(NamedTuple):
 
     visible: () → the number of devices that this process sees
     runtime: (index) → the runtime of a device
-    ops:     (runtime, dtype, precision, fixed, left_out) → operations; fixed: chosen by size alone, never by a timing
+    ops:     (runtime, dtype, precision, fixed) → operations; fixed: chosen by size alone, never by a timing
     wrap:    (transport, ``--mpi-cuda``, index) → (runtime → a transport that moves its arrays, notes on it);
              collective, and before the first use of the device
-    left_out: (index, precision) → {kind of ways to compute: why it is not taken there}; before the first use, too
     """
 
     visible: Callable[[], int]
     runtime: Callable[[int], Any]
     ops: Callable[..., Ops]
     wrap: Callable[[Transport, str, int], tuple[Callable[[Any], Transport], tuple[str, ...]]]
-    left_out: Callable[[int, str], dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +57,9 @@ def _open_cuda(config: TrainConfig, transport: Transport, cuda: Callable[[], Cud
     devices = together(transport, cuda)
     index = together(transport, lambda: bind(os.environ, devices.visible(), transport.local_rank))
     wrap, notes = devices.wrap(transport, config.device.mpi_cuda, index)
-    chooses = not config.exchange.reproducible  # the usual kernels are taken where it does not
-    left_out = together(transport, lambda: devices.left_out(index, config.device.precision)) if chooses else {}
     runtime = together(transport, lambda: devices.runtime(index))
-    how = {"fixed": config.exchange.reproducible, "left_out": left_out}
-    ops = together(transport, lambda: devices.ops(runtime, config.device.dtype, config.device.precision, **how))
+    how = config.device.dtype, config.device.precision
+    ops = together(transport, lambda: devices.ops(runtime, *how, fixed=config.exchange.reproducible))
     facts = runtime.facts
     everyone = transport.gather_json([transport.node, transport.local_rank, index, facts.name, facts.uuid])
     return OpenedDevice(ops, wrap(runtime), (*binding_table(everyone), *notes))
@@ -85,11 +81,10 @@ def check_device(config: DeviceConfig) -> None:
 def cuda_devices() -> CudaDevices:
     from ringtrain.ops.cuda import CudaOps
     from ringtrain.ops.cuda.cupy_runtime import make_runtime, visible_devices
-    from ringtrain.ops.cuda.wgmma_trial import left_out
     from ringtrain.transport.world import choose_way, on_device
 
     def wrap(transport: Transport, mpi_cuda: str, index: int):
         choice = choose_way(transport, mpi_cuda, index, "ringtrain.ops.cuda.cupy_runtime:make_runtime")
         return (lambda runtime: on_device(transport, runtime, choice)), (choice.words,) if choice.words else ()
 
-    return CudaDevices(visible_devices, make_runtime, CudaOps, wrap, left_out)
+    return CudaDevices(visible_devices, make_runtime, CudaOps, wrap)
