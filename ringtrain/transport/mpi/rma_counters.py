@@ -6,8 +6,6 @@ import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
-from ringtrain.transport.mpi.libmpi import LIBMPI, loaded
-from ringtrain.transport.mpi.openmpi import quiet_ucx
 from ringtrain.transport.services import Counters
 
 ITEM_BYTES = 8
@@ -27,7 +25,7 @@ class RmaCounters(Counters):
     def __init__(self, comm, count: int):
         self._comm, self._count = comm, count
         nbytes = count * ITEM_BYTES if comm.rank == 0 else 0
-        with _telling(), quiet_ucx(loaded(LIBMPI)):
+        with _telling():
             self._window = MPI.Win.Allocate(nbytes, ITEM_BYTES, comm=comm)
             self._window.Lock_all()
         self._old = np.zeros(1)
