@@ -70,6 +70,16 @@ class ExchangeConfig:
         "ranks fetch parts of batches.",
         planned=False,
     )
+    quorum: int | None = strategy_option(
+        None,
+        "With averaging: servers make an average, and the outer step, of the first K ranks to come, and hold no other "
+        "(Decoupled DiLoCo); includes --asynchronous.",
+        low=1,
+        planned=False,
+    )
+    grace_s: float = strategy_option(
+        0.0, "With --quorum: seconds that a server waits for further ranks.", low=0, planned=False
+    )
     gossip_max_lag: int = strategy_option(
         8, "With gossip: most iterations between the fastest and the slowest rank.", low=0
     )
@@ -210,6 +220,15 @@ class ExchangeConfig:
         "each evaluation, checkpoint and epoch's end; 0: only at the start and the end. [no others]",
         low=0,
     )
+
+    def __post_init__(self) -> None:
+        if self.quorum is not None:  # its ranks have servers, and take parts of batches
+            object.__setattr__(self, "asynchronous", True)
+
+    @property
+    def outer_step(self) -> tuple[float, float]:
+        """Momentum and rate."""
+        return self.outer_momentum, self.outer_lr
 
     @property
     def period(self) -> int:

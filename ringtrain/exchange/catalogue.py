@@ -127,7 +127,7 @@ STRATEGIES = {
         options=(
             *("average_every", "average_momentum", "average_from", "outer_momentum", "outer_lr"),
             *("fragments", "average_delay", "mixing", "centre_rate"),
-            *("servers", "dedicated", "asynchronous"),
+            *("servers", "dedicated", "asynchronous", "quorum", "grace_s"),
         ),
         overlap=None,
         algorithm=None,

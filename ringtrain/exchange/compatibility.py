@@ -124,16 +124,11 @@ OTHER_RULES = (
     Rule("dedicated", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
     *(
         Rule(name, None, "asynchronous", OFF, texts.AVERAGED_TOGETHER)
-        for name in (
-            "average_from",
-            "outer_momentum",
-            "outer_lr",
-            "fragments",
-            "average_delay",
-            "mixing",
-            "centre_rate",
-        )
+        for name in ("average_from", "fragments", "average_delay", "mixing", "centre_rate")
     ),
+    Rule("outer_momentum", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER, "--quorum", ("quorum", None)),
+    Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER, "--quorum", ("quorum", None)),
+    Rule("grace_s", None, "quorum", None),
     Rule("mixing", None, "centre_rate", (0.0,), "keeps a share of own weights; {other} keeps the rest of its rate"),
     Rule("compress", None, "asynchronous", OFF, texts.COMPRESS_SERVERS),
     Rule("wire", None, "asynchronous", OFF, texts.WIRE),

@@ -49,7 +49,7 @@ VALUES = {
     **dict.fromkeys(("fc_ranks", "servers", "server_levels", "staleness", "compress_rank", "accumulate"), (2,)),
     **dict.fromkeys(("fragments", "average_delay"), (2,)),
     **dict.fromkeys(
-        ("average_every", "average_from", "gossip_every", "compress_from", "compress_bits", "shards"), (4,)
+        ("average_every", "average_from", "gossip_every", "compress_from", "compress_bits", "shards", "quorum"), (4,)
     ),
     **dict.fromkeys(
         ("ema", "outer_momentum", "outer_lr", "consensus_rate", "compress_ratio", "residual_decay", "label_smoothing"),
@@ -57,14 +57,14 @@ VALUES = {
     ),
     **dict.fromkeys(("mixing", "centre_rate"), (0.5,)),
     **dict.fromkeys(("mixup", "cutmix", "trust_coefficient", "min_lr", "eps"), (0.25,)),
-    **dict.fromkeys(("loss_scale", "huber_delta", "trust_limit", "clip_norm"), (2.0,)),
+    **dict.fromkeys(("loss_scale", "huber_delta", "trust_limit", "clip_norm", "grace_s"), (2.0,)),
 }
 # An option, and those of which it needs one.
 NEEDS = {
     "fc_ranks": "fc=pipeline",
     **dict.fromkeys(
         (
-            *("average_every", "average_momentum", "average_from"),
+            *("average_every", "average_momentum", "average_from", "quorum"),
             *("fragments", "average_delay", "mixing", "centre_rate"),
         ),
         "sync=averaging",
@@ -72,6 +72,7 @@ NEEDS = {
     **dict.fromkeys(("outer_momentum", "outer_lr"), "sync=averaging sync=gossip"),
     **dict.fromkeys(("server_levels", "staleness"), "sync=server"),
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), "sync=server sync=averaging"),
+    "grace_s": "quorum",
     **dict.fromkeys(("gossip_max_lag", "gossip_graph", "gossip_every", "consensus_rate"), "sync=gossip"),
     **dict.fromkeys(("compress_ratio", "compress_chunk"), "compress=top-k"),
     "compress_bits": "compress=quantise compress=top-k",
@@ -90,6 +91,7 @@ NEEDS = {
     **dict.fromkeys(("adjust_lr", "ns_steps"), "optimizer=muon"),
     "min_lr": "lr_policy",
 }
+APART = "algorithm tuning wire compress average_from staleness server_levels check_replicas=5 elastic ema"
 # An option, and those that are refused beside it.
 REFUSED = {
     "sync=delayed": "fc overlap=none precision=float16 reproducible",
@@ -101,8 +103,7 @@ REFUSED = {
     "algorithm=hierarchical algorithm=canonical tuning overlap wire compress batch_norm=sync precision=bfloat16 "
     "precision=float16 reproducible",
     "sync=server": "algorithm tuning wire compress batch_norm=sync precision=float16 reproducible",
-    "asynchronous": "algorithm tuning wire compress average_from outer_momentum outer_lr staleness "
-    "fragments average_delay mixing centre_rate server_levels check_replicas=5 elastic ema",
+    **dict.fromkeys(("asynchronous", "quorum"), APART),
     "staleness": "ema server_levels check_replicas=5",
     "fc": "compress reproducible precision=bfloat16 precision=float16",
     "fc=hybrid": "asynchronous staleness",
@@ -143,9 +144,11 @@ def is_refused(flags: dict) -> bool:
     typed = {*flags, *(f"{name}={value}" for name, value in flags.items())}
     alone = any(option in typed and typed.isdisjoint(needs.split()) for option, needs in NEEDS.items())
     beside = any(option in typed and not typed.isdisjoint(others.split()) for option, others in REFUSED.items())
-    # --sync averaging has servers with --asynchronous alone.
+    # --sync averaging has servers with --asynchronous alone, and an outer step at servers with --quorum alone.
     without = "sync=averaging" in typed and not typed.isdisjoint({"servers", "dedicated"})
-    return alone or beside or (without and "asynchronous" not in typed)
+    outer = "asynchronous" in typed and not typed.isdisjoint({"outer_momentum", "outer_lr"})
+    without &= typed.isdisjoint({"asynchronous", "quorum"})
+    return alone or beside or without or (outer and "quorum" not in typed)
 
 
 def combined(beside: dict):
@@ -252,7 +255,7 @@ def test_each_rule_names_both_options_its_reason_and_ways_that_go(rule):
         ({"gossip_max_lag": 4}, ["--gossip-max-lag 4", "--sync gossip", "--sync allreduce", "leave it out"]),
         (
             {"sync": "averaging", "asynchronous": True, "outer_lr": 0.5},
-            ["--outer-lr 0.5", "--asynchronous", "Leave one of the two out"],
+            ["--outer-lr 0.5", "--asynchronous", "Use --quorum, or leave --outer-lr 0.5 out"],
         ),
     ],
 )

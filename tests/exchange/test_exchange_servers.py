@@ -528,7 +528,7 @@ class Slow(Handle):
         self._inner.wait(deadline_s)
 
 
-def test_weights_do_not_change_while_they_are_sent():
+def test_weights_that_are_sent_are_those_of_that_moment_and_a_slow_link_holds_no_other():
     world, gate = LoopbackWorld(3), threading.Event()
     servers_own = Wrapping(
         world.transport(0), lambda handle, verb, *_: Slow(handle, gate) if verb == "send" else handle
@@ -536,19 +536,19 @@ def test_weights_do_not_change_while_they_are_sent():
     buckets = make_buckets(lay_out((("a", Parameter("weight", (16,), Fill("constant"))),)), 8, 1)
     store = ParameterShard(servers_own, ReferenceOps("float64"), buckets, StalenessClock((1, 2), None), "float64", 0)
     store.open(np.zeros(16))
+    pulls = [np.zeros(16) for _ in range(2)]
     ends = [
-        RemoteServer(world.transport(rank), 0, buckets, np.full(16, float(rank)), np.zeros(16), 0, 9.0)
+        RemoteServer(world.transport(rank), 0, buckets, np.full(16, float(rank)), pulls[rank - 1], 0, 9.0)
         for rank in (1, 2)
     ]
-    for end in ends:
-        end.push()
+    for end, total in zip(ends, (1.0, 3.0), strict=True):
+        end.push(1)
         store.serve()
-        assert store.weights.tolist() == [1.0] * 16 and not store.quiet
+        assert store.weights.tolist() == [total] * 16 and not store.quiet
     gate.set()
     store.serve()
-    assert store.weights.tolist() == [3.0] * 16
-    store.serve()
-    assert store.present == [1, 2] and ends[1].arrived(0)
+    assert store.present == [1, 2] and all(end.arrived(0) for end in ends)
+    assert [pull.tolist() for pull in pulls] == [[1.0] * 16, [3.0] * 16]
     for end in ends:
         assert end.sent()
         end.goodbye()
@@ -586,6 +586,7 @@ def test_a_server_that_only_serves_names_the_slowest_and_who_is_not_at_the_meeti
 
 def arrive(clock, worker):
     clock.arrive(worker)
+    assert clock.merge(len(clock.clocks)) == [worker]
     return clock.release()
 
 

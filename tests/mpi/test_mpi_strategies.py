@@ -29,6 +29,18 @@ APART = {
     "pipeline, server, stale": ("--fc", "pipeline", "--sync", "server", "--staleness", 2),
     "pipeline, server, asynchronous": ("--fc", "pipeline", "--sync", "server", "--asynchronous"),
     "averaging, asynchronous": ("--sync", "averaging", "--asynchronous", "--average-every", 3, "--servers", 2),
+    "averaging, quorum": (
+        "--sync",
+        "averaging",
+        "--quorum",
+        2,
+        "--grace-s",
+        0.001,
+        "--average-every",
+        3,
+        "--servers",
+        2,
+    ),
 }
 EXACT = ("sharded", "allreduce", "master", "server")
 # What one rank alone is given in place of the above, for the same run. The others are other runs at another number of

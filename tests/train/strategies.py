@@ -322,6 +322,11 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
     "asynchronous averaging": apart(
         "averaging on rank 0, asynchronous, every 8", {"sync": "averaging", "asynchronous": True}
     ),
+    "averaging by a quorum": apart(
+        "averaging on rank 0, quorum 1 of 1, outer momentum 0.5, rate 0.7, every 3",
+        {"sync": "averaging", "average_every": 3, "quorum": 1, **OUTER},
+        keeps="momentum, outer_momentum, step",
+    ),
     "hybrid": Strategy(
         {"fc": "hybrid"},
         "allreduce with fc hybrid (ring)",

@@ -69,6 +69,7 @@ PACED = {"lr": 0.02, "augment": False, "deadline_s": 20.0}
         *thorough({"sync": "server", "overlap": "forward"}),
         {"sync": "server", "servers": 2, "dedicated": True},
         {"sync": "averaging", "average_every": 4},
+        {"sync": "averaging", "average_every": 4, "quorum": 2, "outer_momentum": 0.5},
     ],
 )
 def test_asynchronously_all_parts_are_trained_on_and_it_learns(in_turns, flags):

@@ -42,6 +42,7 @@ MORE = {  # flags of further cases
     "stale server": {"overlap": "forward"},
     "asynchronous server": {"overlap": "forward"},
     "asynchronous averaging": {"overlap": "forward"},
+    "averaging by a quorum": {"overlap": "forward"},
 }
 
 

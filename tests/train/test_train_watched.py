@@ -22,6 +22,7 @@ EXCLUDED = {
     "stale server",
     "asynchronous server",
     "asynchronous averaging",
+    "averaging by a quorum",
     "pipeline, stale server",
     "pipeline, asynchronous server",
 }

@@ -2,7 +2,8 @@
 
 A worker makes the optimizer's step by the gradient of its own part of the batch. The change since its last pull, times
 its share of the examples, goes to the servers. A server adds it on arrival, and answers as the staleness allows
-(:mod:`ringtrain.exchange.servers.staleness`).
+(:mod:`ringtrain.exchange.servers.staleness`). With a quorum the whole change and the number of its examples go, and a
+server makes their mean a step (:mod:`ringtrain.exchange.servers.outer_merge`).
 
 *The state of the optimizer, momentum included, lives at the workers*: for sgd and nesterov the sum of their steps is
 the step with the sum of their gradients. With asynchronous averaging a worker makes H updates between two pushes.
@@ -21,11 +22,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, OwnedState, Serving
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.endpoint import Endpoint
+from ringtrain.exchange.servers.outer_merge import OuterMomentum
 from ringtrain.exchange.servers.shards import roles_of, server_shards, without_forward
 from ringtrain.exchange.servers.staleness import staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
@@ -55,6 +58,7 @@ class ChangePush(Exchange, Serving):
         self._forward, self._every, staleness = config.overlap == FORWARD, config.period, staleness_of(config)
         self._roles, servers = roles_of(settings.transport.size, config)
         terms = "asynchronous" if staleness is None else f"staleness {staleness}"
+        terms = terms if config.quorum is None else _quorum(config, len(self._roles.trainers))
         every = f", every {self._every}" if self._every > 1 else ""
         self.facts = ExchangeFacts(
             name=config.sync,
@@ -78,11 +82,14 @@ class ChangePush(Exchange, Serving):
         shards, load = server_shards(settings, arena, len(roles.servers))
         self._weights = shards.spreads(arena.weights, range(transport.size))
         self._endpoint = Endpoint(settings, roles, shards, arena)
+        shard = self._endpoint.shard
+        outer = None if shard is None else shard.outer
         self.serving = self
         self._phase, self._states_differ = Phase.EQUAL, False  # whether the optimizer's state may differ between ranks
         self.reducers = Reducers({}, others=[self._weights], messages=[self._endpoint])
-        self.rehearsed = [self._update]
-        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather)
+        self.rehearsed = [self._update, *([outer] if outer else [])]
+        parts = [OuterMomentum(self._ops, arena, outer, self._add.add)] if settings.config.quorum else []
+        self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather, parts=parts)
         self._examples = ExampleShare()
         self._since = self._iterations = 0  # updates since the last push; iterations
         notes = [
@@ -134,8 +141,10 @@ class ChangePush(Exchange, Serving):
         ops.copy(self._endpoint.pulled, change)
         ops.scale(change, -1.0)
         ops.add(self._arena.weights, change, change)
-        ops.scale(change, self._examples.take())
-        self._endpoint.push(ops.mark())
+        examples, share = int(self._examples.counts[0]), self._examples.take()
+        if self._settings.config.quorum is None:  # else the mean of a round is weighted by examples
+            ops.scale(change, share)
+        self._endpoint.push(ops.mark(), examples)
         self._since = 0
         if not self._forward:
             self._endpoint.pull_all()
@@ -193,3 +202,13 @@ class ChangePush(Exchange, Serving):
         self._ops.scale(grads, share) if share else self._ops.fill(grads, 0)
         self._ops.synchronize()
         self._add.add(grads)
+
+
+def _quorum(config: ExchangeConfig, workers: int) -> str:
+    """ "quorum 3 of 4, grace 2 s, outer momentum 0.9, rate 0.7" """
+    words = [f"quorum {min(config.quorum or 1, workers)} of {workers}"]
+    if config.grace_s:
+        words.append(f"grace {config.grace_s:g} s")
+    if config.outer_step != (0.0, 1.0):
+        words.append(f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}")
+    return ", ".join(words)

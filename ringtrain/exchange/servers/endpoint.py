@@ -8,8 +8,9 @@ from ringtrain.arrays import Array
 from ringtrain.exchange.announcements import Announcer
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.ownership import Ownership
-from ringtrain.exchange.servers.parameter_shard import GOODBYE, PUSH, TAGS, ParameterShard
-from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
+from ringtrain.exchange.servers.outer_merge import OuterMerge
+from ringtrain.exchange.servers.parameter_shard import GOODBYE, NUMBERS, PUSH, TAGS, ParameterShard
+from ringtrain.exchange.servers.quorum import clock_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.buckets import Bucket
@@ -43,18 +44,18 @@ class RemoteServer:
         self.buckets, self._server, self.bytes_sent = buckets, server, 0
         part = change[buckets[0].start : buckets[-1].stop]
         self._nbytes = part.size * part.dtype.itemsize
-        self._announcer = Announcer(transport, [server], tag, deadline_s)
+        self._announcer = Announcer(transport, [server], tag, deadline_s, NUMBERS)
         self._change = transport.sends([(server, part)], tag + 1)
         self._pulls = [
             transport.recvs([(server, pulled[bucket.start : bucket.stop])], tag + TAGS + index)
             for index, bucket in enumerate(buckets)
         ]
 
-    def push(self) -> None:
-        """Send the change, and ask for weights."""
+    def push(self, examples: int) -> None:
+        """Send the change, which is from so many examples, and ask for weights."""
         for pull in self._pulls:
             pull.start()
-        self._announcer.send(PUSH)
+        self._announcer.send(PUSH, examples)
         self._change.start()
         self.bytes_sent += self._nbytes
 
@@ -72,7 +73,7 @@ class RemoteServer:
 
     def goodbye(self) -> None:
         """Tell the server that no change comes until the next meeting is over."""
-        self._announcer.send(GOODBYE)
+        self._announcer.send(GOODBYE, 0)
 
 
 class LocalServer:
@@ -84,8 +85,8 @@ class LocalServer:
         self._shard, self._rank, self.buckets = shard, rank, buckets
         self._change, self._pulled = change[shard.start : shard.stop], pulled[shard.start : shard.stop]
 
-    def push(self) -> None:
-        self._shard.push(self._change, self._pulled)
+    def push(self, examples: int) -> None:
+        self._shard.push(self._change, examples, self._pulled)
 
     def arrived(self, index: int) -> bool:
         return self._shard.answered
@@ -98,7 +99,7 @@ class LocalServer:
         return True
 
     def goodbye(self) -> None:
-        """Say nothing: no message is awaited from this rank."""
+        self._shard.goodbye()
 
 
 class Endpoint:
@@ -114,8 +115,10 @@ class Endpoint:
         self._settings, self._arena, self._shards, self.own_ops = settings, arena, shards, shards.streams.exchange
         self.shard = None
         if rank in roles.servers:
-            clock, buckets = StalenessClock(roles.trainers, staleness_of(settings.config)), shards.buckets_of(rank)
-            self.shard = ParameterShard(transport, self.own_ops, buckets, clock, dtype, shards.free_tag)
+            clock, buckets = clock_of(settings.config, roles.trainers), shards.buckets_of(rank)
+            bounds, outer = (buckets[0].start, buckets[-1].stop), settings.config.outer_step
+            merge = OuterMerge(self.own_ops, arena.spans, *bounds, dtype, *outer) if settings.config.quorum else None
+            self.shard = ParameterShard(transport, self.own_ops, buckets, clock, dtype, shards.free_tag, merge)
         is_worker = rank in roles.trainers
         self.pulled = transport.scratch(arena.count, dtype) if is_worker else arena.weights[:0]
         self._clients = [self._client(server) for server in roles.servers if is_worker]
@@ -143,13 +146,13 @@ class Endpoint:
             self.shard.open(self._arena.weights)
 
     # ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────
-    def push(self, final: Mark) -> None:
-        """Push changes, which are computed when the mark ``final`` is done, and ask for weights. :meth:`pull_all` came
-        before."""
+    def push(self, final: Mark, examples: int) -> None:
+        """Push changes, which are computed when the mark ``final`` is done, from so many examples, and ask for weights.
+        :meth:`pull_all` came before."""
         self._wait(final.done, lambda: "this rank's device to make its update")
         for client in self._clients:
             self._wait(client.sent, client.awaited)
-            client.push()
+            client.push(examples)
         self._due = set(range(len(self._pulls)))
         self.has_pushed = True
 

@@ -40,6 +40,7 @@ class StalenessClock:
         self.clock_lags: Counter[int] = Counter()
         self.version_lags: Counter[int] = Counter()
         self._pulled = dict.fromkeys(workers, 0)  # the version of each worker's last pull
+        self._arrived: list[int] = []  # workers whose update is not merged
         self._waiting: list[int] = []  # in the order of their arrival
 
     @property
@@ -51,12 +52,26 @@ class StalenessClock:
         return min(self.clocks.values())
 
     def arrive(self, worker: int) -> None:
-        """Count an update of the worker, which waits to pull."""
-        if worker in self._waiting:
+        """Take an update of the worker, which waits to pull."""
+        if worker in (*self._arrived, *self._waiting):
             raise ValueError(f"worker {worker} is held at clock {self.clocks[worker]}, and gave another update")
-        self.version_lags[self.version - self._pulled[worker]] += 1
-        self.clocks[worker] += 1
-        self._waiting.append(worker)
+        self._arrived.append(worker)
+
+    def merge(self, present: int) -> list[int]:
+        """Return the workers whose updates are merged now, in this order, and count them. ``present``: the number of
+        workers that may push before the next meeting, or have."""
+        arrived, self._arrived = self._arrived, []
+        for worker in arrived:
+            self._count([worker])
+        return arrived
+
+    def _count(self, workers: Sequence[int]) -> None:
+        """Count updates that are merged at once."""
+        version = self.version
+        for worker in workers:
+            self.version_lags[version - self._pulled[worker]] += 1
+            self.clocks[worker] += 1
+        self._waiting += workers
 
     def release(self) -> list[int]:
         """Return the workers that may continue, and pull the weights of this moment."""

@@ -38,10 +38,10 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_graphs import PAIRS, PushWeights, Turn, make_turns
 from ringtrain.exchange.strategies.outer_step import OuterOptimizer
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE, RankAverages
+from ringtrain.exchange.update.outer_rule import OuterRule
 from ringtrain.exchange.update.owned_update import OwnedUpdate, everything
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
-from ringtrain.ops.update import UpdateRule
 from ringtrain.optim.optimizers import Optimizer
 from ringtrain.transport.base import Handle
 from ringtrain.transport.waiting import wait_for
@@ -178,7 +178,9 @@ class SlowWeights(OuterOptimizer, RankState):
     def __init__(self, settings: ExchangeSettings):
         super().__init__(settings)
         config = settings.config
-        self._rule = UpdateRule("sgd", config.outer_momentum)  # its momentum is -delta / lr
+        self._rule = OuterRule(
+            settings.ops, config.outer_momentum, config.outer_lr, "sgd"
+        )  # its momentum is -delta / lr
         self.factor = 0.0 if config.consensus_rate is None else config.consensus_rate / config.outer_lr - 1
         self.differs = False  # from the first period on, also of one rank alone
 

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from ringtrain.arrays import Array
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.outer_rule import OuterRule, outer_ranges
 from ringtrain.exchange.update.ranges import common, join, trained_pieces
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
-from ringtrain.ops.update import APPLIED, MULTIPLIER, RATE, UPDATE_NUMBERS, UpdateRange, UpdateRule
 
 
 class Fragment:
@@ -28,7 +28,7 @@ class Fragment:
 
     def __init__(self, spans: Sequence[Span]):
         self.pieces, trained = join([(span.start, span.stop) for span in spans]), trained_pieces(spans)
-        self.ranges = tuple(UpdateRange(start, stop, 1.0, 0.0, 0.0) for start, stop in trained)
+        self.ranges = outer_ranges(trained)
         self.others = join([(s.start, s.stop) for s in spans if not common(trained, [(s.start, s.stop)])])
 
 
@@ -43,13 +43,11 @@ class OuterOptimizer:
 
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
-        self._ops, self._rule = settings.ops, UpdateRule("nesterov", config.outer_momentum)
+        self._ops = settings.ops
         self._centre_rate, self._mixing = config.centre_rate, config.mixing
         self.apart = bool(self._centre_rate or self._mixing)
         rate = config.outer_lr * (settings.transport.size * self._centre_rate or 1.0)
-        self._numbers = self._ops.zeros((UPDATE_NUMBERS,), "float64")
-        for index, value in ((RATE, rate), (MULTIPLIER, 1.0), (APPLIED, 1.0)):
-            self._ops.put((self._numbers[index : index + 1], value))
+        self._rule = OuterRule(self._ops, config.outer_momentum, rate)
         self.slots: dict = {}
 
     def bind(self, arena: Arena) -> None:
@@ -59,8 +57,7 @@ class OuterOptimizer:
         self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
 
     def rehearse(self) -> None:
-        numbers = self._ops.zeros((UPDATE_NUMBERS,), "float64")  # none is applied
-        self._update(self._whole, self._arena.grads, numbers)
+        self._rule.rehearse(self._whole.ranges, self._global, self._arena.grads, self._velocity)
 
     def begin(self) -> None:
         """The first periods begin; weights are the same on all ranks."""
@@ -91,7 +88,7 @@ class OuterOptimizer:
         self._move(fragment, change)
 
     def _move(self, fragment: Fragment, change: Array) -> None:
-        self._update(fragment, change, self._numbers)
+        self._rule.step(fragment.ranges, self._global, change, self._velocity)
         if not self._centre_rate:
             self._approach(fragment, self._mixing)
 
@@ -106,9 +103,6 @@ class OuterOptimizer:
             ops.scale(weights, share / (1.0 - share))
             ops.add(weights, target, weights)
             ops.scale(weights, 1.0 - share)
-
-    def _update(self, fragment: Fragment, change: Array, numbers: Array) -> None:
-        self._ops.update(self._rule, fragment.ranges, self._global, change, [self._velocity], 0, numbers)
 
     def state(self) -> dict:
         return {name: self._ops.to_host(slot) for name, slot in self.slots.items()}
