@@ -226,11 +226,6 @@ class ExchangeConfig:
             object.__setattr__(self, "asynchronous", True)
 
     @property
-    def outer_step(self) -> tuple[float, float]:
-        """Momentum and rate."""
-        return self.outer_momentum, self.outer_lr
-
-    @property
     def period(self) -> int:
         """Iterations from one exchange to the next."""
         return {"averaging": self.average_every, "gossip": self.gossip_every}.get(self.sync, 1)

@@ -204,7 +204,7 @@ class ExchangeFacts:
     roles:              the ranks that train and the ranks that serve
     exact:              whether an iteration equals serial SGD on the global batch
     state_is_local:     whether rank 0 holds the whole state, and can save it alone
-    survives_rank_loss: whether every rank holds the state of the last finished iteration, also when another rank dies
+    survives_rank_loss: whether this rank holds a state to go on from, also when another rank dies
     max_iteration_lag:  iterations that ranks may be apart; 0: all begin each one together
     dynamic_batches:    whether any free rank takes the next part of a batch
     all_reduces:        whether ``--algorithm`` has a meaning
@@ -356,6 +356,10 @@ class Exchange(ABC):
     def distance(self) -> float | None:
         """Of the ranks' weights from their mean, while that is in the place of them, over its norm; else None."""
         return None
+
+    def outlive(self) -> None:  # noqa: B027
+        """Bring all state that this rank holds to its arena and its ``owned_state``, and send nothing from now on:
+        another rank has died. Called where ``facts.survives_rank_loss``."""
 
     def own_part(self, flat: np.ndarray) -> np.ndarray:
         """Return this rank's part of a flat host array over the arena of the whole network."""

@@ -226,7 +226,6 @@ OTHER_RULES = (
     # the rest
     *_needs(
         "elastic",
-        asynchronous=(OFF, "recovers what a dead rank had; with {other} the parts that it had taken are lost"),
         mpi_cuda=(
             (AUTO, "staged"),
             "needs messages that outlive a rank; {other} moves device memory by UCX, which does not",

@@ -91,7 +91,7 @@ NEEDS = {
     **dict.fromkeys(("adjust_lr", "ns_steps"), "optimizer=muon"),
     "min_lr": "lr_policy",
 }
-APART = "algorithm tuning wire compress average_from staleness server_levels check_replicas=5 elastic ema"
+APART = "algorithm tuning wire compress average_from staleness server_levels check_replicas=5 ema"
 # An option, and those that are refused beside it.
 REFUSED = {
     "sync=delayed": "fc overlap=none precision=float16 reproducible",

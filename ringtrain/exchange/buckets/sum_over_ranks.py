@@ -7,10 +7,10 @@ from ringtrain.exchange.settings import ExchangeSettings
 
 
 class SumOverRanks:
-    """Adds numbers on the host with the MPI's all-reduce; collective."""
+    """Adds numbers on the host with the MPI's all-reduce, over ``transport``; collective."""
 
     def __init__(self, settings: ExchangeSettings):
-        self._transport, self._deadline_s = settings.transport, settings.config.deadline_s
+        self.transport, self._deadline_s = settings.transport, settings.config.deadline_s
         self._add_external = settings.add_external_square_norm
         self._number = np.zeros(1)
 
@@ -28,4 +28,4 @@ class SumOverRanks:
 
     def add(self, numbers: Array) -> None:
         """Add a flat array over the ranks, in place."""
-        self._transport.native_allreduce_start(numbers).wait(self._deadline_s)
+        self.transport.native_allreduce_start(numbers).wait(self._deadline_s)

@@ -37,6 +37,7 @@ from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
 from ringtrain.optim.optimizers import Optimizer
+from ringtrain.transport.loopback import Loopback
 
 PERIODS_END = "evaluations and checkpoints end the periods of --average-every: ranks push, and pull weights"
 
@@ -45,6 +46,7 @@ class Phase(Enum):
     EQUAL = "all ranks have the same weights"
     APART = "workers push and pull"
     DRAINED = "the servers have all updates, and the other ranks do not yet have these weights"
+    ALONE = "another rank has died, and this one keeps what it has"
 
 
 class ChangePush(Exchange, Serving):
@@ -67,6 +69,7 @@ class ChangePush(Exchange, Serving):
             exact=False,
             state_is_local=False,
             max_iteration_lag=staleness + 1 if staleness else 0,
+            survives_rank_loss=config.asynchronous and self._roles.servers == (settings.transport.rank,),
             dynamic_batches=config.asynchronous,
             all_reduces=False,
         )
@@ -177,15 +180,24 @@ class ChangePush(Exchange, Serving):
         self._endpoint.serve_until_quiet(lambda: None)
         self._phase = Phase.DRAINED
 
+    def outlive(self) -> None:
+        """Keep the weights and the momentum of the one server: all changes that it has merged."""
+        if self._phase is not Phase.EQUAL:
+            self._endpoint.publish()
+        self._phase, self._add.transport = Phase.ALONE, Loopback()
+        self._states_differ, self._workers = True, 1
+
     def synchronize(self) -> None:
         """Bring the servers' weights to all ranks, unless no worker has pushed since the last time."""
+        if self._phase is Phase.ALONE:
+            return
         self.drain_peers()
-        self._phase = Phase.EQUAL
         pushed, self._endpoint.has_pushed = self._endpoint.has_pushed, False
         if self._add(pushed):
             self._states_differ = True
             self._endpoint.publish()
             self._weights.wait_all()
+        self._phase = Phase.EQUAL
 
     def lag(self) -> Lag | None:
         return None if self._endpoint.shard is None else self._endpoint.shard.clock.lag()
@@ -209,6 +221,6 @@ def _quorum(config: ExchangeConfig, workers: int) -> str:
     words = [f"quorum {min(config.quorum or 1, workers)} of {workers}"]
     if config.grace_s:
         words.append(f"grace {config.grace_s:g} s")
-    if config.outer_step != (0.0, 1.0):
+    if (config.outer_momentum, config.outer_lr) != (0.0, 1.0):
         words.append(f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}")
     return ", ".join(words)

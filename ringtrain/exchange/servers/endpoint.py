@@ -116,9 +116,9 @@ class Endpoint:
         self.shard = None
         if rank in roles.servers:
             clock, buckets = clock_of(settings.config, roles.trainers), shards.buckets_of(rank)
-            bounds, outer = (buckets[0].start, buckets[-1].stop), settings.config.outer_step
-            merge = OuterMerge(self.own_ops, arena.spans, *bounds, dtype, *outer) if settings.config.quorum else None
-            self.shard = ParameterShard(transport, self.own_ops, buckets, clock, dtype, shards.free_tag, merge)
+            bounds = buckets[0].start, buckets[-1].stop
+            outer = OuterMerge(self.own_ops, arena, *bounds, settings.config) if settings.config.quorum else None
+            self.shard = ParameterShard(transport, self.own_ops, buckets, clock, dtype, shards.free_tag, outer)
         is_worker = rank in roles.trainers
         self.pulled = transport.scratch(arena.count, dtype) if is_worker else arena.weights[:0]
         self._clients = [self._client(server) for server in roles.servers if is_worker]

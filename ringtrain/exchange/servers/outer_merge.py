@@ -6,10 +6,10 @@ Source: Douillard et al., Decoupled DiLoCo for resilient distributed pre-trainin
 from collections.abc import Callable, Sequence
 
 from ringtrain.arrays import Array
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.update.outer_rule import OuterRule, outer_ranges
 from ringtrain.exchange.update.ranges import cut, join, trained_pieces
 from ringtrain.memory.arena import Arena
-from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
 
 Change = tuple[Array, int]  # of the weights of a shard, and the examples that it is from
@@ -22,12 +22,13 @@ class OuterMerge:
     ``velocity``: the momentum of the step.
     """
 
-    def __init__(self, ops: Ops, spans: Sequence[Span], start: int, stop: int, dtype, momentum: float, lr: float):
-        self._ops, self.start, self.stop = ops, start, stop
-        self.velocity = ops.zeros((stop - start,), dtype)
+    def __init__(self, ops: Ops, arena: Arena, start: int, stop: int, config: ExchangeConfig):
+        self._ops, self.start, self.stop, spans = ops, start, stop, arena.spans
+        self.velocity = ops.zeros((stop - start,), arena.weights.dtype)
         kinds = trained_pieces(spans), join([(s.start, s.stop) for s in spans if s.parameter.role == "statistic"])
         pieces = [[(a - start, b - start) for a, b in cut(kind, start, stop)] for kind in kinds]
-        self._rule, self._ranges, self._averaged = OuterRule(ops, momentum, lr), outer_ranges(pieces[0]), pieces[1]
+        self._rule = OuterRule(ops, config.outer_momentum, config.outer_lr)
+        self._ranges, self._averaged = outer_ranges(pieces[0]), pieces[1]
 
     def __call__(self, weights: Array, changes: Sequence[Change]) -> None:
         """Make the step. The changes are overwritten."""

@@ -1,4 +1,4 @@
-"""The step of an outer optimizer, by the kernel of the optimizers: of averages, of gossip's slow weights, of servers."""
+"""The step of an outer optimizer, of averages, of gossip's slow weights and of servers, by the optimizers' kernel."""
 
 from collections.abc import Iterable
 

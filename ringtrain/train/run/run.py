@@ -171,6 +171,7 @@ class Run:
         """This rank's state after the last finished iteration; None if the strategy has no whole state on a rank."""
         if not self._run.exchange.facts.survives_rank_loss:
             return None
+        self._run.exchange.outlive()
         progress = self._before or self._progress
         due = self._before is not None or progress.iteration == self._syncs_at  # a death may come between the two
         # what follows a due iteration is recorded again
