@@ -79,7 +79,7 @@ def rounds_of(size, quorum, count, first=0):
     ]
 
 
-def simulated(size, rounds, momentum, rate):
+def simulated(size, rounds, momentum, rate, every=EVERY, alike=False):
     """(weights, momentum of the step, version lags): local SGD from the weights of the last pull, and a Nesterov step
     along the mean of a round's changes by examples."""
     spans = lay_out(TABLE)
@@ -91,7 +91,7 @@ def simulated(size, rounds, momentum, rate):
         changes = []
         for rank in members:
             local = pulled[rank].copy()
-            for step in range(steps[rank], steps[rank] + EVERY):
+            for step in range(steps[rank], steps[rank] + every):
                 g = gradient(spans, rank, step)
                 for span in spans:
                     part, p = slice(span.start, span.start + span.count), span.parameter
@@ -101,10 +101,11 @@ def simulated(size, rounds, momentum, rate):
                     v[rank][part] *= HYPER.momentum
                     v[rank][part] += g[part] + HYPER.weight_decay * p.decay * local[part]
                     local[part] -= LR * p.lr * v[rank][part]
-            steps[rank] += EVERY
+            steps[rank] += every
             changes.append(local - pulled[rank])
             lags[version - seen[rank]] = lags.get(version - seen[rank], 0) + 1
-        mean = sum(examples(r) * c for r, c in zip(members, changes, strict=True)) / sum(map(examples, members))
+        seen_by = [1 if alike else examples(rank) for rank in members]
+        mean = sum(count * change for count, change in zip(seen_by, changes, strict=True)) / sum(seen_by)
         u = momentum * u - mean
         stepped = w - rate * (momentum * u - mean)
         for span in spans:
@@ -252,3 +253,28 @@ def test_a_run_goes_on_as_if_unbroken(stop):
         np.testing.assert_array_equal(weights, wanted[0])
         np.testing.assert_array_equal(state["outer_momentum"], wanted[1]["outer_momentum"])
         assert state["outer_momentum"].any()
+
+
+def test_a_server_outlives_other_ranks_with_all_that_it_has_merged():
+    """Alone, and in mid-period: what has been pushed counts, and nothing else."""
+
+    def body(t, **options):
+        exchange, arena = bound(pushing, t, every=2, quorum=3, outer=(0.9, 0.7), **options)
+        for iteration in range(5):
+            iterate(exchange, arena, t.rank, iteration, 1, 3, reads=True)
+        if not exchange.facts.survives_rank_loss:
+            return None
+        shard, slot = exchange._endpoint.shard, exchange._update.slots["momentum"].copy()
+        assert not np.array_equal(arena.weights, shard.weights)
+        exchange.outlive()
+        state = exchange.owned_state.state()
+        np.testing.assert_array_equal(arena.weights, shard.weights)
+        np.testing.assert_array_equal(state["outer_momentum"], shard.outer.velocity)
+        np.testing.assert_array_equal(state["momentum"], slot)
+        return arena.weights.copy(), state["step"]
+
+    (weights, step), *others = LoopbackWorld(3).run(body)
+    wanted, *_ = simulated(3, [[0, 1, 2]] * 2, 0.9, 0.7, every=2, alike=True)
+    np.testing.assert_allclose(weights, wanted, rtol=1e-12, atol=1e-12)
+    assert step == 5 and others == [None, None]
+    assert LoopbackWorld(3).run(lambda t: body(t, servers=2)) == [None] * 3  # each has a part alone

@@ -122,6 +122,18 @@ def test_survivors_go_on_to_the_losses_of_an_unbroken_run(survives, case):
         assert deaths[-1]["resumed_at"] == 24
 
 
+@pytest.mark.parametrize(("victim", "source"), [(2, "memory"), *thorough((0, "checkpoint"))])
+def test_a_rank_that_dies_under_a_quorum_is_replaced(train, victim, source):
+    """Ranks take parts as they come: the run has each iteration once, and no fixed losses."""
+    flags = ("--sync", "averaging", "--quorum", 2, "--average-every", 2, "--elastic", "replace")
+    status, output, outcome, events = train(3, f"{victim}=iteration:16", "--iterations", 36, *flags)
+    assert status == 0 and "Traceback" not in output, output
+    assert (outcome["outcome"], outcome["ranks"], outcome["lost"]) == ("done", 3, [victim])
+    assert [record["iteration"] for record in events["iteration"]] == list(range(1, 37))
+    (death,) = events["lost"]
+    assert (death["replaced"], death["source"]) == (1, source) and events["end"][0]["test_accuracy"] > 0.5
+
+
 PLACES = {"opening": 1, "iteration": 60, "update": 60, "evaluation": 5, "saving": 5, "ending": 1}
 
 
