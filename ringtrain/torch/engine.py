@@ -78,6 +78,11 @@ class Engine:
             )
             for dtype in dict.fromkeys(parameter.dtype for _, parameter in parameters)
         ]
+        if (config.quorum or 1) > 1 and (SERVICES or len(self.arenas) > 1):
+            raise UsageError(
+                f"--quorum {config.quorum} is of one module with parameters of one type, and this script has more: one "
+                "rank could wait in one, another in another one. Give --quorum 1, with which none waits"
+            )
         self.transport = self.arenas[0].transport
         self.in_backward = config.sync == "allreduce" and config.overlap != FORWARD
         for arena in self.arenas:

@@ -62,7 +62,7 @@ def test_late_updates_are_waited_for_layer_by_layer(script):
 
 
 @pytest.mark.parametrize(
-    "options", [*APART, *thorough("--sync averaging --asynchronous", "--sync averaging --quorum 2")]
+    "options", [*APART, *thorough("--sync averaging --asynchronous", "--sync averaging --quorum 1")]
 )
 def test_ranks_that_are_apart_evaluate_alone_and_meet_when_they_are_asked(script, options):
     cases = "buffers; bfloat16; two types; a GAN" + ("; in_parallel; synchronized" if options == APART[0] else "")

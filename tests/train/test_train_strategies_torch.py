@@ -10,10 +10,12 @@ from small_runs import everywhere, means, run_of
 from strategies import STRATEGIES, by_default
 
 from ringtrain.cli.python_script import exchange_of
-from ringtrain.errors import ConfigError
+from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange import catalogue
+from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import wait_for
 from tests.runs import FC_NET
+from tests.says import says
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 from ringtrain.torch.engine import Engine  # noqa: E402
@@ -175,3 +177,17 @@ def test_a_strategy_of_a_plug_in_is_a_row_too(monkeypatch):
     """Under another name than any that the engine knows."""
     monkeypatch.setitem(catalogue.STRATEGIES, "own", catalogue.STRATEGIES["allreduce"])
     assert_alike(by_default("own", catalogue.STRATEGIES["own"]))
+
+
+def test_a_quorum_is_of_one_exchange():
+    """Else a rank could wait in one for a rank that waits in another."""
+
+    def engine(quorum, *types):
+        net = torch.nn.ParameterList([torch.zeros(2, dtype=each) for each in types])
+        config = exchange_of(("flags", {"sync": "averaging", "quorum": quorum}))
+        return Engine(net, [*net.named_parameters()], config, Loopback(), None)
+
+    engine(2, torch.float32).close()
+    engine(1, torch.float32, torch.float64).close()
+    with pytest.raises(UsageError, match=says("--quorum 2", "one type", "--quorum 1")):
+        engine(2, torch.float32, torch.float64)

@@ -49,11 +49,8 @@ class OuterMerge:
 
 
 class OuterMomentum:
-    """The momentum of all servers, as an array over the arena: state of a checkpoint.
-
-    merge: of this rank's shard; None: the rank is no server
-    add:   sums an array over the ranks, in place; collective
-    """
+    """The momentum of all servers, as an array over the arena: state of a checkpoint. ``merge``: of this rank's shard;
+    None: it is no server. ``add``: sums an array over the ranks, in place; collective."""
 
     required_names, optional_names = ("outer_momentum",), ()
 

@@ -19,12 +19,7 @@ from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
 
 
 class QuorumClock(StalenessClock):
-    """Merges the updates of a round at once, in the order of ranks.
-
-    quorum:  K
-    grace_s: S
-    now:     the time in seconds
-    """
+    """Merges the updates of a round at once, in the order of ranks. ``now``: the time in seconds"""
 
     def __init__(self, workers: Sequence[int], quorum: int, grace_s: float, now: Callable[[], float] = time.monotonic):
         super().__init__(workers, None)
