@@ -17,9 +17,7 @@ Change = tuple[Array, int]  # of the weights of a shard, and the examples that i
 
 class OuterMerge:
     """Steps the weights of the shard ``start:stop`` of an arena along the mean of changes, by Nesterov's rule; running
-    statistics take the mean.
-
-    ``velocity``: the momentum of the step.
+    statistics take the mean. ``velocity``: the momentum of the step.
     """
 
     def __init__(self, ops: Ops, arena: Arena, start: int, stop: int, config: ExchangeConfig):
