@@ -1,0 +1,189 @@
+"""A strategy as six parts: what travels, when, with whom, how, what is done with the result, how far apart ranks are.
+
+The rules of options that go together, the plan and front ends ask these, and no strategy by its name. A configuration
+has its parts from :data:`PARTS`, by the name of its strategy; a new value of a part is set there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringtrain.config.exchange import ExchangeConfig
+
+GRADIENT, CHANGE, WEIGHTS = "gradient", "change", "weights"  # what travels
+ALL, OWNERS, PARTNER, ROOT = "all", "owners", "partner", "root"  # with whom
+EXACT = "exact"  # how; else the name of a wire format or of a compression
+OPTIMIZER, SUM, MEAN, OUTER_STEP = "optimizer", "sum", "mean", "outer step"  # what is done with the result
+EACH_RANK = 0  # the number of owners where every rank owns a slice
+DATA, HYBRID, PIPELINE = "data", "hybrid", "pipeline"  # placement of fully connected layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The six parts of a configuration.
+
+    travels: what ranks send: ``gradient``; ``change``, of the weights since the period began; ``weights``
+    every:   iterations from one exchange to the next
+    delay:   iterations between a gradient and the update by it
+    begins:  iterations of all-reduce before the first period
+    partners: with whom: ``all``; ``owners`` of parts, who send weights back; ``partner``, one other rank; ``root``, an
+             owner of everything that computes the loss of all
+    owners:  the number of owners; EACH_RANK: every rank owns a slice, and sums travel by the halves of an all-reduce
+    how:     ``exact``, the name of a wire format, or that of a compression
+    then:    what is done with the result: ``optimizer``, it updates by the sum; ``sum``, owners add changes as they
+             arrive; ``mean``, it becomes the weights; ``outer step``, a step from the last mean towards it
+    averages_state: whether the mean is of the optimizer's state, too
+    apart:   iterations that a rank may be ahead of the slowest; 0: all are together; None: there is no bound
+    placement: of fully connected layers: ``data``, ``hybrid``, ``pipeline``
+    """
+
+    travels: str = GRADIENT
+    every: int = 1
+    delay: int = 0
+    begins: int = 0
+    partners: str = ALL
+    owners: int = EACH_RANK
+    how: str = EXACT
+    then: str = OPTIMIZER
+    averages_state: bool = False
+    apart: int | None = 0
+    placement: str = DATA
+
+    @property
+    def together(self) -> bool:
+        """Whether all ranks begin each iteration, or each period, together."""
+        return self.apart == 0
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether each update is by the sum of all ranks' gradients."""
+        return self.travels == GRADIENT
+
+    @property
+    def equal_weights(self) -> bool:
+        """Whether all ranks hold the same weights in each pass."""
+        return self.sums_gradients and self.together
+
+    @property
+    def averages(self) -> bool:
+        """Whether each rank has weights of its own, of which a mean is made."""
+        return self.then in (MEAN, OUTER_STEP)
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether some ranks own the weights, and others send to them."""
+        return self.partners == OWNERS and self.owners != EACH_RANK
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether sums travel by a reduce-scatter, and weights by an all-gather."""
+        return self.partners == OWNERS and self.owners == EACH_RANK
+
+    @property
+    def sends_weights(self) -> bool:
+        """Whether a rank sends weights: its own, or those that it owns."""
+        return self.travels == WEIGHTS or self.partners != ALL
+
+    @property
+    def all_reduces(self) -> bool:
+        """Whether all ranks make whole all-reduces: of what travels, or for the mean that evaluations see."""
+        return self.partners in (ALL, PARTNER) and self.placement != PIPELINE
+
+    @property
+    def collective_passes(self) -> bool:
+        """Whether all ranks are in the same pass, in every layer, with equal weights."""
+        collective = self.partners == ALL or self.in_halves
+        return self.equal_weights and collective and self.placement != PIPELINE
+
+    @property
+    def updates_alike(self) -> bool:
+        """Whether all ranks know, in its own iteration, whether the update is made."""
+        return self.equal_weights and (self.partners == ALL or self.in_halves) and self.delay == 0
+
+    @property
+    def one_sum(self) -> bool:
+        """Whether every rank makes each update of all weights itself, by the sum of its own iteration."""
+        return self.updates_alike and self.partners == ALL and self.placement == DATA
+
+    @property
+    def sums_whole(self) -> bool:
+        """Whether all ranks get the sums of whole parameters, of all of them."""
+        return self.partners == ALL and self.placement == DATA
+
+    @property
+    def own_loss(self) -> bool:
+        """Whether each rank computes the loss of its own examples."""
+        return self.partners != ROOT and self.placement == DATA
+
+    @property
+    def whole_parameters(self) -> bool:
+        """Whether no parameter is divided among ranks."""
+        return not self.in_halves and self.placement == DATA
+
+
+def parts_of(config: ExchangeConfig) -> Parts:
+    """Return the parts of a configuration whose strategy is known."""
+    return PARTS[config.sync](config)
+
+
+def _parts(config: ExchangeConfig, **parts) -> Parts:
+    """Return the parts of a strategy, with those that do not depend on it."""
+    how = next((name for name in (config.compress, config.wire) if name != "none"), EXACT)
+    return Parts(how=how, placement=config.fc, **parts)
+
+
+def summed_by_all(config: ExchangeConfig) -> Parts:
+    return _parts(config)
+
+
+def summed_late(config: ExchangeConfig) -> Parts:
+    return _parts(config, delay=1)
+
+
+def summed_by_slices(config: ExchangeConfig) -> Parts:
+    return _parts(config, partners=OWNERS)
+
+
+def summed_by_root(config: ExchangeConfig) -> Parts:
+    return _parts(config, partners=ROOT, owners=1)
+
+
+def summed_by_servers(config: ExchangeConfig) -> Parts:
+    """Servers update by sums of gradients, or add changes of ranks that are apart."""
+    if not config.asynchronous and not config.staleness:
+        return _parts(config, partners=OWNERS, owners=config.servers)
+    apart = None if config.asynchronous else config.staleness
+    return _parts(config, travels=CHANGE, partners=OWNERS, owners=config.servers, then=SUM, apart=apart)
+
+
+def averaged(config: ExchangeConfig) -> Parts:
+    """All ranks average weights, or their changes where these are compressed; or servers add changes on arrival."""
+    every = config.average_every
+    if config.asynchronous:
+        return _parts(
+            config, travels=CHANGE, every=every, partners=OWNERS, owners=config.servers, then=MEAN, apart=None
+        )
+    changes = config.compress != "none" or config.wire != "none"
+    outer = config.outer_momentum or config.outer_lr != 1
+    return _parts(
+        config,
+        travels=CHANGE if changes else WEIGHTS,
+        every=every,
+        begins=config.average_from,
+        then=OUTER_STEP if outer else MEAN,
+        averages_state=config.average_momentum == "average",
+    )
+
+
+def averaged_by_pairs(config: ExchangeConfig) -> Parts:
+    return _parts(config, travels=WEIGHTS, partners=PARTNER, then=MEAN, apart=config.gossip_max_lag)
+
+
+PARTS: dict[str, Callable[[ExchangeConfig], Parts]] = {
+    "allreduce": summed_by_all,
+    "delayed": summed_late,
+    "sharded": summed_by_slices,
+    "averaging": averaged,
+    "gossip": averaged_by_pairs,
+    "master": summed_by_root,
+    "server": summed_by_servers,
+}
