@@ -77,7 +77,7 @@ ORDER = {
     "proof shared_memory stream",
     "config": "option exchange record resolve",
     "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
-    "exchange": "compatibility_texts parts tags announcements update settings buckets base replica_check owned "
+    "exchange": "parts tags announcements update settings buckets base replica_check owned "
     "compression model_parallel servers strategies catalogue compatibility",
     "launch": "binding printed_metrics python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",

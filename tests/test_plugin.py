@@ -15,7 +15,8 @@ from ringtrain.config.record import OPTIMIZER_NAMES, OptimizerConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, ModelError, UsageError
 from ringtrain.exchange.catalogue import STRATEGIES
-from ringtrain.exchange.compatibility import RULES, check_options
+from ringtrain.exchange.compatibility import check_options
+from ringtrain.exchange.parts import PARTS
 from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.catalogue import LAYERS
@@ -31,8 +32,8 @@ from tests.loopback.world import LoopbackWorld
 from tests.runs import records, start
 
 FILES = {step.file: step.command for step in steps((ROOT / "docs" / "plugins.md").read_text()) if step.file}
-DICTS = (LAYERS, LOSSES, OPTIMIZERS, STRATEGIES, FLAT, HALVES, SCHEDULES)
-LISTS = (RULES, OPTIMIZER_NAMES, plugin.LOADED)
+DICTS = (LAYERS, LOSSES, OPTIMIZERS, STRATEGIES, PARTS, FLAT, HALVES, SCHEDULES)
+LISTS = (OPTIMIZER_NAMES, plugin.LOADED)
 
 
 @pytest.fixture

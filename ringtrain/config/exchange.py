@@ -78,7 +78,11 @@ class ExchangeConfig:
         planned=False,
     )
     grace_s: float = strategy_option(
-        0.0, "With --quorum: seconds that a server waits for further ranks.", low=0, planned=False
+        0.0,
+        "With --quorum: seconds that a server waits for further ranks.",
+        low=0,
+        planned=False,
+        used_by=("quorum", None),
     )
     gossip_max_lag: int = strategy_option(
         8, "With gossip: most iterations between the fastest and the slowest rank.", low=0
@@ -117,6 +121,7 @@ class ExchangeConfig:
         "Tuning file for `auto`, measured on this machine. [RINGTRAIN_TUNING, or ringtrain/tuning.json under ~/.config "
         "if it exists and fits]",
         once=True,
+        used_by=("algorithm", ("auto",)),
     )
     segment_bytes: int | None = message_option(
         None,
@@ -188,6 +193,7 @@ class ExchangeConfig:
         low=1,
         high=65536,
         fixed=True,
+        used_by=("reproducible", (True,)),
     )
 
     overlap: str = overlap_option(

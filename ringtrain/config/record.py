@@ -216,17 +216,21 @@ class DeviceConfig:
         "products in 16 bits. Weights, gradients and sums are always float32.",
         choices=("float32", "tf32", "bfloat16", "float16"),
         fixes_bits=True,
+        used_by=("device", ("cuda",)),
     )
     loss_scale: float | None = device_option(
         None,
         "With --precision float16: factor of the loss, which keeps small gradients. [dynamic: from 65536, halved if a "
         "gradient is not finite, doubled after 2000 finite ones]",
         above=0,
+        used_by=("precision", ("float16",)),
     )
     dtype: str = device_option(
         "float32", "Type of weights and gradients; float64 is for checks.", choices=("float32", "float64"), fixed=True
     )
-    ops: str = device_option("cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.")
+    ops: str = device_option(
+        "cpu", "Kernels of --device cpu: `cpu`, compiled, or `reference`, plain NumPy.", used_by=("device", ("cpu",))
+    )
     threads: int | None = device_option(None, "Threads of a rank's operations. [OMP_NUM_THREADS if set, or 1]", low=1)
     recompute: bool = device_option(
         False,
@@ -239,6 +243,7 @@ class DeviceConfig:
         "With --device cuda: how device memory travels between processes: direct, the MPI takes it; staged, through "
         "host memory; auto, direct if a trial shows that it works and is faster.",
         choices=("auto", "direct", "staged"),
+        used_by=("device", ("cuda",)),
     )
 
 

@@ -1,254 +1,224 @@
-"""The table of options that go together. It checks a configuration.
+"""The rules of options that go together. They check a configuration.
 
-The rules of a strategy are made from its row in :data:`ringtrain.exchange.catalogue.STRATEGIES`. Conditions on the
-model, the data, the ranks or the machine are checked where these are known.
+A rule names an option and what it needs: a property of the strategy's :class:`~ringtrain.exchange.parts.Parts`, or
+values of another option. No rule names a strategy. Conditions on the model, the data, the ranks or the machine are
+checked where these are known.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ringtrain.allreduce.catalogue import AUTO, check_algorithm
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.collectives.catalogue import FLAT
+from ringtrain.collectives.catalogue import HALVES as IN_HALVES
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
 from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.exchange import compatibility_texts as texts
-from ringtrain.exchange.catalogue import DATA, STRATEGIES, Strategy
+from ringtrain.exchange.catalogue import STRATEGIES, Strategy
+from ringtrain.exchange.parts import PARTNER, PARTS, PIPELINE, ROOT, Parts, parts_of
+from ringtrain.exchange.strategies.master import STAR
 from ringtrain.ops.precision import HALVES
 
-ON, OFF, UNSET = (True,), (False,), (None,)
+ON, OFF = (True,), (False,)
 DEFAULTS = TrainConfig().values()
 TF32, BFLOAT16, GHOST = "--precision tf32", "--precision bfloat16", "--batch-norm ghost:SIZE"
-# Options that a strategy may refuse: a field of its row, the option, the refused values, and a value that always goes.
-OF_STRATEGIES = (
-    ("wire", "wire", None, None),
-    ("compress", "compress", None, None),
-    ("hybrid", "fc", ("hybrid",), None),
-    ("pipeline", "fc", ("pipeline",), None),
-    ("tuning", "tuning", None, None),
-    ("batch_norm_sync", "batch_norm", ("sync",), None),
-    ("activations", "precision", HALVES, TF32),
-    ("loss_scale", "precision", ("float16",), BFLOAT16),
-    ("reproducible", "reproducible", None, None),
-    ("check_replicas", "check_replicas", bool, None),
-    ("ema", "ema", None, None),
-)
+TOGETHER = "applies when all ranks average together; with {other} each rank averages alone"
+Needs = Callable[[Parts], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An option needs certain values of another option.
+    """Some options need something of the strategy's parts, or of another option.
 
-    values:  the values of ``option`` that have this need, or a test for them; None: all but its default
-    accepts: the values of ``other`` that satisfy it; None: all but its default
-    why:     the reason, or a reason for each other value; None: nothing else uses the option
-    also:    as typed, another value of ``option`` without this need
-    where:   (option, value): only configurations with this value have the rule
+    options: each of these options has the need
+    values:  the values that have it, or a test for them; None: all but the default
+    needs:   what the parts must be; or another option
+    accepts: the values of the other option that satisfy it
+    why:     the reason: the middle of a sentence, which follows the option as typed and names as ``{other}`` what
+             refuses it
+    also:    as typed, another value of the option without this need
     """
 
-    option: str
+    options: tuple[str, ...]
     values: tuple | Callable | None
-    other: str
-    accepts: tuple | None
-    why: str | Mapping[object, str] | None = None
-    also: str | None = None
-    where: tuple[str, object] | None = None
+    needs: Needs | str
+    why: str
+    accepts: tuple = ()
+    also: str = ""
 
-    def refuses(self, values: Mapping) -> bool:
-        """Return whether a run with these values of its options is refused."""
-        applies = self.where is None or values[self.where[0]] == self.where[1]
-        return (
-            applies and _is_among(values, self.option, self.values) and not _is_among(values, self.other, self.accepts)
-        )
+    def refused(self, values: Mapping, parts: Parts) -> str | None:
+        """Return the first of these options that a run with these values and parts does not go with."""
+        needs = self.needs
+        if values[needs] in self.accepts if isinstance(needs, str) else needs(parts):
+            return None
+        return next((name for name in self.options if _is_among(values[name], self.values, DEFAULTS[name])), None)
 
-    def sentence(self, values: Mapping) -> str:
-        """Return the refusal of these values."""
-        option, other = (_typed(name, values[name]) for name in (self.option, self.other))
-        if self.why is None:
-            users = self._accepted()
-            return f"{option} is used by {users} alone; this run uses {other}: leave it out, or use {users}"
-        why = (self.why if isinstance(self.why, str) else self.why[values[self.other]]).format(other=other)
-        instead = ", or ".join(filter(None, [self.also, self._accepted()]))
-        if not instead:
-            return f"{option} {why}. Leave one of the two out"
-        return f"{option} {why}. Use {instead}, or leave {option} out"
-
-    def _accepted(self) -> str:
-        """ "--sync allreduce, sharded or delayed"; nothing where the other option is to be left out"""
-        if self.accepts is OFF or self.accepts is UNSET:
-            return ""
-        if self.accepts is ON or self.accepts is None:
-            return as_flag(self.other)
-        *others, last = map(str, self.accepts)
-        return f"{as_flag(self.other)} {' or '.join(filter(None, [', '.join(others), last]))}"
+    def sentence(self, config: TrainConfig, option: str) -> str:
+        """Return the refusal of this option."""
+        other, accepts = (self.needs, self.accepts) if isinstance(self.needs, str) else _blamed(config, self, option)
+        typed, beside = _typed(config, option), _typed(config, other)
+        instead = ", or ".join(filter(None, [self.also, _options(other, accepts)]))
+        leave = f"Use {instead}, or leave {typed} out" if instead else "Leave one of the two out"
+        return f"{typed} {self.why.format(other=beside)}. {leave}"
 
 
-def _owned() -> Iterator[Rule]:
-    for option in dict.fromkeys(name for strategy in STRATEGIES.values() for name in strategy.options):
-        users = tuple(name for name, strategy in STRATEGIES.items() if option in strategy.options)
-        yield Rule(option, None, "sync", users)
-    for name, spec in config_fields().items():
-        if spec.metadata["used_by"]:
-            yield Rule(name, None, *spec.metadata["used_by"])
+def _alone(values: Mapping, config: TrainConfig) -> Iterator[str]:
+    """Yield the refusal of each option that the strategy, or another option, does not use."""
+    for name, (other, accepts) in used_by().items():
+        if values[name] != DEFAULTS[name] and not _is_among(values[other], accepts, DEFAULTS[other]):
+            yield _unused(config, name, other, accepts)
 
 
-def _of_strategies() -> Iterator[Rule]:
-    for field, option, values, also in OF_STRATEGIES:
-        reasons = {name: getattr(strategy, field) for name, strategy in STRATEGIES.items()}
-        why: dict[object, str] = {name: reason for name, reason in reasons.items() if reason}
-        yield Rule(option, values, "sync", tuple(name for name in STRATEGIES if name not in why), why, also)
-    for name, strategy in STRATEGIES.items():
-        for option in ("overlap", "algorithm"):
-            only = getattr(strategy, option)
-            if only is not None:
-                yield Rule("sync", (name,), option, only.values, only.why)
+def used_by() -> dict[str, tuple[str, tuple | None]]:
+    """Return, for each option that only some values of another one use, that one and these values."""
+    users: dict[str, tuple[str, tuple | None]] = {
+        name: spec.metadata["used_by"] for name, spec in config_fields().items() if spec.metadata["used_by"]
+    }
+    for name in (name for strategy in STRATEGIES.values() for name in strategy.options):
+        users[name] = "sync", tuple(user for user, strategy in STRATEGIES.items() if name in strategy.options)
+    return users
 
 
-def _needs(option: str, values: tuple | None = None, also: str | None = None, /, **others: tuple) -> Iterator[Rule]:
-    """Yield the rule of each other option: the values that ``option`` accepts, and why."""
-    return (Rule(option, values, other, accepts, why, also) for other, (accepts, why) in others.items())
+def _unused(config: TrainConfig, option: str, other: str, accepts: tuple | None) -> str:
+    users = _options(other, accepts)
+    uses = f"this run uses {_typed(config, other)}"
+    return f"{_typed(config, option)} is used by {users} alone; {uses}: leave it out, or use {users}"
 
 
-OTHER_RULES = (
-    Rule("loss_scale", None, "precision", ("float16",)),
-    Rule("shards", None, "reproducible", ON),
-    Rule("algorithm", (CANONICAL,), "reproducible", ON),
-    Rule("tuning", None, "algorithm", (AUTO,)),
-    Rule("precision", None, "device", ("cuda",)),
-    Rule("mpi_cuda", None, "device", ("cuda",)),
-    Rule("ops", None, "device", ("cpu",)),
-    # parameter servers
-    Rule("servers", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
-    Rule("dedicated", None, "asynchronous", ON, texts.SERVERS, where=("sync", "averaging")),
-    *(
-        Rule(name, None, "asynchronous", OFF, texts.AVERAGED_TOGETHER)
-        for name in ("average_from", "fragments", "average_delay", "mixing", "centre_rate")
-    ),
-    Rule("outer_momentum", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER, "--quorum", ("quorum", None)),
-    Rule("outer_lr", None, "asynchronous", OFF, texts.AVERAGED_TOGETHER, "--quorum", ("quorum", None)),
-    Rule("grace_s", None, "quorum", None),
-    Rule("mixing", None, "centre_rate", (0.0,), "keeps a share of own weights; {other} keeps the rest of its rate"),
-    Rule("compress", None, "asynchronous", OFF, texts.COMPRESS_SERVERS),
-    Rule("wire", None, "asynchronous", OFF, texts.WIRE),
-    Rule("asynchronous", ON, "algorithm", (AUTO,), texts.ALGORITHM_SERVERS),
-    Rule("tuning", None, "asynchronous", OFF, texts.TUNING_SERVERS),
-    Rule("asynchronous", ON, "staleness", (0,), "puts no bound on how far ranks are apart; {other} is one"),
-    Rule("server_levels", None, "asynchronous", OFF, texts.LEVELS),
-    Rule("server_levels", None, "staleness", (0,), texts.LEVELS),
-    Rule("check_replicas", bool, "asynchronous", OFF, texts.CHECK_REPLICAS),
-    Rule("check_replicas", bool, "staleness", (0,), texts.CHECK_REPLICAS),
-    Rule("ema", None, "asynchronous", OFF, texts.AVERAGE_APART),
-    Rule("ema", None, "staleness", (0,), texts.AVERAGE_APART),
-    # compression
-    Rule("residual_decay", None, "error_feedback", ("ef",), "is of what was not sent; {other} keeps no residual"),
-    *_needs(
-        "compress",
-        fc=((DATA,), "keeps the rest of each gradient for later; with {other} ranks do not exchange all gradients"),
-        overlap=(
-            ("none", "backward"),
-            "exchanges in two rounds, in one order on all ranks; {other} allows other orders",
-        ),
-        wire=((NONE,), "sends less by itself; {other} would round it, and lose the rounding error"),
-    ),
-    *_needs(
-        "precision",
-        ("float16",),
-        BFLOAT16,
-        compress=((NONE,), "scales the loss; {other} keeps parts of gradients that an earlier scale was applied to"),
-    ),
-    # sums in one order
-    *_needs(
-        "reproducible",
-        ON,
-        fc=(
-            (DATA,),
-            "adds gradients in one order at any number of ranks; with {other} the order depends on that number",
-        ),
-        wire=((NONE,), "gives the same bits at any number of ranks; {other} rounds sums that depend on that number"),
-        compress=(
-            (NONE,),
-            "gives the same bits at any number of ranks; {other} drops parts that depend on that number",
-        ),
-        accumulate=((1,), "makes one micro-batch of each shard, smaller with more --shards; {other} cuts it again"),
-    ),
-    *_needs(
-        "batch_norm",
-        ("sync",),
-        GHOST,
-        reproducible=(OFF, "sums statistics in an order that depends on the number of ranks; {other} needs one order"),
-    ),
-    *_needs(
-        "ops",
-        reproducible=(OFF, "multiplies by NumPy's BLAS, whose order of sums is not fixed; {other} needs one order"),
-    ),
-    # statistics of the whole batch
-    *_needs(
-        "batch_norm",
-        ("sync",),
-        accumulate=(
-            (1,),
-            "takes statistics over the whole batch; {other} would normalise parts of it one after another",
-        ),
-        fc=((DATA, "hybrid"), "needs all ranks in the same layer; with {other} they are in different ones"),
-        recompute=(OFF, "exchanges statistics in every layer; {other} would exchange them again in backward"),
-    ),
-    # fully connected layers
-    *_needs(
-        "fc",
-        ("hybrid",),
-        asynchronous=(OFF, "needs all ranks in every pass of one batch; with {other} they are in different batches"),
-        staleness=((0,), texts.HYBRID_APART),
-    ),
-    *_needs(
-        "fc",
-        ("pipeline",),
-        algorithm=((AUTO, *FLAT), "sums over some of the ranks; {other} takes all of them"),
-        tuning=(UNSET, "sums over some of the ranks; {other} holds times of all-reduces over all of them"),
-    ),
-    Rule("precision", HALVES, "fc", (DATA,), texts.HALVED_ACTIVATIONS, TF32),
-    # images
-    Rule("random_resized_crop", None, "augment", ON, "crops at random; {other} asks for no random crops"),
-    *(
-        rule
-        for option in ("mixup", "cutmix")
-        for rule in _needs(
-            option,
-            loss=(("ce",), "trains on two labels of an example, by their shares; {other} has no shares of labels"),
-            fc=((DATA,), texts.MIXED_ELSEWHERE),
-            sync=(tuple(name for name in STRATEGIES if name != "master"), texts.MIXED_ELSEWHERE),
-        )
-    ),
-    # whole matrices
-    Rule("optimizer", ("muon",), "sync", ("allreduce", "server"), texts.MATRICES, where=("sync", "sharded")),
-    Rule("optimizer", ("muon",), "fc", (DATA,), texts.MATRICES),
-    # the rest
-    *_needs(
-        "elastic",
-        mpi_cuda=(
-            (AUTO, "staged"),
-            "needs messages that outlive a rank; {other} moves device memory by UCX, which does not",
-        ),
-    ),
-    Rule("wire", None, "dtype", ("float32",), "carries float32 rounded; {other} is another type"),
-    Rule("precision", None, "dtype", ("float32",), "computes with fewer bits than {other}, which is for checks"),
-    Rule("synthetic", ON, "data", UNSET, texts.RANDOM_IMAGES),
-    Rule("synthetic", ON, "test_data", UNSET, texts.RANDOM_IMAGES),
-)
+def _blamed(config: TrainConfig, rule: Rule, option: str) -> tuple[str, tuple]:
+    """Return the option by which a need of the parts is not satisfied, and its values that satisfy it, those with which
+    ``option`` goes if there are any. The other options are as they are, or, if several prevent it, left out."""
+    assert not isinstance(rule.needs, str)
+    without = TrainConfig().changed(**{option: config.values()[option]})
+    for base in (config, without):
+        for spec in sorted(fields(ExchangeConfig), key=lambda spec: spec.name == "sync"):
+            this = base.changed(**{spec.name: getattr(config.exchange, spec.name)})
+            if spec.name not in rule.options and not rule.needs(parts_of(this.exchange)):
+                tried = {value: base.changed(**{spec.name: value}) for value in _values(spec)}
+                values = tuple(value for value, other in tried.items() if rule.needs(parts_of(other.exchange)))
+                if values:
+                    return spec.name, tuple(value for value in values if _goes(tried[value], option)) or values
+    raise AssertionError("all-reduce satisfies every need")
 
 
-def _rules() -> list[Rule]:
-    return [*_owned(), *_of_strategies(), *OTHER_RULES]
+def _goes(config: TrainConfig, option: str) -> bool:
+    """Return whether the parts are all that this option needs."""
+    values, parts = config.values(), parts_of(config.exchange)
+    return not any(rule.refused(values, parts) == option for rule in RULES if not isinstance(rule.needs, str))
 
 
-RULES = _rules()
+def _values(spec) -> tuple:
+    """Return values of an option of the exchange to try."""
+    if spec.name == "sync":
+        return tuple(STRATEGIES)
+    return spec.metadata["choices"] or ((False, True) if isinstance(spec.default, bool) else (spec.default,))
+
+
+def _options(name: str, values: tuple | None) -> str:
+    """ "--sync allreduce, sharded or delayed"; nothing where the option is to be left out"""
+    if values is None or values[0] is True:
+        return as_flag(name)
+    if values[0] is False:
+        return ""
+    *others, last = map(str, values)
+    return f"{as_flag(name)} {' or '.join(filter(None, [', '.join(others), last]))}"
+
+
+RULES = (
+    # with whom
+    Rule(("wire",), None, lambda parts: not parts.sends_weights,
+         "rounds what ranks send; with {other} that is weights, and rounding would lose small updates"),
+    Rule(("compress",), None, lambda parts: parts.sums_whole,
+         "needs sums of whole parameters over all ranks, and adds what it leaves out to the next ones; {other} "
+         "does not have these of every parameter"),
+    Rule(("tuning",), None, lambda parts: parts.all_reduces,
+         "holds times of all-reduces over all ranks; {other} runs no such ones"),
+    Rule(("algorithm",), lambda name: name not in (AUTO, *IN_HALVES), lambda parts: not parts.in_halves,
+         "has no halves; {other} updates between the two halves of an all-reduce",
+         also=_options("algorithm", (AUTO, *IN_HALVES))),
+    Rule(("algorithm",), lambda name: name != AUTO, lambda parts: not parts.has_servers,
+         "is for all-reduces; with {other} ranks exchange with servers only", also=_options("algorithm", (AUTO,))),
+    Rule(("algorithm",), lambda name: name not in (AUTO, STAR), lambda parts: parts.partners != ROOT,
+         "does not gather gradients on rank 0 and send weights back, as the star and {other} do",
+         also=_options("algorithm", (AUTO, STAR))),
+    Rule(("algorithm",), lambda name: name not in (AUTO, *FLAT), lambda parts: parts.placement != PIPELINE,
+         "takes all ranks; {other} sums over some of them", also=_options("algorithm", (AUTO, *FLAT))),
+    Rule(("servers", "dedicated"), None, lambda parts: parts.has_servers,
+         "is about servers, which --sync averaging has with --asynchronous alone; this run has {other}"),
+    Rule(("optimizer",), ("muon",), lambda parts: parts.whole_parameters,
+         "updates whole matrices, and the last layer by adamw; {other} divides matrices or layers among ranks"),
+    # when
+    Rule(("overlap",), ("none",), lambda parts: parts.delay == 0,
+         "forbids messages while layers compute; {other} exchanges while the next iteration computes",
+         also=_options("overlap", ("backward", "forward"))),
+    Rule(("overlap",), None, lambda parts: parts.partners not in (PARTNER, ROOT),
+         "says when gradients travel, and does not change when {other} exchanges",
+         also=_options("overlap", ("backward",))),
+    Rule(("fc",), None, lambda parts: parts.delay == 0,
+         "updates columns in the same iteration; {other} applies gradients one iteration late"),
+    # how far apart
+    Rule(("precision",), ("float16",), lambda parts: parts.updates_alike,
+         "scales the loss, and all ranks skip an update that overflows; with {other} some would not, or would "
+         "update by a gradient of an earlier scale",
+         also=BFLOAT16),
+    Rule(("batch_norm",), ("sync",), lambda parts: parts.collective_passes,
+         "needs all ranks in every layer with equal weights; {other} does not guarantee that", also=GHOST),
+    Rule(("fc",), ("hybrid",), lambda parts: parts.equal_weights,
+         "needs all ranks in every pass of one batch, with equal weights; with {other} each rank has its own"),
+    Rule(("fc",), ("pipeline",), lambda parts: not parts.averages,
+         "joins the layers of one network; with {other} each rank has a network of its own"),
+    Rule(("check_replicas",), bool, lambda parts: parts.equal_weights,
+         "compares the weights of ranks; with {other} they differ while ranks train"),
+    Rule(("ema",), None, lambda parts: parts.equal_weights,
+         "averages the weights that all ranks share; with {other} each rank has its own"),
+    Rule(("server_levels",), None, lambda parts: parts.together,
+         "sums the gradients of a node's ranks first; with {other} each rank sends its own"),
+    Rule(("average_from", "fragments", "average_delay", "mixing", "centre_rate"), None, "asynchronous", TOGETHER, OFF),
+    Rule(("outer_momentum", "outer_lr"), None, lambda parts: not parts.averages_alone, TOGETHER, also="--quorum"),
+    Rule(("mixing",), None, "centre_rate", "keeps a share of own weights; {other} keeps the rest of its rate", (0.0,)),
+    Rule(("asynchronous",), ON, "staleness", "puts no bound on how far ranks are apart; {other} is one", (0,)),
+    # one order of sums
+    Rule(("reproducible",), ON, lambda parts: parts.one_sum,
+         "updates every rank by one sum of whole gradients, added in one order over all shards; {other} does not"),
+    Rule(("algorithm",), (CANONICAL,), "reproducible",
+         "adds the shards of a batch in one order; with {other} there are none", ON),
+    Rule(("reproducible",), ON, "accumulate",
+         "makes one micro-batch of each shard, smaller with more --shards; {other} cuts it again", (1,)),
+    Rule(("batch_norm",), ("sync",), "reproducible",
+         "sums statistics in an order that depends on the number of ranks; {other} needs one order", OFF, GHOST),
+    Rule(("ops",), None, "reproducible",
+         "multiplies by NumPy's BLAS, whose order of sums is not fixed; {other} needs one order", OFF),
+    # where the loss is
+    Rule(("precision",), HALVES, lambda parts: parts.own_loss,
+         "keeps activations in 16 bits; {other} sends them in float32", also=TF32),
+    Rule(("mixup", "cutmix"), None, lambda parts: parts.own_loss,
+         "mixes images and labels where they are computed; with {other} another rank has the labels"),
+    # other options
+    Rule(("compress",), None, "overlap",
+         "exchanges in two rounds, in one order on all ranks; {other} allows other orders", ("none", "backward")),
+    Rule(("residual_decay",), None, "error_feedback", "is of what was not sent; {other} keeps no residual", ("ef",)),
+    Rule(("compress",), None, "wire",
+         "sends less by itself; {other} would round it, and lose the rounding error", (NONE,)),
+    Rule(("batch_norm",), ("sync",), "accumulate",
+         "takes statistics over the whole batch; {other} would normalise parts of it one after another", (1,), GHOST),
+    Rule(("batch_norm",), ("sync",), "recompute",
+         "exchanges statistics in every layer; {other} would exchange them again in backward", OFF, GHOST),
+    Rule(("random_resized_crop",), None, "augment", "crops at random; {other} asks for no random crops", ON),
+    Rule(("mixup", "cutmix"), None, "loss",
+         "trains on two labels of an example, by their shares; {other} has no shares of labels", ("ce",)),
+    Rule(("elastic",), None, "mpi_cuda",
+         "needs messages that outlive a rank; {other} moves device memory by UCX, which does not", (AUTO, "staged")),
+    Rule(("wire", "precision"), None, "dtype", "rounds float32; {other} is another type, for checks", ("float32",)),
+    Rule(("data", "test_data"), None, "synthetic", "names a data set; {other} trains on random images", OFF),
+)  # fmt: skip
 
 
 def add_strategy(name: str, strategy: Strategy) -> None:
-    """Add a strategy of a plug-in, with its rules."""
-    STRATEGIES[name] = strategy
-    RULES[:] = _rules()
+    """Add a strategy of a plug-in."""
+    STRATEGIES[name], PARTS[name] = strategy, strategy.parts
 
 
 def check_options(config: TrainConfig) -> None:
@@ -267,28 +237,31 @@ def check_options(config: TrainConfig) -> None:
 
 
 def refusals(config: TrainConfig) -> Iterator[str]:
-    """Yield the sentence of each rule that refuses the configuration."""
-    values = config.values()
-    return (rule.sentence(values) for rule in RULES if rule.refuses(values))
+    """Yield the sentence of each rule that refuses the configuration, those of unused options first."""
+    values, parts = config.values(), parts_of(config.exchange)
+    yield from _alone(values, config)
+    for rule in RULES:
+        if option := rule.refused(values, parts):
+            yield rule.sentence(config, option)
 
 
 def without_former(table: Mapping, options: Mapping) -> dict:
     """Return the options of a run that continues, without those that belong to a strategy or a placement of layers that
     ``options`` replaces."""
     replaced = [other for other in ("sync", "fc") if options.get(other, table.get(other)) != table.get(other)]
-    former = {rule.option for rule in RULES if rule.why is None and rule.other in replaced}
+    former = {name for name, (other, _) in used_by().items() if other in replaced}
     return {name: value for name, value in table.items() if name not in former}
 
 
-def _is_among(options: Mapping, name: str, values: tuple | Callable | None) -> bool:
-    value = options[name]
+def _is_among(value, values: tuple | Callable | None, default) -> bool:
     if callable(values):
         return values(value)
-    return value in values if values is not None else value != DEFAULTS[name]
+    return value in values if values is not None else value != default
 
 
-def _typed(name: str, value) -> str:
+def _typed(config: TrainConfig, name: str) -> str:
     """Return an option as a user types it; "no --trace" for one that is not given."""
+    value = config.values()[name]
     if value is False and DEFAULTS[name]:
         return as_flag(f"no_{name}")
     if value is None or isinstance(value, bool):

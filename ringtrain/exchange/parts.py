@@ -7,6 +7,7 @@ has its parts from :data:`PARTS`, by the name of its strategy; a new value of a 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ringtrain.allreduce.wire_formats import NONE, WIRES
 from ringtrain.config.exchange import ExchangeConfig
 
 GRADIENT, CHANGE, WEIGHTS = "gradient", "change", "weights"  # what travels
@@ -69,6 +70,11 @@ class Parts:
         return self.then in (MEAN, OUTER_STEP)
 
     @property
+    def averages_alone(self) -> bool:
+        """Whether owners add each rank's change as it comes."""
+        return self.partners == OWNERS and self.then == MEAN
+
+    @property
     def has_servers(self) -> bool:
         """Whether some ranks own the weights, and others send to them."""
         return self.partners == OWNERS and self.owners != EACH_RANK
@@ -96,13 +102,14 @@ class Parts:
 
     @property
     def updates_alike(self) -> bool:
-        """Whether all ranks know, in its own iteration, whether the update is made."""
-        return self.equal_weights and (self.partners == ALL or self.in_halves) and self.delay == 0
+        """Whether all ranks make each update, or none does: by the gradients of its own iteration alone."""
+        of_iteration = self.delay == 0 and self.how in (EXACT, *WIRES)
+        return self.equal_weights and (self.partners == ALL or self.in_halves) and of_iteration
 
     @property
     def one_sum(self) -> bool:
-        """Whether every rank makes each update of all weights itself, by the sum of its own iteration."""
-        return self.updates_alike and self.partners == ALL and self.placement == DATA
+        """Whether every rank makes each update of all weights itself, by one exact sum."""
+        return self.updates_alike and self.sums_whole and self.how == EXACT
 
     @property
     def sums_whole(self) -> bool:
@@ -127,7 +134,7 @@ def parts_of(config: ExchangeConfig) -> Parts:
 
 def _parts(config: ExchangeConfig, **parts) -> Parts:
     """Return the parts of a strategy, with those that do not depend on it."""
-    how = next((name for name in (config.compress, config.wire) if name != "none"), EXACT)
+    how = next((name for name in (config.compress, config.wire) if name != NONE), EXACT)
     return Parts(how=how, placement=config.fc, **parts)
 
 
@@ -159,10 +166,11 @@ def averaged(config: ExchangeConfig) -> Parts:
     """All ranks average weights, or their changes where these are compressed; or servers add changes on arrival."""
     every = config.average_every
     if config.asynchronous:
+        then = MEAN if config.quorum is None else OUTER_STEP
         return _parts(
-            config, travels=CHANGE, every=every, partners=OWNERS, owners=config.servers, then=MEAN, apart=None
+            config, travels=CHANGE, every=every, partners=OWNERS, owners=config.servers, then=then, apart=None
         )
-    changes = config.compress != "none" or config.wire != "none"
+    changes = config.compress != NONE or config.wire != NONE
     outer = config.outer_momentum or config.outer_lr != 1
     return _parts(
         config,

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import chain, combinations, product
 
 import pytest
 
-from ringtrain.config.record import config_fields, make_config
+from ringtrain.config.record import TrainConfig, config_fields, make_config
 from ringtrain.errors import ConfigError, UsageError, nearest
 from ringtrain.exchange.catalogue import AROUND, DATA, STRATEGIES
-from ringtrain.exchange.compatibility import DEFAULTS, OF_STRATEGIES, RULES, Rule, check_options, refusals
+from ringtrain.exchange.compatibility import DEFAULTS, RULES, Rule, check_options, refusals, used_by
 from ringtrain.exchange.compression.error_feedback import METHODS
-from tests.fakes.strategies import strategies_with
+from ringtrain.exchange.parts import parts_of
 from tests.says import says
 
 # Every value is another than the default.
@@ -91,7 +91,10 @@ NEEDS = {
     **dict.fromkeys(("adjust_lr", "ns_steps"), "optimizer=muon"),
     "min_lr": "lr_policy",
 }
-APART = "algorithm tuning wire compress average_from staleness server_levels check_replicas=5 ema"
+APART = (
+    "algorithm tuning wire compress average_from staleness server_levels check_replicas=5 ema "
+    "fragments average_delay mixing centre_rate"
+)
 # An option, and those that are refused beside it.
 REFUSED = {
     "sync=delayed": "fc overlap=none precision=float16 reproducible",
@@ -175,19 +178,13 @@ def test_these_combinations_are_refused_and_no_others(beside):
     assert wrong == []
 
 
-def test_every_strategy_has_a_row_and_every_row_is_of_options_that_are_there():
+def test_rules_and_users_are_of_options_that_are_there():
     fields = config_fields()
     assert set(VALUES["sync"]) < set(STRATEGIES)
     assert (DATA, *AROUND) == fields["fc"].metadata["choices"]
     assert {spec.metadata["used_by"] for spec in fields.values()} >= {("compress", tuple(METHODS))}
-    assert {rule.option for rule in RULES} | {rule.other for rule in RULES} <= set(fields)
-
-
-def test_a_strategy_that_says_why_not_is_refused_with_that_reason():
-    for field, option, *_ in OF_STRATEGIES:
-        whys = {name: why for name, strategy in STRATEGIES.items() if (why := getattr(strategy, field))}
-        (rule,) = [rule for rule in RULES if (rule.option, rule.other, rule.why) == (option, "sync", whys)]
-        assert {*rule.accepts} == STRATEGIES.keys() - whys.keys()
+    named = {name for rule in RULES for name in (*rule.options, *([rule.needs] * isinstance(rule.needs, str)))}
+    assert named | {name for option, (other, _) in used_by().items() for name in (option, other)} <= set(fields)
 
 
 def test_an_unknown_strategy_is_refused_with_the_nearest_name():
@@ -199,33 +196,51 @@ def every(name: str) -> tuple:
     return DEFAULTS[name], *VALUES[name]
 
 
-def refused_by(rule: Rule) -> Iterator[dict]:
-    """The options of runs that a rule refuses, each value of its two beside each other."""
-    where = dict([rule.where] if rule.where else ())
-    for option, other in product(every(rule.option), every(rule.other)):
-        values = make_config(**{**where, rule.option: option, rule.other: other}).values()
-        if rule.refuses(values):
-            yield values
+def others_of(rule: Rule) -> Iterator[dict]:
+    """Values of the other option of a rule; of its parts, those of ``BESIDE`` and of every strategy."""
+    if isinstance(rule.needs, str):
+        return ({rule.needs: value} for value in every(rule.needs))
+    compressed = ({"compress": value} for value in VALUES["compress"])
+    return chain(BESIDE, ({"sync": name} for name in STRATEGIES), ({"fc": name} for name in AROUND), compressed)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.option}, {rule.other}")
+def refused_by(rule: Rule) -> Iterator[tuple[TrainConfig, str]]:
+    """The runs that a rule refuses, and for which of its options."""
+    for option, other in product(rule.options, others_of(rule)):
+        for value in VALUES[option] if option not in other else ():
+            config = make_config(**{**other, option: value})
+            if rule.refused(config.values(), parts_of(config.exchange)) == option:
+                yield config, option
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.options[0]}, {rule.why[:30]}")
 def test_each_rule_names_both_options_its_reason_and_ways_that_go(rule):
     refused = list(refused_by(rule))
     assert refused
-    for values in refused:
-        config, sentence = make_config(**values), rule.sentence(values)
+    for config, option in refused:
+        sentence = rule.sentence(config, option)
         assert sentence in list(refusals(config))
         with pytest.raises(ConfigError):
             check_options(config)
-        names = [f"--{name.replace('_', '-')}" for name in (rule.option, rule.other)]
-        assert sentence.startswith(names[0]) and names[1].removeprefix("--") in sentence
-        if rule.why is not None:
-            why = rule.why if isinstance(rule.why, str) else rule.why[values[rule.other]]
-            assert why.partition("{other}")[0] in sentence
-        assert not rule.refuses({**values, rule.option: DEFAULTS[rule.option]})
-        for value in every(rule.other)[1:] if rule.accepts is None else rule.accepts:
-            assert not rule.refuses({**values, rule.other: value})
-            assert value in (True, False, None) or rule.accepts is None or str(value) in sentence
+        flag, typed = f"--{option.replace('_', '-')}", config.values()[option]
+        assert sentence.startswith(flag if isinstance(typed, bool) else f"{flag} {typed}")
+        before, _, after = rule.why.partition("{other}")
+        _, _, rest = sentence.partition(before)
+        other, _, ways = rest.partition(f"{after}. ")
+        assert other.removeprefix("no ").startswith("--") and ways
+        for sync in re.findall(r"--sync ([^-]*?), or ", ways):
+            for name in re.split(", | or ", sync):
+                assert rule.sentence(config, option) not in list(refusals(config.changed(sync=name)))
+
+
+@pytest.mark.parametrize("option", used_by())
+def test_an_option_without_its_user_is_refused(option):
+    other, accepts = used_by()[option]
+    accepted = [value for value in every(other) if value != DEFAULTS[other]] if accepts is None else accepts
+    for value in every(other):
+        config = make_config(**{option: VALUES[option][0], other: value})
+        names = [f"--{name.replace('_', '-')}" for name in (option, other)]
+        assert (says(*names, "leave it out") in list(refusals(config))) == (value not in accepted)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +248,8 @@ def test_each_rule_names_both_options_its_reason_and_ways_that_go(rule):
     [
         ({"sync": "averaging", "dedicated": True}, ["--dedicated", "no --asynchronous", "--asynchronous"]),
         ({"random_resized_crop": "0.1:1", "augment": False}, ["--random-resized-crop 0.1:1", "--no-augment", "--augm"]),
-        ({"synthetic": True, "data": "d.h5"}, ["--synthetic", "--data d.h5"]),
-        ({"fc": "pipeline", "tuning": "t.json"}, ["--fc pipeline", "--tuning t.json"]),
+        ({"synthetic": True, "data": "d.h5"}, ["--data d.h5", "--synthetic"]),
+        ({"fc": "pipeline", "tuning": "t.json"}, ["--tuning t.json", "--fc pipeline", "--fc data or hybrid"]),
         ({"shards": 4}, ["--shards 4", "--reproducible", "no --reproducible", "--reproducible"]),
         ({"eps": 1e-3}, ["--eps 0.001", "--optimizer lamb, adamw, adam, rmsprop or muon", "--optimizer sgd"]),
         ({"servers": 2}, ["--servers 2", "--sync averaging or server", "--sync allreduce"]),
@@ -246,11 +261,19 @@ def test_each_rule_names_both_options_its_reason_and_ways_that_go(rule):
             {"batch_norm": "sync", "reproducible": True},
             ["--batch-norm sync", "--reproducible", "--batch-norm ghost:SIZE"],
         ),
-        ({"sync": "delayed", "overlap": "none"}, ["--sync delayed", "--overlap none", "--overlap backward or forward"]),
-        ({"sync": "server", "wire": "float16"}, ["--wire float16", "--sync server", strategies_with("wire")]),
+        ({"sync": "delayed", "overlap": "none"}, ["--overlap none", "--sync delayed", "--overlap backward or forward"]),
+        (
+            {"sync": "server", "wire": "float16"},
+            ["--wire float16", "--sync server", "--sync allreduce, delayed or averaging"],
+        ),
         (
             {"sync": "gossip", "batch_norm": "sync"},
-            ["--batch-norm sync", "--sync gossip", strategies_with("batch_norm_sync"), "leave --batch-norm sync out"],
+            [
+                "--batch-norm sync",
+                "--sync gossip",
+                "--sync allreduce, delayed or sharded",
+                "leave --batch-norm sync out",
+            ],
         ),
         ({"gossip_max_lag": 4}, ["--gossip-max-lag 4", "--sync gossip", "--sync allreduce", "leave it out"]),
         (

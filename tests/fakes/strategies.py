@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.exchange.catalogue import STRATEGIES, make_exchange, make_parameter_server
+from ringtrain.exchange.catalogue import make_exchange, make_parameter_server
 from ringtrain.exchange.compression import error_feedback
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.settings import ExchangeSettings
@@ -64,9 +64,3 @@ Gossip = Maker(gossip.Gossip, sync="gossip", algorithm="ring")
 Master = Maker(master.make_master, sync="master")
 ParameterServer = Maker(make_parameter_server, sync="server")
 Pipeline = Maker(make_exchange, fc="pipeline")
-
-
-def strategies_with(field):
-    """ "--sync allreduce, delayed or sharded": those that go with all values of an option, as a refusal names them"""
-    *others, last = (name for name, strategy in STRATEGIES.items() if getattr(strategy, field) is None)
-    return f"--sync {', '.join(others)} or {last}"
