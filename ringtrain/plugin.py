@@ -109,11 +109,12 @@ def register_loss(loss: Any) -> Any:
 def register_strategy(name: str, strategy) -> None:
     """Add a strategy for ``--sync``: the row of its abilities, such as ``dataclasses.replace(STRATEGIES["allreduce"],
     make=…, summary=…)``."""
+    from ringtrain.config.presets import PRESETS
     from ringtrain.exchange.catalogue import STRATEGIES, Strategy
     from ringtrain.exchange.compatibility import add_strategy
 
     _check(isinstance(strategy, Strategy), "register_strategy", "a ringtrain.exchange.catalogue.Strategy", strategy)
-    add_strategy(_free("strategy", name, STRATEGIES), strategy)
+    add_strategy(_free("strategy", name, {*STRATEGIES, *PRESETS}), strategy)
 
 
 def register_optimizer(name: str, optimizer: type) -> None:

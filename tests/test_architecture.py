@@ -75,7 +75,7 @@ ORDER = {
     "bench": "header layers measure model sweep tune",
     "collectives": "texts schedule topology matching compose symbolic_sums algorithms catalogue execution inspect "
     "proof shared_memory stream",
-    "config": "option exchange record resolve",
+    "config": "option presets exchange record resolve",
     "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
     "exchange": "parts tags announcements update settings buckets base replica_check owned "
     "compression model_parallel servers strategies catalogue compatibility",

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ringtrain.config.option import SECTIONS, as_flag, kind_of
+from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import config_fields
 from ringtrain.parsing import epochs
 
@@ -75,9 +76,10 @@ class StrategyOption(click.Option):
     def get_help_record(self, ctx):
         from ringtrain.exchange.catalogue import STRATEGIES
 
-        summaries = "; ".join(f"{name}, {strategy.summary}" for name, strategy in STRATEGIES.items())
-        record = super().get_help_record(ctx)
-        return record and (f"--sync [{'|'.join(STRATEGIES)}]", record[1].replace("STRATEGIES", summaries))
+        summaries = [f"{name}, {strategy.summary}" for name, strategy in STRATEGIES.items()]
+        summaries += [f"{name}, {preset.summary}: {preset.flags}" for name, preset in PRESETS.items()]
+        record, names = super().get_help_record(ctx), "|".join([*STRATEGIES, *PRESETS])
+        return record and (f"--sync [{names}]", record[1].replace("STRATEGIES", "; ".join(summaries)))
 
 
 def plugin_option(command):

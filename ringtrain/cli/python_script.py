@@ -73,21 +73,23 @@ def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
     if config.exchange == ExchangeConfig():
         return config.exchange
     from ringtrain.exchange.compatibility import check_options  # loads all strategies
+    from ringtrain.exchange.parts import ROOT, parts_of
 
     check_options(config)
     default = ExchangeConfig()
     for name, instead in REFUSED.items():
         if getattr(config.exchange, name) != getattr(default, name):
             raise ConfigError(f"{as_flag(name)}: {OF_SCRIPT}; {instead}")
-    if config.exchange.sync == "sharded" and config.exchange.algorithm != default.algorithm:
+    parts = parts_of(config.exchange)
+    if parts.in_halves and config.exchange.algorithm != default.algorithm:
         raise ConfigError(
-            f"--algorithm {config.exchange.algorithm}: --sync sharded keeps a script's parameters whole, and sends "
-            "each to its owner: leave --algorithm out"
+            f"--algorithm {config.exchange.algorithm}: --sync {config.exchange.sync} keeps a script's parameters "
+            "whole, and sends each to its owner: leave --algorithm out"
         )
-    if config.exchange.sync == "master":
+    if parts.partners == ROOT:
         raise ConfigError(
-            f"--sync master: rank 0 reads the data and computes the loss of all, and {OF_SCRIPT}: use --sync server, "
-            "where rank 0 has the optimizer's state alone"
+            f"--sync {config.exchange.sync}: rank 0 reads the data and computes the loss of all, and {OF_SCRIPT}: use "
+            "--sync server, where rank 0 has the optimizer's state alone"
         )
     return config.exchange
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringtrain.config.option import option
+from ringtrain.config.presets import strategy_of
 
 strategy_option = partial(option, section="Strategy")
 placement_option = partial(option, section="Model parallel")
@@ -232,6 +233,6 @@ class ExchangeConfig:
             object.__setattr__(self, "asynchronous", True)
 
     @property
-    def period(self) -> int:
-        """Iterations from one exchange to the next."""
-        return {"averaging": self.average_every, "gossip": self.gossip_every}.get(self.sync, 1)
+    def strategy(self) -> str:
+        """The name of the strategy: ``sync``, or that of the preset."""
+        return strategy_of(self.sync)

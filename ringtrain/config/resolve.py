@@ -1,7 +1,7 @@
 """Merge the sources of a configuration into one record.
 
-The sources, in order: defaults, the recipe of the model file, the configuration of a resumed run, the run file, the
-flags. Later ones win, and an error names the source of the bad value.
+The sources, in order: defaults, the preset of ``--sync``, the recipe of the model file, the configuration of a resumed
+run, the run file, the flags. Later ones win, and an error names the source of the bad value.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ringtrain import parsing
 from ringtrain.config.option import as_flag, kind_of
+from ringtrain.config.presets import options_of
 from ringtrain.config.record import (
     FORMER_KEYS,
     REMOVED_VALUES,
@@ -82,7 +83,7 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
         for key, value in options.items():
             values[key] = _checked(source, key, value)
         _one_length(source, options, values)
-    return make_config(**values)
+    return make_config(**{**options_of(values.get("sync")), **values})
 
 
 def _one_length(source: str, options: dict, values: dict) -> None:

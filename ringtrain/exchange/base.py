@@ -208,6 +208,7 @@ class ExchangeFacts:
     max_iteration_lag:  iterations that ranks may be apart; 0: all begin each one together
     dynamic_batches:    whether any free rank takes the next part of a batch
     all_reduces:        whether ``--algorithm`` has a meaning
+    script_steps:       whether a script's own step may take the place of the update, once ``complete`` returns
     within_passes:      whether ranks exchange within passes: all make the same number, also without examples
     shards:             this rank's shards start:stop of the batch, if gradients of shards are added in one fixed order;
                         else None
@@ -224,6 +225,7 @@ class ExchangeFacts:
     max_iteration_lag: int = 0
     dynamic_batches: bool = False
     all_reduces: bool = True
+    script_steps: bool = False
     within_passes: bool = False
     shards: tuple[int, int] | None = None
     notes: Sequence[str] = ()

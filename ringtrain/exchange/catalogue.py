@@ -105,5 +105,5 @@ AROUND = {HYBRID: make_hybrid, PIPELINE: make_pipeline}
 def make_exchange(settings: ExchangeSettings) -> Exchange:
     """Return the strategy of a configuration, whose options :mod:`ringtrain.exchange.compatibility` has checked."""
     config = settings.config
-    make = make_parameter_server if config.asynchronous else STRATEGIES[config.sync].make
+    make = make_parameter_server if config.asynchronous else STRATEGIES[config.strategy].make
     return make(settings) if config.fc == DATA else AROUND[config.fc](settings, make)

@@ -15,6 +15,7 @@ from ringtrain.collectives.catalogue import FLAT
 from ringtrain.collectives.catalogue import HALVES as IN_HALVES
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
+from ringtrain.config.presets import PRESETS, options_of
 from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.exchange.catalogue import STRATEGIES, Strategy
@@ -106,7 +107,7 @@ def _blamed(config: TrainConfig, rule: Rule, option: str) -> tuple[str, tuple]:
 
 def _goes(config: TrainConfig, option: str) -> bool:
     """Return whether the parts are all that this option needs."""
-    values, parts = config.values(), parts_of(config.exchange)
+    values, parts = _by_strategy(config), parts_of(config.exchange)
     return not any(rule.refused(values, parts) == option for rule in RULES if not isinstance(rule.needs, str))
 
 
@@ -225,10 +226,10 @@ def check_options(config: TrainConfig) -> None:
     """Raises ConfigError for an unknown strategy and for options that do not go together, UsageError for an unknown
     algorithm."""
     exchange = config.exchange
-    if exchange.sync not in STRATEGIES:
+    if exchange.strategy not in STRATEGIES:
         raise ConfigError(
             f"unknown strategy --sync {exchange.sync!r} (one of your own needs --plugin FILE.py): "
-            f"{nearest(exchange.sync, STRATEGIES)}"
+            f"{nearest(exchange.sync, [*STRATEGIES, *PRESETS])}"
         )
     if exchange.algorithm != CANONICAL:
         check_algorithm(exchange.algorithm, exchange.wire != NONE)
@@ -238,7 +239,7 @@ def check_options(config: TrainConfig) -> None:
 
 def refusals(config: TrainConfig) -> Iterator[str]:
     """Yield the sentence of each rule that refuses the configuration, those of unused options first."""
-    values, parts = config.values(), parts_of(config.exchange)
+    values, parts = _by_strategy(config), parts_of(config.exchange)
     yield from _alone(values, config)
     for rule in RULES:
         if option := rule.refused(values, parts):
@@ -246,11 +247,18 @@ def refusals(config: TrainConfig) -> Iterator[str]:
 
 
 def without_former(table: Mapping, options: Mapping) -> dict:
-    """Return the options of a run that continues, without those that belong to a strategy or a placement of layers that
-    ``options`` replaces."""
+    """Return the options of a run that continues, without those that belong to a strategy, a preset or a placement of
+    layers that ``options`` replaces."""
     replaced = [other for other in ("sync", "fc") if options.get(other, table.get(other)) != table.get(other)]
     former = {name for name, (other, _) in used_by().items() if other in replaced}
+    if "sync" in replaced:
+        former.update(options_of(table.get("sync")), options_of(options["sync"]))
     return {name: value for name, value in table.items() if name not in former}
+
+
+def _by_strategy(config: TrainConfig) -> dict:
+    """Return the values of the options; of a preset, its strategy."""
+    return {**config.values(), "sync": config.exchange.strategy}
 
 
 def _is_among(value, values: tuple | Callable | None, default) -> bool:
@@ -260,8 +268,14 @@ def _is_among(value, values: tuple | Callable | None, default) -> bool:
 
 
 def _typed(config: TrainConfig, name: str) -> str:
-    """Return an option as a user types it; "no --trace" for one that is not given."""
-    value = config.values()[name]
+    """Return an option as a user types it; "no --trace" for one that is not given; a preset's own with its name."""
+    value, sync = config.values()[name], config.exchange.sync
+    if options_of(sync).get(name, DEFAULTS[name]) != DEFAULTS[name] and options_of(sync)[name] == value:
+        return f"{_flag(name, value)} of --sync {sync}"
+    return _flag(name, value)
+
+
+def _flag(name: str, value) -> str:
     if value is False and DEFAULTS[name]:
         return as_flag(f"no_{name}")
     if value is None or isinstance(value, bool):

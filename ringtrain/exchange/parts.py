@@ -107,9 +107,19 @@ class Parts:
         return self.equal_weights and (self.partners == ALL or self.in_halves) and of_iteration
 
     @property
+    def late_gradients(self) -> bool:
+        """Whether an update is by gradients of an earlier iteration."""
+        return self.sums_gradients and self.delay > 0
+
+    @property
+    def all_update(self) -> bool:
+        """Whether every rank makes each update of all weights itself, by the sum of its own iteration."""
+        return self.equal_weights and self.partners == ALL and not self.delay
+
+    @property
     def one_sum(self) -> bool:
         """Whether every rank makes each update of all weights itself, by one exact sum."""
-        return self.updates_alike and self.sums_whole and self.how == EXACT
+        return self.all_update and self.sums_whole and self.how == EXACT
 
     @property
     def sums_whole(self) -> bool:
@@ -129,7 +139,7 @@ class Parts:
 
 def parts_of(config: ExchangeConfig) -> Parts:
     """Return the parts of a configuration whose strategy is known."""
-    return PARTS[config.sync](config)
+    return PARTS[config.strategy](config)
 
 
 def _parts(config: ExchangeConfig, **parts) -> Parts:
@@ -183,7 +193,9 @@ def averaged(config: ExchangeConfig) -> Parts:
 
 
 def averaged_by_pairs(config: ExchangeConfig) -> Parts:
-    return _parts(config, travels=WEIGHTS, partners=PARTNER, then=MEAN, apart=config.gossip_max_lag)
+    return _parts(
+        config, travels=WEIGHTS, every=config.gossip_every, partners=PARTNER, then=MEAN, apart=config.gossip_max_lag
+    )
 
 
 PARTS: dict[str, Callable[[ExchangeConfig], Parts]] = {

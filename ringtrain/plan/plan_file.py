@@ -108,17 +108,17 @@ def _facts(plan: PlanFile, row: PlanRow) -> dict:
 
 def _wanted(run: SoughtRun) -> dict:
     """Return the facts that decide about the speed of a run: one rank exchanges nothing."""
-    config = run.config.exchange
-    wanted = {"model": run.model, "ranks": run.ranks, "nodes": run.nodes, "--sync": config.sync, "--batch": run.batch}
+    config, sync = run.config.exchange, run.config.exchange.strategy
+    wanted = {"model": run.model, "ranks": run.ranks, "nodes": run.nodes, "--sync": sync, "--batch": run.batch}
     if run.ranks > 1:
         wanted |= {"--overlap": config.overlap, "--bucket-bytes": config.bucket_bytes}
         wanted |= {} if config.algorithm == AUTO else {"--algorithm": config.algorithm}
-    return wanted | ({"--average-every": config.average_every} if config.sync == "averaging" else {})
+    return wanted | ({"--average-every": config.average_every} if sync == "averaging" else {})
 
 
 def _unplanned(config: TrainConfig) -> str:
     """Return the options that no plan covers, as typed."""
-    values, fields = config.values(), config_fields()
+    values, fields = {**config.values(), "sync": config.exchange.strategy}, config_fields()
     names = [name for name in fields if not fields[name].metadata["planned"] and values[name] != DEFAULTS[name]]
     names += [name for name, known in PLANNED.items() if values[name] not in known]
     names += ["batch_norm"] if config.model.batch_norm == "sync" else []
@@ -135,7 +135,7 @@ def _command(run: SoughtRun, counts: Sequence[int], weak: bool) -> str:
     options = [
         f"-n {','.join(map(str, counts))}",
         f"--per-node {-(-run.ranks // run.nodes)}",
-        _typed("sync", values["sync"]),
+        _typed("sync", run.config.exchange.strategy),
         f"-b {run.batch // run.ranks} --weak" if weak else f"-b {run.batch}",
         *(
             _typed(name, values[name])

@@ -22,6 +22,7 @@ from ringtrain.allreduce.wire_formats import NONE as UNCOMPRESSED
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
+from ringtrain.exchange.parts import ALL, parts_of
 from ringtrain.exchange.strategies.rank_averages import OF_TRAINING
 from ringtrain.memory.spans import Span
 from ringtrain.torch.module_arena import TYPES, ModuleArena
@@ -29,7 +30,6 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES
 
 queue_callback = Variable._execution_engine.queue_callback
-ALONE = ("averaging", "gossip")  # strategies whose ranks have weights of their own
 Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
 Spans = list[tuple[ModuleArena, Span]]
 
@@ -64,8 +64,8 @@ class Engine:
     ):
         for name, parameter in parameters:
             _check(name, parameter)
-        self.module, self.config, self.group = module, config, group
-        self._updates_alone = config.sync in ALONE or bool(config.staleness) or config.asynchronous
+        self.module, self.config, self.group, self.parts = module, config, group, parts_of(config)
+        self._updates_alone = not self.parts.equal_weights
         self.differs = self._updates_alone and transport.size > 1
         averaged = [(n, b) for n, b in module.named_buffers() if b.dtype in TYPES and torch.isfinite(b).all()]
         averaged = averaged if buffers and self.differs else []
@@ -84,7 +84,7 @@ class Engine:
                 "rank could wait in one, another in another one. Give --quorum 1, with which none waits"
             )
         self.transport = self.arenas[0].transport
-        self.in_backward = config.sync == "allreduce" and config.overlap != FORWARD
+        self.in_backward = self.arenas[0].exchange.facts.script_steps and config.overlap != FORWARD
         for arena in self.arenas:
             arena.rule.script_steps = self.in_backward
         self.iteration, self.begun, self.scale, self.overflow = 0, False, 1.0, False
@@ -321,18 +321,17 @@ class Engine:
     @property
     def _sums(self) -> bool:
         """Whether gradients of this iteration are summed over the ranks."""
-        together = self.config.sync == "averaging" and self.iteration < self.config.average_from
-        return together or not self._updates_alone
+        return self.iteration < self.parts.begins or not self._updates_alone
 
     @property
     def sums_for_step(self) -> bool:
         """Whether sums have to arrive on their owners before they can be clipped."""
-        return self._sums and not self.in_backward and self.config.sync != "delayed"
+        return self._sums and not self.in_backward and not self.parts.late_gradients
 
     @property
     def updates_all(self) -> bool:
         """Whether every rank updates all parameters, where sums have to arrive for a step."""
-        return self.config.sync in ("allreduce", "averaging")
+        return self.parts.partners == ALL
 
     def complete(self) -> Gradients:
         """Wait for the sums of this iteration. Returns the parameters that this rank updates, each with the mean of its
@@ -357,7 +356,7 @@ class Engine:
             arena.take_back()
         touched = iter(self._announce_rest())
         for number, arena in enumerate(self.arenas):
-            if self.config.sync == "delayed":  # the step is by the gradients of the iteration before
+            if self.parts.late_gradients:  # the step is by the gradients of the iteration before
                 arena.rule.untouched = self._next_untouched[number]
             self._leave_out(number, [span.name for span in arena.spans if not next(touched) or self.overflow])
             if not self.steps_by_scaler:  # the loss of this module has no scale: it is of another optimizer's
@@ -370,7 +369,7 @@ class Engine:
 
     def _leave_out(self, number: int, names: Sequence[str]) -> None:
         """Leave gradients of this iteration, of one arena, out of the step that is by them."""
-        if self.config.sync == "delayed":
+        if self.parts.late_gradients:
             self._next_untouched[number] = frozenset(names)
         else:
             self.arenas[number].rule.untouched = frozenset(names)

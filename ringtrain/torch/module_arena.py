@@ -12,6 +12,7 @@ from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.parts import parts_of
 from ringtrain.exchange.replica_check import ReplicaCheck
 from ringtrain.exchange.servers.shards import divide_ownership
 from ringtrain.exchange.settings import ExchangeSettings
@@ -48,7 +49,8 @@ class ModuleArena:
         assert group is not None, "this rank is among all"
         group.activity = transport.activity
         config = _whole_parameters(config, size, len(parameters))
-        if config.sync == "server":
+        parts = parts_of(config)
+        if parts.has_servers and not parts.averages:
             parameters = in_even_order(parameters, config.servers)
         ops = make_ops("cpu", dtype)
         self._guard = Guard(group, config.deadline_s) if config.check_collectives and size > 1 else None
@@ -188,7 +190,7 @@ class ModuleArena:
 
 def _whole_parameters(config: ExchangeConfig, size: int, parameters: int) -> ExchangeConfig:
     """Owners of whole parameters, whose optimizer is torch's: as many servers as ranks."""
-    if config.sync == "sharded":
+    if parts_of(config).in_halves:
         return replace(config, sync="server", servers=min(size, parameters), algorithm=AUTO)
     return config
 

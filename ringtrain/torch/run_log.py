@@ -111,7 +111,7 @@ def _facts() -> Mapping[str, Any]:
 
     facts: dict[str, Any] = {"strategy": "allreduce (DDP's reducer)", "exact": True}
     for engine in ENGINES[:1]:
-        exchange, is_sharded = engine.arenas[0].exchange, engine.config.sync == "sharded"
+        exchange, is_sharded = engine.arenas[0].exchange, engine.parts.in_halves
         words = "sharded, parameters whole" if is_sharded else strategy_words(engine.config, exchange)
         facts = {"strategy": words, "exact": exchange.facts.exact}
     for optimizer in list(_optimizers)[:1]:

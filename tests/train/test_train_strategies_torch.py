@@ -12,6 +12,7 @@ from strategies import STRATEGIES, by_default
 from ringtrain.cli.python_script import exchange_of
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange import catalogue
+from ringtrain.exchange.parts import PARTS
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import wait_for
 from tests.runs import FC_NET
@@ -176,6 +177,7 @@ def test_weights_that_are_pushed_step_at_rates_of_their_own(recipe, tmp_path):
 def test_a_strategy_of_a_plug_in_is_a_row_too(monkeypatch):
     """Under another name than any that the engine knows."""
     monkeypatch.setitem(catalogue.STRATEGIES, "own", catalogue.STRATEGIES["allreduce"])
+    monkeypatch.setitem(PARTS, "own", PARTS["allreduce"])
     assert_alike(by_default("own", catalogue.STRATEGIES["own"]))
 
 

@@ -27,6 +27,7 @@ from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, OwnedState, Se
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
+from ringtrain.exchange.parts import parts_of
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.outer_merge import OuterMomentum
 from ringtrain.exchange.servers.shards import roles_of, server_shards, without_forward
@@ -57,13 +58,13 @@ class ChangePush(Exchange, Serving):
     def __init__(self, settings: ExchangeSettings):
         self._settings, self._notes = without_forward(settings)
         self._ops, config = settings.ops, self._settings.config
-        self._forward, self._every, staleness = config.overlap == FORWARD, config.period, staleness_of(config)
+        self._forward, self._every, staleness = config.overlap == FORWARD, parts_of(config).every, staleness_of(config)
         self._roles, servers = roles_of(settings.transport.size, config)
         terms = "asynchronous" if staleness is None else f"staleness {staleness}"
         terms = terms if config.quorum is None else _quorum(config, len(self._roles.trainers))
         every = f", every {self._every}" if self._every > 1 else ""
         self.facts = ExchangeFacts(
-            name=config.sync,
+            name=config.strategy,
             header=f"{servers}, {terms}{every}",
             roles=self._roles,
             exact=False,

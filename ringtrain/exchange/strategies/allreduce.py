@@ -40,6 +40,7 @@ class AllReduce(Exchange):
             exact=self._reduction.exact,
             state_is_local=self._reduction.state_is_local,
             survives_rank_loss=self._elastic and self._reduction.state_is_local,
+            script_steps=True,
             shards=self._reproducible.shards if self._reproducible else None,
         )
 

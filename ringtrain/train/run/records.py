@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 
+from ringtrain.exchange.parts import parts_of
 from ringtrain.humanize import plural
 from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged, Ranks
 from ringtrain.report.events import EpochEnded, Evaluated, Event, Iteration, Note
@@ -29,7 +30,7 @@ class RunRecords:
 
     def __init__(self, run: Assembly, progress: Progress, sink: Sink, started: float):
         self._run, self._progress, self._sink, self._started = run, progress, sink, started
-        self._rates = Rates(period=run.config.exchange.period)
+        self._rates = Rates(period=parts_of(run.config.exchange).every)
         self._training_s = self._waited_s = 0.0  # seconds of iterations; of this rank's waits for its examples
         self._counts = run.worker.passes.loss.accuracy  # whether the loss counts correct elements
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ringtrain import __version__, plugin
 from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
@@ -154,7 +155,8 @@ def strategy_words(config: ExchangeConfig, exchange: Exchange) -> str:
     facts = exchange.facts
     header = f" {facts.header}" if facts.header else ""
     algorithm = f" ({config.algorithm}{rounding})" if facts.all_reduces else ""
-    return f"{facts.name}{header}{algorithm}"
+    preset = f"{config.sync}: " if config.sync in PRESETS else ""
+    return f"{preset}{facts.name}{header}{algorithm}"
 
 
 def _optimizer_words(config: OptimizerConfig) -> str:

@@ -19,6 +19,7 @@ from ringtrain import __version__
 from ringtrain.config.record import TrainConfig
 from ringtrain.config.resolve import to_table
 from ringtrain.errors import RingtrainError, UsageError
+from ringtrain.exchange.parts import parts_of
 from ringtrain.launch.printed_metrics import SCORES, STEP
 from ringtrain.launch.python_script import ScriptCommand
 from ringtrain.report.comparison.logs import read_run
@@ -54,7 +55,7 @@ class ScriptRun:
         self, command: ScriptCommand, transport: Transport, traffic: TrafficOf, facts: Callable[[], Mapping[str, Any]]
     ):
         self._command, self._transport, self._traffic, self._facts = command, transport, traffic, facts
-        self._rates, self._sink = Rates(period=command.exchange.period), SinkGroup(())
+        self._rates, self._sink = Rates(period=parts_of(command.exchange).every), SinkGroup(())
         self._started = self._last = time.perf_counter()
         self._number = self._images = self.steps = 0
         self._training_s, self._sent = 0.0, traffic()
