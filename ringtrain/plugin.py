@@ -107,7 +107,7 @@ def register_loss(loss: Any) -> Any:
 
 
 def register_strategy(name: str, strategy) -> None:
-    """Add a strategy for ``--sync``: the row of its abilities, such as ``dataclasses.replace(STRATEGIES["allreduce"],
+    """Add a strategy for ``--sync``: its row, such as ``dataclasses.replace(STRATEGIES["allreduce"],
     make=…, summary=…)``."""
     from ringtrain.config.presets import PRESETS
     from ringtrain.exchange.catalogue import STRATEGIES, Strategy

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from ringtrain.config.record import OPTIMIZER_NAMES, OptimizerConfig
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import ConfigError, ModelError, UsageError
 from ringtrain.exchange.catalogue import STRATEGIES
-from ringtrain.exchange.compatibility import check_options
+from ringtrain.exchange.compatibility import check_options, without_former
 from ringtrain.exchange.parts import PARTS
 from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
@@ -144,6 +145,75 @@ def test_its_schedule_is_proved_and_its_strategy_is_exact(example, files):
     assert len(losses["one"]) == 5
     for name in ("chain", "blocking"):
         np.testing.assert_allclose(losses[name], losses["one"], rtol=1e-9)
+
+
+EVERYONE = """
+class Everyone(Blocking):
+    \"""Each rank sends its gradients to all others, by messages.\"""
+
+    def bind(self, arena, optimizer):
+        super().bind(arena, optimizer)
+        size, rank = self._transport.size, self._transport.rank
+        self._arrived = {peer: self._transport.allocate(arena.count, arena.grads.dtype) for peer in range(size)}
+        del self._arrived[rank]
+        self._handles = [
+            self._transport.recvs(list(self._arrived.items()), 9),
+            self._transport.sends([(peer, arena.grads) for peer in self._arrived], 9),
+        ]
+
+    def finish(self, iteration, lr):
+        for handle in self._handles:
+            handle.start()
+        for handle in self._handles:
+            handle.wait(60)
+        terms = {**self._arrived, self._transport.rank: self._arena.grads.copy()}
+        self._arena.grads[...] = sum(terms[rank] for rank in sorted(terms))
+        self._arena.grads *= own_options(self._settings.config)["factor"]
+        self._update.begin(lr)
+        self._update.apply()
+
+
+own = (pieces, OwnOption("factor", 1.0, "of the sum"), OwnOption("fast", False, "or not"))
+register_strategy("everyone", replace(row, make=Everyone, plugin_options=own))
+"""
+
+
+def test_options_and_bytes_of_its_strategy(files):
+    (files / "own.py").write_text((files / "own.py").read_text() + EVERYONE)
+    plugin.load_plugins(["own.py"])
+    flags = {"sync": "everyone", "plugin_option": ["factor=0.5"]}
+    LoopbackWorld(3).run(lambda t: trained(t, out="run", **flags))
+    LoopbackWorld(3).run(lambda t: trained(t, out="one", plugin_option=["factor=0.5", "factor=1"], sync="everyone"))
+    LoopbackWorld(3).run(lambda t: trained(t, out="blocking", sync="blocking"))
+    losses = {name: [record["loss"] for record in records(files / name, "iteration")] for name in ("run", "one")}
+    assert losses["run"][1:] != losses["one"][1:]
+    np.testing.assert_allclose(losses["one"], [r["loss"] for r in records(files / "blocking", "iteration")], rtol=1e-9)
+    (sent,) = records(files / "run", "ranks")
+    assert sent["bytes_sent"] == [5 * 2 * nbytes for nbytes in sent["gradient_bytes"]]
+    assert tomllib.loads((files / "run" / "config.toml").read_text())["plugin_option"] == ["factor=0.5"]
+    LoopbackWorld(3).run(lambda t: trained(t, out="run", resume="auto", iterations=6))  # it keeps them
+    with pytest.raises(ConfigError, match="--sync allreduce has no options of its own"):
+        check_options(resolve(("flags", {**flags, "sync": "allreduce"})))
+    assert without_former({**flags, "lr": 1.0}, {"sync": "allreduce"}) == {"sync": "everyone", "lr": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("factor=fast", "--plugin-option factor=fast: it wants a number: .*of the sum"),
+        ("fast=1", "--plugin-option fast=1: it wants true or false"),
+        ("pieces=1.5", "--plugin-option pieces=1.5: it wants a whole number"),
+        ("facter=2", "--plugin-option facter=2: .*did you mean 'factor'"),
+        ("", "--plugin-option is empty"),
+    ],
+)
+def test_a_wrong_value_of_its_option_is_refused(files, value, message):
+    (files / "own.py").write_text((files / "own.py").read_text() + EVERYONE)
+    plugin.load_plugins(["own.py"])
+    with pytest.raises(ConfigError, match=message):
+        check_options(resolve(("flags", {"sync": "everyone", "plugin_option": [value]})))
+    with pytest.raises(ConfigError, match='"NAME=VALUE"'):
+        resolve(("file", {"plugin_option": "fast=true"}))
 
 
 def test_a_wrong_schedule_does_not_run(files):

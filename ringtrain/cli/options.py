@@ -76,9 +76,10 @@ class StrategyOption(click.Option):
     def get_help_record(self, ctx):
         from ringtrain.exchange.catalogue import STRATEGIES
 
-        summaries = [f"{name}, {strategy.summary}" for name, strategy in STRATEGIES.items()]
+        rows = STRATEGIES.items()
+        summaries = [", ".join([name, strategy.summary, *map(str, strategy.plugin_options)]) for name, strategy in rows]
         summaries += [f"{name}, {preset.summary}: {preset.flags}" for name, preset in PRESETS.items()]
-        record, names = super().get_help_record(ctx), "|".join([*STRATEGIES, *PRESETS])
+        record, names = super().get_help_record(ctx), "|".join([*STRATEGIES, "PRESET"])
         return record and (f"--sync [{names}]", record[1].replace("STRATEGIES", "; ".join(summaries)))
 
 
@@ -125,13 +126,15 @@ def train_sections() -> dict[str, list[str]]:
 
 
 def explicit_flags(flags: dict) -> dict:
-    return {name: value for name, value in flags.items() if value is not None}
+    return {name: value for name, value in flags.items() if value not in (None, ())}
 
 
 def _option(spec, hidden: bool = False):
     flag = as_flag(spec.name)
     default, help = spec.default, _help(spec)
     kind: type | click.ParamType = kind_of(spec)
+    if default == () and not spec.metadata["epochs"]:
+        return click.option(flag, spec.name, multiple=True, metavar="NAME=VALUE", help=help, hidden=hidden)
     if kind is bool:
         both = f"{flag}/{as_flag('no_' + spec.name)}"
         return click.option(both, spec.name, default=None, help=help, hidden=hidden)

@@ -46,6 +46,9 @@ class ExchangeConfig:
     centre_rate: float = strategy_option(
         0.0, "With averaging: ranks' step to a centre, which moves to them (EASGD).", low=0, high=1, planned=False
     )
+    plugin_option: tuple[str, ...] = strategy_option(
+        (), "An option of a plug-in's strategy: NAME=VALUE. May be repeated.", planned=False
+    )
     servers: int = strategy_option(
         1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1, planned=False
     )

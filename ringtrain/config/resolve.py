@@ -25,6 +25,7 @@ from ringtrain.errors import ConfigError, nearest
 from ringtrain.records import WORDS
 
 IN_EPOCHS = "a whole number of iterations, or epochs like 5ep or 0.5ep"
+LIST_OF_STEPS, LIST_OF_OPTIONS = '[4000] or ["30ep", "60ep"]', '["NAME=VALUE"]'
 FLAGS = "flags"  # the source of the command line's values
 YAML = re.compile(r"^([A-Za-z]\w*):[ \t]+([^\s#][^#\n]*)", re.MULTILINE)
 
@@ -104,12 +105,13 @@ def _checked(source: str, key: str, value):
     if key not in known:
         raise ConfigError(f"{source}: unknown key {key!r}; {nearest(key, known)}")
     spec, where = known[key], (source, key)
+    steps = spec.metadata["epochs"]
     if value is None:
         return None
     if isinstance(spec.default, tuple):
         if not isinstance(value, (list, tuple)):
-            raise _wanted(where, value, 'a list like [4000] or ["30ep", "60ep"]')
-        return tuple(_scalar(where, int, spec.metadata, item) for item in value)
+            raise _wanted(where, value, f"a list like {LIST_OF_STEPS if steps else LIST_OF_OPTIONS}")
+        return tuple(_scalar(where, int if steps else str, spec.metadata, item) for item in value)
     return _scalar(where, kind_of(spec), spec.metadata, value)
 
 

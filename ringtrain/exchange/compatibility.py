@@ -18,7 +18,7 @@ from ringtrain.config.option import as_flag
 from ringtrain.config.presets import PRESETS, options_of
 from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import ConfigError, nearest
-from ringtrain.exchange.catalogue import STRATEGIES, Strategy
+from ringtrain.exchange.catalogue import STRATEGIES, Strategy, own_options
 from ringtrain.exchange.parts import PARTNER, PARTS, PIPELINE, ROOT, Parts, parts_of
 from ringtrain.exchange.strategies.master import STAR
 from ringtrain.ops.precision import HALVES
@@ -233,6 +233,7 @@ def check_options(config: TrainConfig) -> None:
         )
     if exchange.algorithm != CANONICAL:
         check_algorithm(exchange.algorithm, exchange.wire != NONE)
+    own_options(exchange)
     for sentence in refusals(config):
         raise ConfigError(sentence)
 
@@ -252,7 +253,7 @@ def without_former(table: Mapping, options: Mapping) -> dict:
     replaced = [other for other in ("sync", "fc") if options.get(other, table.get(other)) != table.get(other)]
     former = {name for name, (other, _) in used_by().items() if other in replaced}
     if "sync" in replaced:
-        former.update(options_of(table.get("sync")), options_of(options["sync"]))
+        former.update(options_of(table.get("sync")), options_of(options["sync"]), ["plugin_option"])
     return {name: value for name, value in table.items() if name not in former}
 
 

@@ -6,6 +6,7 @@ has its parts from :data:`PARTS`, by the name of its strategy; a new value of a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ringtrain.allreduce.wire_formats import NONE, WIRES
 from ringtrain.config.exchange import ExchangeConfig
@@ -13,7 +14,8 @@ from ringtrain.config.exchange import ExchangeConfig
 GRADIENT, CHANGE, WEIGHTS = "gradient", "change", "weights"  # what travels
 ALL, OWNERS, PARTNER, ROOT = "all", "owners", "partner", "root"  # with whom
 EXACT = "exact"  # how; else the name of a wire format or of a compression
-OPTIMIZER, SUM, MEAN, OUTER_STEP = "optimizer", "sum", "mean", "outer step"  # what is done with the result
+OPTIMIZER, SUM, MEAN = "optimizer", "sum", "mean"  # what is done with the result
+OUTER_STEP, CENTRE = "outer step", "elastic centre"
 EACH_RANK = 0  # the number of owners where every rank owns a slice
 DATA, HYBRID, PIPELINE = "data", "hybrid", "pipeline"  # placement of fully connected layers
 
@@ -24,14 +26,16 @@ class Parts:
 
     travels: what ranks send: ``gradient``; ``change``, of the weights since the period began; ``weights``
     every:   iterations from one exchange to the next
-    delay:   iterations between a gradient and the update by it
+    fragments: parts of the weights that take turns, each every so many iterations
+    delay:   iterations between a gradient and the update by it, or between a change's departure and its mean's arrival
     begins:  iterations of all-reduce before the first period
     partners: with whom: ``all``; ``owners`` of parts, who send weights back; ``partner``, one other rank; ``root``, an
              owner of everything that computes the loss of all
     owners:  the number of owners; EACH_RANK: every rank owns a slice, and sums travel by the halves of an all-reduce
     how:     ``exact``, the name of a wire format, or that of a compression
     then:    what is done with the result: ``optimizer``, it updates by the sum; ``sum``, owners add changes as they
-             arrive; ``mean``, it becomes the weights; ``outer step``, a step from the last mean towards it
+             arrive; ``mean``, it becomes the weights; ``outer step``, a step from the last mean towards it; ``elastic
+             centre``, ranks and a centre move to one another
     averages_state: whether the mean is of the optimizer's state, too
     apart:   iterations that a rank may be ahead of the slowest; 0: all are together; None: there is no bound
     placement: of fully connected layers: ``data``, ``hybrid``, ``pipeline``
@@ -39,6 +43,7 @@ class Parts:
 
     travels: str = GRADIENT
     every: int = 1
+    fragments: int = 1
     delay: int = 0
     begins: int = 0
     partners: str = ALL
@@ -67,7 +72,7 @@ class Parts:
     @property
     def averages(self) -> bool:
         """Whether each rank has weights of its own, of which a mean is made."""
-        return self.then in (MEAN, OUTER_STEP)
+        return self.then in (MEAN, OUTER_STEP, CENTRE)
 
     @property
     def averages_alone(self) -> bool:
@@ -148,62 +153,43 @@ def _parts(config: ExchangeConfig, **parts) -> Parts:
     return Parts(how=how, placement=config.fc, **parts)
 
 
-def summed_by_all(config: ExchangeConfig) -> Parts:
-    return _parts(config)
-
-
-def summed_late(config: ExchangeConfig) -> Parts:
-    return _parts(config, delay=1)
-
-
-def summed_by_slices(config: ExchangeConfig) -> Parts:
-    return _parts(config, partners=OWNERS)
-
-
-def summed_by_root(config: ExchangeConfig) -> Parts:
-    return _parts(config, partners=ROOT, owners=1)
-
-
-def summed_by_servers(config: ExchangeConfig) -> Parts:
+def _of_server(config: ExchangeConfig) -> Parts:
     """Servers update by sums of gradients, or add changes of ranks that are apart."""
+    parts = partial(_parts, config, partners=OWNERS, owners=config.servers)
     if not config.asynchronous and not config.staleness:
-        return _parts(config, partners=OWNERS, owners=config.servers)
-    apart = None if config.asynchronous else config.staleness
-    return _parts(config, travels=CHANGE, partners=OWNERS, owners=config.servers, then=SUM, apart=apart)
+        return parts()
+    return parts(travels=CHANGE, then=SUM, apart=None if config.asynchronous else config.staleness)
 
 
-def averaged(config: ExchangeConfig) -> Parts:
+def _of_averaging(config: ExchangeConfig) -> Parts:
     """All ranks average weights, or their changes where these are compressed; or servers add changes on arrival."""
-    every = config.average_every
+    parts = partial(_parts, config, every=config.average_every)
     if config.asynchronous:
         then = MEAN if config.quorum is None else OUTER_STEP
-        return _parts(
-            config, travels=CHANGE, every=every, partners=OWNERS, owners=config.servers, then=then, apart=None
-        )
-    changes = config.compress != NONE or config.wire != NONE
-    outer = config.outer_momentum or config.outer_lr != 1
-    return _parts(
-        config,
-        travels=CHANGE if changes else WEIGHTS,
-        every=every,
-        begins=config.average_from,
-        then=OUTER_STEP if outer else MEAN,
-        averages_state=config.average_momentum == "average",
-    )
+        return parts(travels=CHANGE, partners=OWNERS, owners=config.servers, then=then, apart=None)
+    whole, delay = config.compress == config.wire == NONE, config.average_delay
+    changes = not whole or delay or config.mixing or config.centre_rate or config.fragments > 1
+    parts = partial(parts, begins=config.average_from, averages_state=config.average_momentum == "average")
+    then = CENTRE if config.centre_rate else OUTER_STEP if _steps(config) else MEAN
+    return parts(travels=CHANGE if changes else WEIGHTS, fragments=config.fragments, delay=delay, then=then)
 
 
-def averaged_by_pairs(config: ExchangeConfig) -> Parts:
-    return _parts(
-        config, travels=WEIGHTS, every=config.gossip_every, partners=PARTNER, then=MEAN, apart=config.gossip_max_lag
-    )
+def _of_gossip(config: ExchangeConfig) -> Parts:
+    steps = _steps(config) or config.consensus_rate not in (None, 1.0)
+    parts = partial(_parts, config, every=config.gossip_every, partners=PARTNER, apart=config.gossip_max_lag)
+    return parts(travels=WEIGHTS, then=OUTER_STEP if steps else MEAN)
+
+
+def _steps(config: ExchangeConfig) -> bool:
+    return (config.outer_momentum, config.outer_lr) != (0.0, 1.0)
 
 
 PARTS: dict[str, Callable[[ExchangeConfig], Parts]] = {
-    "allreduce": summed_by_all,
-    "delayed": summed_late,
-    "sharded": summed_by_slices,
-    "averaging": averaged,
-    "gossip": averaged_by_pairs,
-    "master": summed_by_root,
-    "server": summed_by_servers,
+    "allreduce": _parts,
+    "delayed": partial(_parts, delay=1),
+    "sharded": partial(_parts, partners=OWNERS),
+    "averaging": _of_averaging,
+    "gossip": _of_gossip,
+    "master": partial(_parts, partners=ROOT, owners=1),
+    "server": _of_server,
 }

@@ -47,7 +47,8 @@ PLANS = {
     PREDICT: Plan(long=("mpirun -np 2 ringtrain predict runs/digits photos -o p.jsonl",)),
     PLUGINS: Plan(
         long=(
-            "mpirun -np 2 ringtrain train --plugin own.py --resume runs/own --sync blocking --algorithm auto "
+            "mpirun -np 2 ringtrain train --plugin own.py --resume runs/own --sync blocking "
+            "--plugin-option pieces=4 --algorithm auto "
             "--epochs 2",
             "ringtrain evaluate runs/own --plugin own.py",
         ),

@@ -6,6 +6,7 @@ from itertools import chain, combinations, product
 
 import pytest
 
+from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import TrainConfig, config_fields, make_config
 from ringtrain.errors import ConfigError, UsageError, nearest
 from ringtrain.exchange.catalogue import AROUND, DATA, STRATEGIES
@@ -188,7 +189,9 @@ def test_rules_and_users_are_of_options_that_are_there():
 
 
 def test_an_unknown_strategy_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=says("--sync", "--plugin", "'shardd'", nearest("shardd", STRATEGIES))):
+    with pytest.raises(
+        ConfigError, match=says("--sync", "--plugin", "'shardd'", nearest("shardd", [*STRATEGIES, *PRESETS]))
+    ):
         check_options(make_config(sync="shardd"))
 
 

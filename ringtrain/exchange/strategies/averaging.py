@@ -28,8 +28,9 @@ from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
+from ringtrain.exchange.parts import CHANGE, parts_of
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.changes import WHOLE, TravellingChanges, changes_travel
+from ringtrain.exchange.strategies.changes import WHOLE, TravellingChanges
 from ringtrain.exchange.strategies.outer_step import OuterOptimizer
 from ringtrain.exchange.strategies.periods import periods_of
 from ringtrain.exchange.strategies.rank_averages import AVERAGE, MEAN_ASIDE, RankAverages
@@ -45,7 +46,7 @@ class Averaging(Exchange):
     def __init__(self, settings: ExchangeSettings):
         self._settings, config = settings, settings.config
         self._periods, steps = periods_of(config), (config.outer_momentum, config.outer_lr) != (0.0, 1.0)
-        self._outer = OuterOptimizer(settings) if steps or changes_travel(config) else None
+        self._outer = OuterOptimizer(settings) if steps or parts_of(config).travels == CHANGE else None
         self._changes: TravellingChanges | None = None  # None: whole weights travel
         self._reduction = BucketedAllReduce(settings.with_options(**WHOLE))
         self.facts = ExchangeFacts(
@@ -61,7 +62,7 @@ class Averaging(Exchange):
         settings, config, outer = self._settings, self._settings.config, self._outer
         self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, everything(arena), settings.clip_norm)
         outers = [outer] if outer else []
-        changes = [TravellingChanges(settings, arena, each) for each in outers if changes_travel(config)]
+        changes = [TravellingChanges(settings, arena, each) for each in outers if parts_of(config).travels == CHANGE]
         self._changes, reductions = changes[0] if changes else None, [each.reduction for each in changes]
         for each in outers:
             each.bind(arena)

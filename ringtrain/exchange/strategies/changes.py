@@ -12,7 +12,6 @@ import numpy as np
 
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.arrays import Array
-from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.base import RankState
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
@@ -24,12 +23,6 @@ from ringtrain.memory.arena import Arena
 PENDING, PENDING_SHARES = "pending", "pending_shares"
 NOTHING = -1.0  # in place of a share: no sum is pending
 WHOLE = {"compress": NONE, "wire": NONE}  # as weights and gradients travel
-
-
-def changes_travel(config: ExchangeConfig) -> bool:
-    """Whether changes of weights travel, or else whole weights."""
-    is_lossy = not config.compress == config.wire == NONE
-    return bool(is_lossy or config.fragments > 1 or config.average_delay or config.mixing or config.centre_rate)
 
 
 class TravellingChanges(RankState):
