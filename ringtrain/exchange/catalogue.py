@@ -123,7 +123,7 @@ def own_options(config: ExchangeConfig) -> dict[str, bool | int | float | str]:
         name, _, value = text.partition("=")
         typed = f"--plugin-option {text}"
         if name not in declared:
-            options = f"has {name!r} not: {nearest(name, declared)}" if declared else "has no options of its own"
+            options = f"has no {name!r}: {nearest(name, declared)}" if declared else "has no options of its own"
             raise ConfigError(f"{typed}: --sync {config.sync} {options}")
         try:
             values[name] = declared[name].parse(value)

@@ -31,7 +31,6 @@ from ringtrain.exchange.parts import parts_of
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.outer_merge import OuterMomentum
 from ringtrain.exchange.servers.shards import roles_of, server_shards, without_forward
-from ringtrain.exchange.servers.staleness import staleness_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
@@ -58,7 +57,8 @@ class ChangePush(Exchange, Serving):
     def __init__(self, settings: ExchangeSettings):
         self._settings, self._notes = without_forward(settings)
         self._ops, config = settings.ops, self._settings.config
-        self._forward, self._every, staleness = config.overlap == FORWARD, parts_of(config).every, staleness_of(config)
+        parts = parts_of(config)
+        self._forward, self._every, staleness = config.overlap == FORWARD, parts.every, parts.apart
         self._roles, servers = roles_of(settings.transport.size, config)
         terms = "asynchronous" if staleness is None else f"staleness {staleness}"
         terms = terms if config.quorum is None else _quorum(config, len(self._roles.trainers))

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.exchange.servers.staleness import StalenessClock, staleness_of
+from ringtrain.exchange.parts import parts_of
+from ringtrain.exchange.servers.staleness import StalenessClock
 
 
 class QuorumClock(StalenessClock):
@@ -45,5 +46,5 @@ class QuorumClock(StalenessClock):
 def clock_of(config: ExchangeConfig, workers: Sequence[int]) -> StalenessClock:
     """Return the clock of a configuration."""
     if config.quorum is None:
-        return StalenessClock(workers, staleness_of(config))
+        return StalenessClock(workers, parts_of(config).apart)
     return QuorumClock(workers, config.quorum, config.grace_s)

@@ -16,13 +16,7 @@ Source: Ho et al., More effective distributed ML via a stale synchronous paralle
 from collections import Counter
 from collections.abc import Sequence
 
-from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.exchange.base import Lag
-
-
-def staleness_of(config: ExchangeConfig) -> int | None:
-    """K of a configuration; None for no bound."""
-    return None if config.asynchronous else config.staleness
 
 
 class StalenessClock:
