@@ -1,22 +1,43 @@
 """The command ``ringtrain plan``."""
 
+import re
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from ringtrain.cli.options import Numbers
+from ringtrain.cli.variants import variants_of
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.errors import UsageError, nearest
+from ringtrain.config.option import as_flag
+from ringtrain.config.record import make_config
+from ringtrain.errors import UsageError
+from ringtrain.exchange.compatibility import check_options
+from ringtrain.exchange.parts import PARTS
+from ringtrain.humanize import plural
 from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
-from ringtrain.plan.plots import plan_figure
+from ringtrain.plan.plots import plan_figure, target_figure
 from ringtrain.plan.prediction import PlanSettings, predict
-from ringtrain.plan.strategies import STRATEGIES
-from ringtrain.plan.tables import json_text, plan_lines
-from ringtrain.show.output import echo
-from ringtrain.show.results import OutputPaths
+from ringtrain.plan.tables import (
+    LINK,
+    TARGET_GROUPS,
+    json_text,
+    plan_lines,
+    target_json,
+    target_lines,
+)
+from ringtrain.plan.target_times import PLAN_ERROR, at_ranks, read_curves, target_rows
+from ringtrain.report.comparison.target import parse_target
+from ringtrain.show.output import echo, echo_notes
+from ringtrain.show.results import OutputPaths, show_tables
+from ringtrain.show.tables import csv_text
 
 DEFAULTS = ExchangeConfig()
+BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
+OF_CURVES = ("sync", "algorithm", "batch", "weak", "overlap", "average_every", "bucket_bytes", "price")
 
 
 class Names(click.ParamType):
@@ -26,6 +47,21 @@ class Names(click.ParamType):
 
     def convert(self, value, param, ctx):
         return value if isinstance(value, list) else [name.strip() for name in value.split(",") if name.strip()]
+
+
+class LinkRates(click.ParamType):
+    """Rates of links, separated by commas: {text: bits a second}."""
+
+    name = "rate,..."
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, dict):
+            return value
+        rates = {text: re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])bit", text) for text in value.split(",")}
+        for text, match in rates.items():
+            if match is None or not float(match[1]):
+                self.fail(f"{text!r} is no rate: write it as 100mbit or 1gbit", param, ctx)
+        return {text: float(match[1]) * BITS[match[2]] for text, match in rates.items() if match}
 
 
 @click.command()
@@ -40,7 +76,11 @@ class Names(click.ParamType):
 @click.option("--fabric", required=True, metavar="FILE", help="JSON of `ringtrain bench-allreduce`.")
 @click.option("-n", "--ranks", type=Numbers(), help="Numbers of ranks. [1 and its doubles to 64 nodes]")
 @click.option("--per-node", type=click.IntRange(1), help="Ranks of a node. [the sweep's]")
-@click.option("--sync", type=Names(), help="Strategies. [allreduce,sharded,server,averaging]")
+@click.option(
+    "--sync",
+    metavar="A,B,...",
+    help='Strategies, which may have options: "sharded,averaging --average-every 4 --compress top-k". [each]',
+)
 @click.option("-a", "--algorithm", type=Names(), help="A row for each of these all-reduces. [the fastest]")
 @click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the layers']")
 @click.option("--weak", is_flag=True, help="-b is of a rank: the batch grows with the ranks.")
@@ -60,31 +100,75 @@ class Names(click.ParamType):
     help="Approximate gradient bytes of a bucket.",
 )
 @click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million images cost.")
+@click.option(
+    "--curves",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Runs of strategies, to predict the time to --target.",
+)
+@click.option("--target", metavar="TEXT", help='With --curves: a score of these runs, as "loss 1.8" or "accuracy 90%".')
+@click.option("--rates", type=LinkRates(), help="With --curves: of a node's link: 100mbit,1gbit. [the sweep's]")
 @click.option("--json", "json_path", type=click.Path(), help="Write every row.")
+@click.option("--csv", "csv_path", type=click.Path(), help="Write a line a row.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: PNG, SVG or PDF.")
-def plan(model, layers, fabric, ranks, per_node, sync, algorithm, batch, price, json_path, output, **options):
+def plan(model, layers, fabric, ranks, per_node, sync, algorithm, batch, price, curves, target, rates, **options):
     """Predict the iteration of MODEL on any number of ranks, from what was measured on a few.
 
-    Says which strategy is the fastest, and from where on more ranks stop paying. docs/plan.md has the model, and its
-    errors.
+    Says which strategy is the fastest, and from where on more ranks stop paying; with --curves which one reaches a
+    target first over each link, and when. docs/plan.md has the model, and its errors.
     """
-    paths = OutputPaths(json_path, plot_path=output)
+    paths = OutputPaths(options.pop("json_path"), options.pop("csv_path"), options.pop("output"))
     paths.check()
+    if (curves is None) != (target is None) or (rates and curves is None):
+        raise UsageError("--curves DIR and --target TEXT go together, and --rates with both")
     layer_times, exchanges = LayerTimes(layers), ExchangeTimes(fabric)
     if model != layer_times.model:
         raise UsageError(
             f"{layers[0]} has the layers of {layer_times.model}, not of {model}: measure them by `ringtrain time "
             f"{model} --json`"
         )
-    for name in sync or ():
-        if name not in STRATEGIES:
-            raise UsageError(f"--sync {name}: plans are of {', '.join(STRATEGIES)}{nearest(name, STRATEGIES)}")
     per_node = per_node or max(exchanges.measured_on.counts)
+    if curves is not None:
+        _plan_target(curves, parse_target(target), layer_times, exchanges, rates, ranks, per_node, paths)
+        return
     counts = ranks or [1 << k for k in range((64 * per_node).bit_length())]
     if min(counts) < 1:
         raise UsageError(f"-n {min(counts)}: ranks are counted from 1")
+    strategies = _strategies(sync or ",".join(PARTS), options.pop("average_every"))
     settings = PlanSettings(batch=batch or layer_times.first.batch, per_node=per_node, **options)
-    rows = predict(layer_times, exchanges, sorted(set(counts)), sync or list(STRATEGIES), algorithm or [], settings)
+    rows = predict(layer_times, exchanges, sorted(set(counts)), strategies, algorithm or [], settings)
     echo(*plan_lines(layer_times, settings, rows, price))
-    paths.write(lambda: json_text(layer_times, settings, rows))
+    paths.write(lambda: json_text(layer_times, settings, rows), lambda: csv_text(asdict(rows[0]), map(asdict, rows)))
     paths.draw(partial(plan_figure, layer_times.model, settings, rows))
+
+
+def _strategies(sync: str, average_every: int) -> list[ExchangeConfig]:
+    """Return the strategies of ``--sync``. Raises as ``train`` for options that do not go together."""
+    configs = []
+    for variant in variants_of((), (sync,), ()):
+        averages = variant.flags["sync"] == "averaging" and "average_every" not in variant.flags
+        flags = variant.flags | ({"average_every": average_every} if averages else {})
+        configs.append(make_config(**flags))
+        check_options(configs[-1])
+    return [config.exchange for config in configs]
+
+
+def _plan_target(folder, target, layer_times, exchanges, rates, ranks, per_node, paths: OutputPaths) -> None:
+    source = click.get_current_context().get_parameter_source
+    for name in OF_CURVES:
+        if source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"{as_flag(name)} is of a plan without --curves: runs have their strategies and batch")
+    if ranks and len(ranks) > 1:
+        raise UsageError(f"-n {','.join(map(str, ranks))}: a plan with --curves is of one number of ranks")
+    curves, notes = read_curves(folder, layer_times.model, target)
+    count, fitting, others = at_ranks(curves, ranks[0] if ranks else None)
+    links = {text: exchanges.at_rate(rate) for text, rate in rates.items()} if rates else {"the sweep's": exchanges}
+    rows = target_rows(layer_times, links, fitting, count, per_node)
+    errors = f"from, to: of the seeds, and seconds with the plan's error of {PLAN_ERROR:.0%} too"
+    notes = [f"seconds to {target.text}, medians over seeds; {errors}", *notes, *others, *layer_times.notes]
+    show_tables(LINK, TARGET_GROUPS, rows)
+    echo(*target_lines(rows))
+    echo_notes(notes)
+    paths.write(lambda: target_json(layer_times, target.text, rows, notes), lambda: csv_text(rows[0], rows))
+    title = f"{layer_times.model}, {plural(count, 'rank')}: seconds to {target.text}, predicted"
+    paths.draw(partial(target_figure, title, rows))

@@ -49,12 +49,8 @@ class ExchangeConfig:
     plugin_option: tuple[str, ...] = strategy_option(
         (), "An option of a plug-in's strategy: NAME=VALUE. May be repeated.", planned=False
     )
-    servers: int = strategy_option(
-        1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1, planned=False
-    )
-    dedicated: bool = strategy_option(
-        False, "With server: servers only serve, and the other ranks train.", planned=False
-    )
+    servers: int = strategy_option(1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1)
+    dedicated: bool = strategy_option(False, "With server: servers only serve, and the other ranks train.")
     server_levels: int = strategy_option(
         1,
         "With server: levels of the sum; 2: one rank of each node first sums its node's gradients.",
@@ -66,13 +62,11 @@ class ExchangeConfig:
         0,
         "With server: iterations that a rank may be ahead of the slowest; 0: exact sums over all ranks.",
         low=0,
-        planned=False,
     )
     asynchronous: bool = strategy_option(
         False,
         "With server and averaging: no rank waits for another, and each result is added as it arrives; in `train` idle "
         "ranks fetch parts of batches.",
-        planned=False,
     )
     quorum: int | None = strategy_option(
         None,
@@ -136,14 +130,12 @@ class ExchangeConfig:
         "none",
         "Type of gradients in messages, which halves the bytes; sums are float32.",
         choices=("none", "float16", "bfloat16"),
-        planned=False,
     )
     compress: str = message_option(
         "none",
         "Compress gradients, or averaging's changes, with error feedback: top-k, each parameter's largest elements; "
         "powersgd, two thin factors of each matrix; quantise, few bits an element; sign, one bit.",
         choices=("none", *LOSSY),
-        planned=False,
     )
     compress_ratio: float = message_option(
         0.01, "With top-k: the share of elements that is sent.", above=0, high=1, used_by=("compress", ("top-k",))

@@ -5,15 +5,17 @@ it is the model that the sweep has fitted (:mod:`ringtrain.bench.model.fit`), wi
 on those ranks. Nothing is fitted here.
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import median
 from typing import Annotated
 
 import numpy as np
 
 from ringtrain.bench.measure.links import BETWEEN
 from ringtrain.bench.measure.rows import OK
-from ringtrain.bench.model.fit import FittedModel
+from ringtrain.bench.model.fit import FittedModel, Regime
 from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
 from ringtrain.bench.sweep.files import LARGEST_BYTES, SWEEP, SweepRow
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
@@ -24,6 +26,9 @@ from ringtrain.records import Rules, Unfit, load
 
 FLOAT32 = ("float32", "float32", "sum", "in")  # type, wire, operation and placement of a run's gradients
 WITHIN_A_NODE = ("mapped", "stream")  # over memory that ranks share
+PAYLOAD = 1448 / 1514  # of the bits of a link, those of messages: TCP in Ethernet's frames of 1,500 bytes
+FASTER = 1.1  # times the sweep's link, which its figures may miss
+SWEEP_BETWEEN = "measure it by `mpirun -np 2 --map-by node ringtrain bench-allreduce --json FILE`"
 MANY_NODES = 16  # from so many on the work of the first two, one in the middle and the last is counted: roots are there
 
 
@@ -99,6 +104,8 @@ class ExchangeTimes:
         if not self._points:
             raise UsageError(f"{path} has no float32 sums in place: measure them by `ringtrain bench-allreduce`")
         self._beside, self._core_s_per_byte = file.beside_computing()
+        self._node_bytes_per_s = (file.busy_bytes_per_s or 0.0) * max(self.measured_on.counts)
+        self._points_hold = True  # for the link of a plan
         self._models = {
             name: model for group in file.fits if _kind(group) == FLOAT32 for name, model in group.models.items()
         }
@@ -107,13 +114,47 @@ class ExchangeTimes:
     def algorithms(self) -> list[str]:
         return list(self._points)
 
+    def at_rate(self, bits_per_s: float) -> "ExchangeTimes":
+        """Return the times where a node's link carries so many bits a second in each direction, and all else is as the
+        sweep has fitted it. Raises UsageError for a faster link than the sweep's."""
+        bytes_per_s, scaled = PAYLOAD * bits_per_s / 8, copy(self)
+        if bytes_per_s > FASTER * self._node_bytes_per_s:
+            link, rate = (f"{each / 1e6:,.0f} Mbit/s" for each in (8 * self._node_bytes_per_s / PAYLOAD, bits_per_s))
+            raise UsageError(
+                f"{self._path} has a link of {link} between nodes; {rate} wants one as fast: {SWEEP_BETWEEN}"
+            )
+
+        def slowed(regime: Regime) -> Regime:  # as many times the link's own seconds a byte as there
+            beta_s = regime.fabric.beta_s * self._node_bytes_per_s / bytes_per_s
+            return replace(regime, fabric=replace(regime.fabric, beta_s=beta_s))
+
+        beside_s = max(self._beside / self._node_bytes_per_s, 1 / bytes_per_s - self._core_s_per_byte)
+        scaled._beside, scaled._node_bytes_per_s, scaled._points_hold = beside_s * bytes_per_s, bytes_per_s, False
+        scaled._models = {
+            name: replace(model, regimes=tuple(map(slowed, model.regimes))) for name, model in self._models.items()
+        }
+        return scaled
+
+    def message(self, topology: Topology, nbytes: float) -> ExchangeTime:
+        """Return the time of a message of each rank to one other, and one from there, between nodes if there are
+        several: at the median of the latencies and rates that the sweep has fitted to its schedules."""
+        self._check(topology)
+        fabrics = [model.fabric(nbytes) for name, model in self._models.items() if _is_schedule(name)]
+        if not fabrics:
+            raise UsageError(f"{self._path} has no schedule of messages, such as ring, at two sizes or more")
+        if len(topology.nodes) == 1:
+            return ExchangeTime(median(each.local_alpha_s + nbytes * each.local_beta_s for each in fabrics))
+        passed = nbytes * max(topology.counts)
+        between = median(each.alpha_s + passed * each.beta_s for each in fabrics)
+        return ExchangeTime(0.0, between, 1, self._beside, self._core_s_per_byte * nbytes)
+
     def suiting(self, topology: Topology) -> list[str]:
         """Return the measured algorithms that can be predicted there."""
         one_node = len(topology.nodes) == 1
         return [
             name
             for name in self._points
-            if topology == self.measured_on
+            if (topology == self.measured_on and self._points_hold)
             or (name in self._models and (_is_schedule(name) or (name in WITHIN_A_NODE and one_node)))
         ]
 
@@ -123,20 +164,23 @@ class ExchangeTimes:
             return ExchangeTime(0.0)
         if algorithm not in self._points:
             raise UsageError(f"{algorithm} was not measured in {self._path}; it has {', '.join(self._points)}")
-        if len(topology.nodes) > 1 and len(self.measured_on.nodes) == 1:
-            raise UsageError(
-                f"a plan of {len(topology.nodes)} nodes wants a sweep between nodes, and {self._path} is of one: "
-                "measure it by `mpirun -np 2 --map-by node ringtrain bench-allreduce --json FILE`"
-            )
+        self._check(topology)
         model = self._models.get(algorithm)
         if model is None:  # then it is planned on the ranks of the sweep alone
             return ExchangeTime(_between(self._points[algorithm], nbytes))
         predicted = self._split(model, work_on(algorithm, topology, goal), nbytes)
-        if topology != self.measured_on:
+        if topology != self.measured_on or not self._points_hold:
             return predicted
         whole = self._split(model, work_on(algorithm, topology), nbytes).seconds
         factor = _between(self._points[algorithm], nbytes) / whole if whole else 0.0
         return replace(predicted, busy_s=factor * predicted.busy_s, between_s=factor * predicted.between_s)
+
+    def _check(self, topology: Topology) -> None:
+        if len(topology.nodes) > 1 and len(self.measured_on.nodes) == 1:
+            raise UsageError(
+                f"a plan of {len(topology.nodes)} nodes wants a sweep between nodes, and {self._path} is of one: "
+                f"{SWEEP_BETWEEN}"
+            )
 
     def _split(self, model: FittedModel, work: AlgorithmWork, nbytes: float) -> ExchangeTime:
         """Return the time of this work on the machine of the model."""

@@ -48,6 +48,17 @@ def backward_of(times: RankTimes, buckets: Sequence[Bucket]) -> BackwardTimes:
     return BackwardTimes(tuple(looks), tuple(ready), clock)
 
 
+def whole_iterations(times: RankTimes, buckets: int, iterations: int = 1) -> BackwardTimes:
+    """Return the moments of so many iterations' layers, forward and backward, for buckets that are ready before."""
+    layers, looks, clock = times.layers, list[float](), 0.0
+    for _ in range(iterations):
+        clock += times.beside_s
+        for seconds in (*(layer.forward_s for layer in layers), *(layer.backward_s for layer in reversed(layers))):
+            clock += seconds
+            looks.append(clock)
+    return BackwardTimes(tuple(looks), (0.0,) * buckets, clock)
+
+
 @dataclass(frozen=True, slots=True)
 class Leg:
     """An exchange of a bucket, not before the moment ``earliest``, over one of the directions of the node's link."""

@@ -17,6 +17,7 @@ from ringtrain.humanize import plural
 from ringtrain.memory.arena import lay_out
 from ringtrain.memory.spans import Span
 from ringtrain.nn import spec
+from ringtrain.nn.graph import Graph
 from ringtrain.records import SOME, Rules, load
 
 FILE = "file of `ringtrain time MODEL --json`"
@@ -116,9 +117,18 @@ class LayerTimes:
         self.notes: dict[str, None] = {}
 
     @cached_property
+    def _graph(self) -> Graph:
+        return spec.load_model(self.model).graph()
+
+    @cached_property
     def spans(self) -> tuple[Span, ...]:
         """The parameters of the network, as they lie in the arena."""
-        return lay_out(spec.load_model(self.model).graph().parameters())
+        return lay_out(self._graph.parameters())
+
+    @property
+    def example_bytes(self) -> tuple[float, float]:
+        """The bytes of an example as data sets hold it, one for each value, and of the network's outputs for it."""
+        return math.prod(self._graph.input_shape), self.itemsize * math.prod(self._graph.shapes[self._graph.output])
 
     @property
     def itemsize(self) -> int:

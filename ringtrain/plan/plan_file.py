@@ -10,12 +10,13 @@ from ringtrain.config.option import as_flag
 from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import plain
 from ringtrain.plan.prediction import PlanRow, PlanSettings
-from ringtrain.plan.strategies import STRATEGIES
+from ringtrain.plan.strategies import of_strategy
 from ringtrain.records import SOME, Rules, load
 
 AUTO = "auto"  # of --algorithm
 DEFAULTS = TrainConfig().values()
-PLANNED = {"sync": tuple(STRATEGIES), "overlap": ("none", "backward")}  # values that plans know
+PLANNED = {"overlap": ("none", "backward")}  # values that plans know
+EVERY = DEFAULTS["average_every"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +94,28 @@ def _fitting(plans: Sequence[PlanFile], run: SoughtRun) -> tuple[list[PlanRow], 
 
 
 def _facts(plan: PlanFile, row: PlanRow) -> dict:
+    every = plan.settings.average_every
     return {
         "model": plan.model,
         "ranks": row.ranks,
         "nodes": row.nodes,
-        "--sync": row.strategy,
+        "--sync": row.strategy + f" --average-every {every}" * (row.strategy == "averaging" and every != EVERY),
         "--batch": row.batch,
         "--overlap": plan.settings.overlap,
         "--bucket-bytes": plan.settings.bucket_bytes,
-        "--average-every": plan.settings.average_every,
         "--algorithm": row.algorithm,
     }
 
 
 def _wanted(run: SoughtRun) -> dict:
     """Return the facts that decide about the speed of a run: one rank exchanges nothing."""
-    config, sync = run.config.exchange, run.config.exchange.strategy
-    wanted = {"model": run.model, "ranks": run.ranks, "nodes": run.nodes, "--sync": sync, "--batch": run.batch}
+    config = run.config.exchange
+    wanted = {"model": run.model, "ranks": run.ranks, "nodes": run.nodes}
+    wanted |= {"--sync": of_strategy(config), "--batch": run.batch}
     if run.ranks > 1:
         wanted |= {"--overlap": config.overlap, "--bucket-bytes": config.bucket_bytes}
         wanted |= {} if config.algorithm == AUTO else {"--algorithm": config.algorithm}
-    return wanted | ({"--average-every": config.average_every} if sync == "averaging" else {})
+    return wanted
 
 
 def _unplanned(config: TrainConfig) -> str:
@@ -135,11 +137,11 @@ def _command(run: SoughtRun, counts: Sequence[int], weak: bool) -> str:
     options = [
         f"-n {','.join(map(str, counts))}",
         f"--per-node {-(-run.ranks // run.nodes)}",
-        _typed("sync", run.config.exchange.strategy),
+        _typed("sync", of_strategy(run.config.exchange)),
         f"-b {run.batch // run.ranks} --weak" if weak else f"-b {run.batch}",
         *(
             _typed(name, values[name])
-            for name in ("algorithm", "overlap", "bucket_bytes", "average_every")
+            for name in ("algorithm", "overlap", "bucket_bytes")
             if values[name] != DEFAULTS[name]
         ),
     ]

@@ -1,4 +1,4 @@
-"""A picture of predictions: images/s and efficiency over ranks."""
+"""Pictures of predictions: images/s and efficiency over ranks; seconds to a target over links."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -45,3 +45,22 @@ def _curves(rows: Sequence[PlanRow]) -> list[tuple[str, list[PlanRow]]]:
         label = row.strategy if one_each else f"{row.strategy} {row.algorithm}".strip()
         curves.setdefault(label, []).append(row)
     return list(curves.items())
+
+
+def target_figure(title: str, rows: Sequence[dict]) -> "Figure":
+    """Draw seconds with their errors over links; what never gets to the target is in the legend alone."""
+    figure = new_figure(8, 4.6)
+    axes, links = figure.subplots(), list(dict.fromkeys(row["link"] for row in rows))
+    for number, name in enumerate(dict.fromkeys(row["strategy"] for row in rows)):
+        curve = [row for row in rows if row["strategy"] == name and row["seconds"] is not None]
+        seconds = [row["seconds"] for row in curve]
+        below = [row["seconds"] - row["seconds_low"] for row in curve]
+        above = [(row["seconds_high"] or row["seconds"]) - row["seconds"] for row in curve]
+        look: dict = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        look |= {"marker": "o", "markersize": 3.5, "capsize": 3, "label": name if curve else f"{name}: never"}
+        axes.errorbar([links.index(row["link"]) for row in curve], seconds, [below, above], **look)
+    axes.set(yscale="log", ylabel="seconds to the target", xlabel="link of a node, each direction")
+    axes.set_xticks(range(len(links)), links)
+    axes.legend(fontsize="small")
+    entitle(figure, title)
+    return figure

@@ -1,7 +1,7 @@
 """A table of predictions: numbers of ranks, strategies and algorithms."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ringtrain.collectives.topology import Topology
@@ -10,7 +10,7 @@ from ringtrain.errors import UsageError
 from ringtrain.memory.buckets import make_buckets
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
-from ringtrain.plan.strategies import STRATEGIES, PlannedRank, algorithms_of
+from ringtrain.plan.strategies import PlannedRank, algorithms_of, iteration_of, of_strategy
 from ringtrain.records import Count, Positive
 
 DEFAULTS = ExchangeConfig()
@@ -19,7 +19,8 @@ ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What is planned. weak: ``batch`` is of a rank, not of all; per_node: ranks of a node"""
+    """What is planned. weak: ``batch`` is of a rank, not of all; per_node: ranks of a node; average_every: of rows of
+    "averaging" in files of earlier versions"""
 
     batch: int
     weak: bool = False
@@ -35,8 +36,8 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One prediction. ``…_s``: seconds of an iteration; efficiency: images/s of a rank, over one
-    rank alone; memory_bytes: of a rank"""
+    """One prediction. strategy: as typed behind ``--sync``; ``…_s``: seconds of an iteration; efficiency: images/s of a
+    rank, over one rank alone; memory_bytes: of a rank"""
 
     ranks: Count
     nodes: Count
@@ -57,7 +58,7 @@ def predict(
     layers: LayerTimes,
     exchanges: ExchangeTimes,
     counts: Iterable[int],
-    strategies: Sequence[str],
+    strategies: Sequence[ExchangeConfig],
     algorithms: Sequence[str],
     settings: PlanSettings,
 ) -> list[PlanRow]:
@@ -65,20 +66,23 @@ def predict(
     the fastest alone. A strategy with which none of ``algorithms`` works has no row. Raises UsageError if that leaves
     none, or where none works on some number of ranks."""
     alone = _rows(layers, exchanges, 1, strategies[0], [], settings)[0].images_per_s
-    able = [name for name in strategies if not algorithms or algorithms_of(name, algorithms)]
+    able = [config for config in strategies if not algorithms or algorithms_of(config, algorithms)]
     rows = []
     for ranks in counts:
-        for strategy in able or strategies:
-            predicted = _rows(layers, exchanges, ranks, strategy, algorithms, settings, alone)
+        for config in able or strategies:
+            predicted = _rows(layers, exchanges, ranks, config, algorithms, settings, alone)
             rows += predicted if algorithms else [min(predicted, key=lambda row: row.step_s)]
     return rows
 
 
-def _rows(layers, exchanges, ranks, strategy, algorithms, settings, alone=None) -> list[PlanRow]:
+def _rows(layers, exchanges, ranks, config, algorithms, settings, alone=None) -> list[PlanRow]:
     """Return the rows of one number of ranks. ``alone``: images/s of a rank by itself; None: these are its rows"""
     topology = placed(ranks, settings.per_node)
     batch = settings.batch * ranks if settings.weak else settings.batch
-    times = layers.of_rank(batch / ranks, max(topology.counts))
+    trainers = ranks - config.servers if config.dedicated and ranks > 1 else ranks
+    if trainers < 1:
+        raise UsageError(f"{of_strategy(config)}: of {ranks} ranks none trains: plan more ranks, or fewer servers")
+    times = layers.of_rank(batch / trainers, max(topology.counts))
     buckets = make_buckets(layers.spans, layers.itemsize, settings.bucket_bytes)
     planned = [
         PlannedRank(
@@ -87,37 +91,39 @@ def _rows(layers, exchanges, ranks, strategy, algorithms, settings, alone=None) 
             topology=topology,
             exchanges=exchanges,
             algorithm=name,
+            config=replace(config, overlap=settings.overlap),
+            itemsize=layers.itemsize,
             state_arrays=layers.state_arrays,
-            average_every=settings.average_every,
-            overlaps=settings.overlap != "none",
+            example_bytes=layers.example_bytes,
+            examples=batch / ranks,
             streams=layers.first.records,
         )
-        for name in _algorithms(strategy, exchanges, topology, algorithms)
+        for name in _algorithms(config, exchanges, topology, algorithms)
     ]
-    return [_row(layers, rank, strategy, batch, alone) for rank in planned]
+    return [_row(layers, rank, batch, alone) for rank in planned]
 
 
-def _algorithms(strategy: str, exchanges: ExchangeTimes, topology: Topology, asked: Sequence[str]) -> Sequence[str]:
+def _algorithms(config: ExchangeConfig, exchanges: ExchangeTimes, topology: Topology, asked: Sequence[str]) -> Sequence:
     """Return the algorithms to predict. Raises UsageError where there is none."""
     if topology.size == 1:
         return [""]
-    suiting = algorithms_of(strategy, exchanges.suiting(topology))
-    names = [name for name in asked if name in suiting] if asked else suiting
+    suiting = algorithms_of(config, exchanges.suiting(topology))
+    names = [name for name in asked if name in suiting] if asked and suiting != [""] else suiting
     if not names:
         raise UsageError(
-            f"no algorithm of the sweep is one of {strategy} on {topology.size} ranks and {len(topology.nodes)} nodes: "
-            f"it has {', '.join(exchanges.algorithms)}"
+            f"no algorithm of the sweep is one of {config.sync} on {topology.size} ranks and {len(topology.nodes)} "
+            f"nodes: it has {', '.join(exchanges.algorithms)}"
         )
     return names
 
 
-def _row(layers: LayerTimes, rank: PlannedRank, strategy: str, batch: int, alone: float | None) -> PlanRow:
-    share, ranks, nodes = STRATEGIES[strategy](rank), rank.topology.size, len(rank.topology.nodes)
+def _row(layers: LayerTimes, rank: PlannedRank, batch: int, alone: float | None) -> PlanRow:
+    share, ranks, nodes = iteration_of(rank), rank.topology.size, len(rank.topology.nodes)
     rate = batch / share.seconds
     return PlanRow(
         ranks=ranks,
         nodes=nodes,
-        strategy=strategy,
+        strategy=of_strategy(rank.config),
         algorithm=rank.algorithm,
         batch=batch,
         step_s=share.seconds,

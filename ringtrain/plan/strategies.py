@@ -1,18 +1,37 @@
-"""The iteration of each strategy: layers, update, and the exchanges that nothing hides."""
+"""The iteration of each strategy, from its six parts: layers, update, and the exchanges that nothing hides.
+
+What travels and how it is coded say the bytes, with whom the messages, when how often they travel and what hides them,
+what is done with the result the arrays that are moved in memory.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ringtrain.collectives.topology import Topology
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.option import as_flag
+from ringtrain.exchange.compression.error_feedback import METHODS
+from ringtrain.exchange.compression.method import least_bytes
+from ringtrain.exchange.parts import ALL, CHANGE, EXACT, OUTER_STEP, OWNERS, PARTNER, ROOT, Parts, parts_of
 from ringtrain.memory.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes
-from ringtrain.plan.iteration import MOST_ROUNDS, backward_of, exposed_s
+from ringtrain.plan.iteration import MOST_ROUNDS, BackwardTimes, backward_of, exposed_s, whole_iterations
 from ringtrain.plan.layer_times import RankTimes
 
-AVERAGE_MOVES = 6  # arrays that are read or written for one that is averaged
-UPDATE_MOVES = 3  # of weights and gradients for an update, beside two of each array of the optimizer's state
+# Arrays, each as long as the weights, that are read or written beside the messages.
+UPDATE_MOVES = 3  # weights and gradients for an update, beside two of each array of the optimizer's state
+AVERAGE_MOVES = 6  # a copy, a multiplication and a copy for each array that is averaged
+PAIR_MOVES = 5  # an addition and a multiplication
+PENDING_MOVES = 2  # a copy of gradients that wait
+PUSH_MOVES = 9  # a worker's change since its last pull
+OUTER_MOVES = 16  # a copy of weights, their change, Nesterov's step
+CHANGE_MOVES = 7  # what changes that travel take more
+CODING_MOVES = {"top-k": 9, "powersgd": 14}  # with error feedback: measured, in moves of an addition
+WIRE_MOVES = 5  # rounding what is sent and adding what arrives: measured likewise
+WIRE_BYTES = 2  # of an element of a wire format
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,76 +49,207 @@ class IterationShare:
         return self.compute_s + self.update_s + self.exposed_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlannedRank:
-    """A rank among others. overlaps: exchanges begin during backward; streams: no core is needed for them"""
+    """A rank among others.
+
+    state_arrays:  of the optimizer, each as long as the weights
+    example_bytes: of an example as it is read, and of the network's outputs for it
+    examples:      of this rank, an iteration
+    streams:       no core is needed for exchanges
+    """
 
     times: RankTimes
     buckets: Sequence[Bucket]
     topology: Topology
     exchanges: ExchangeTimes
     algorithm: str
-    state_arrays: int  # of the optimizer, each as long as the weights
-    average_every: int
-    overlaps: bool
+    config: ExchangeConfig
+    itemsize: int
+    state_arrays: int
+    example_bytes: tuple[float, float]
+    examples: float
     streams: bool
 
-    def times_of(self, goal: str = ALL_REDUCE) -> list[ExchangeTime]:
-        return [self.exchanges.time(self.algorithm, self.topology, bucket.nbytes, goal) for bucket in self.buckets]
+    @cached_property
+    def parts(self) -> Parts:
+        return parts_of(self.config)
 
-    def exposed_s(self, overlaps: bool) -> float:
-        return exposed_s(backward_of(self.times, self.buckets), self.times_of(), overlaps, self.streams)
+    @property
+    def overlaps(self) -> bool:
+        """Whether exchanges begin during backward."""
+        return self.config.overlap != "none"
 
-    def there_and_back_s(self, inward: str, outward: str, most_rounds: int = MOST_ROUNDS) -> float:
+    @property
+    def move_s(self) -> float:
+        """Seconds in which an array as long as the weights is read or written, by those of the update."""
+        return self.times.update_s / (UPDATE_MOVES + 2 * self.state_arrays)
+
+    def nbytes(self, bucket: Bucket) -> float:
+        """The bytes of a bucket whose exact all-reduce sends as many as what travels in its place."""
+        how, size = self.parts.how, self.topology.size
+        if how not in METHODS:
+            return bucket.nbytes * (1 if how == EXACT else WIRE_BYTES / self.itemsize)
+        method = METHODS[how](self.config)
+        sent = sum(
+            method.least_bytes(span, self.itemsize, size)
+            if method.compresses(span)
+            else least_bytes(span.stop - span.start, self.itemsize, size)
+            for span in bucket.spans
+        )
+        return sent * size / (2 * (size - 1))
+
+    def times_of(self, goal: str = ALL_REDUCE, share: float = 1.0, whole: bool = False) -> list[ExchangeTime]:
+        """Return the exchanges of the buckets, of a share of each; ``whole``: of arrays that are sent as they are."""
+        return [
+            self.exchanges.time(
+                self.algorithm, self.topology, share * (bucket.nbytes if whole else self.nbytes(bucket)), goal
+            )
+            for bucket in self.buckets
+        ]
+
+    def exposed_s(self, exchanges: Sequence[ExchangeTime], window: BackwardTimes | None = None) -> float:
+        """Return the seconds by which exchanges lengthen an iteration; ``window``: what they travel beside"""
+        return exposed_s(
+            window or backward_of(self.times, self.buckets), exchanges, window is not None, streams=self.streams
+        )
+
+    def there_and_back_s(
+        self, directions: tuple[str, str], share: float = 1.0, most_rounds: int = MOST_ROUNDS
+    ) -> float:
         """Seconds by which sums at owners and the weights that these send back lengthen an iteration, each in a
         direction of the link."""
         sums, weights = (
-            [replace(each, rounds=min(each.rounds, most_rounds)) for each in self.times_of(goal)]
+            [replace(each, rounds=min(each.rounds, most_rounds)) for each in self.times_of(goal, share)]
             for goal in (REDUCE_SCATTER, ALL_GATHER)
         )
         backward = backward_of(self.times, self.buckets)
-        return exposed_s(backward, sums, self.overlaps, self.streams, weights, (inward, outward))
+        return exposed_s(backward, sums, self.overlaps, self.streams, weights, directions)
 
-    def share(self, update_s: float, exposed: float, state_share: float = 1.0) -> IterationShare:
-        return IterationShare(self.times.compute_s, update_s, exposed, state_share)
-
-
-def allreduce(rank: PlannedRank) -> IterationShare:
-    return rank.share(rank.times.update_s, rank.exposed_s(rank.overlaps))
+    def message(self, times: float = 1.0) -> ExchangeTime:
+        """Return a message of so many times all that travels to another rank, and one from there."""
+        return self.exchanges.message(self.topology, times * sum(map(self.nbytes, self.buckets)))
 
 
-def sharded(rank: PlannedRank) -> IterationShare:
-    """Sums scattered over ranks, each updates its share, weights gathered: both use both directions of a link."""
-    size, arrays = rank.topology.size, rank.state_arrays
-    return rank.share(rank.times.update_s / size, rank.there_and_back_s("", ""), (2 + arrays / size) / (2 + arrays))
+def iteration_of(rank: PlannedRank) -> IterationShare:
+    """Return the iteration of the rank's strategy, a mean over those of a period."""
+    parts, size, update_s = rank.parts, rank.topology.size, rank.times.update_s
+    if size == 1:
+        return IterationShare(rank.times.compute_s, update_s, 0.0)
+    owners = size if parts.in_halves else parts.owners
+    if parts.together and owners:
+        update_s /= owners
+    exposed = EXCHANGES[parts.partners](rank) + rank.move_s * moves_of(parts, rank.state_arrays) / parts.every
+    return IterationShare(rank.times.compute_s, update_s, exposed, _state_share(rank))
 
 
-def server(rank: PlannedRank) -> IterationShare:
-    """Sums at one rank, which updates and sends weights back: into its link, and out of it. All messages of a bucket
-    leave at once."""
-    return rank.share(rank.times.update_s, rank.there_and_back_s("in", "out", most_rounds=1))
+# ── with whom ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _with_all(rank: PlannedRank) -> float:
+    """Sums of gradients during backward, or while as many iterations compute as they are late; or, once a period, of
+    weights or changes, and of the optimizer's state, which nothing hides."""
+    parts, sums = rank.parts, rank.times_of()
+    window = backward_of(rank.times, rank.buckets) if parts.sums_gradients and rank.overlaps else None
+    if parts.delay:
+        window = whole_iterations(rank.times, len(rank.buckets), parts.delay)
+    state = rank.state_arrays * rank.exposed_s(rank.times_of(whole=True)) if parts.averages_state else 0.0
+    return (rank.exposed_s(sums, window) + state) / parts.every
 
 
-def averaging(rank: PlannedRank) -> IterationShare:
-    """Each rank updates by its own gradient; every so many iterations weights and the optimizer's state are averaged,
-    each by a copy, a multiplication and a copy beside its sum: they move memory as the update does."""
-    moved = AVERAGE_MOVES / (UPDATE_MOVES + 2 * rank.state_arrays) * rank.times.update_s
-    each = rank.exposed_s(overlaps=False) + moved if rank.topology.size > 1 else 0.0
-    return rank.share(rank.times.update_s, (1 + rank.state_arrays) * each / rank.average_every)
+def _with_owners(rank: PlannedRank) -> float:
+    """Sums scattered over ranks, and weights gathered: both use both directions of a link. Or sums at servers, into
+    their links, and weights out of them: all messages of a bucket leave at once."""
+    parts = rank.parts
+    if parts.in_halves:
+        return rank.there_and_back_s(("", ""))
+    if not parts.together:
+        return _apart(rank)
+    return rank.there_and_back_s(("in", "out"), _server_share(rank), most_rounds=1)
 
 
-STRATEGIES: dict[str, Callable[[PlannedRank], IterationShare]] = {
-    "allreduce": allreduce,
-    "sharded": sharded,
-    "server": server,
-    "averaging": averaging,
+def _with_root(rank: PlannedRank) -> float:
+    """As one server; and examples, outputs and gradients of these, which nothing hides."""
+    inputs, outputs = (rank.examples * each for each in rank.example_bytes)
+    others = rank.topology.size - 1
+    messages = [rank.exchanges.message(rank.topology, others * each).seconds for each in (inputs, outputs, outputs)]
+    return rank.there_and_back_s(("in", "out"), most_rounds=1) + sum(messages)
+
+
+def _with_partner(rank: PlannedRank) -> float:
+    """One message in each direction, beside the whole iteration."""
+    return rank.exposed_s([rank.message()], whole_iterations(rank.times, 1)) / rank.parts.every
+
+
+def _apart(rank: PlannedRank) -> float:
+    """The mean of ranks that wait for no other: a rank's change goes to the servers, and weights come back, after its
+    update; no faster than a server's link passes those of all."""
+    every, alone_s = rank.parts.every, rank.times.compute_s + rank.times.update_s
+    link_s = rank.message((rank.topology.size - 1) * _server_share(rank)).seconds
+    return max(2 * rank.message().seconds / every, link_s / every - alone_s)
+
+
+def _server_share(rank: PlannedRank) -> float:
+    """Of the messages of all other ranks to one server, those to one of several."""
+    servers, others = rank.parts.owners, rank.topology.size - 1
+    return (others + 1 - servers if rank.config.dedicated else others) / others / servers
+
+
+EXCHANGES: dict[str, Callable[[PlannedRank], float]] = {
+    ALL: _with_all,
+    OWNERS: _with_owners,
+    ROOT: _with_root,
+    PARTNER: _with_partner,
 }
-IN_HALVES = ("sharded", "server")  # their exchanges are a reduce-scatter and an all-gather
-ALGORITHM = {"server": "star"}  # of a strategy that has one alone
 
 
-def algorithms_of(strategy: str, suiting: Sequence[str]) -> list[str]:
-    """Return the algorithms with which the strategy works."""
-    if strategy in ALGORITHM:
-        return [name for name in suiting if name == ALGORITHM[strategy]]
-    return [name for name in suiting if name in HALVES] if strategy in IN_HALVES else list(suiting)
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def moves_of(parts: Parts, state_arrays: int) -> float:
+    """Return the arrays that are read or written for an exchange, beside its additions."""
+    coding = 0 if parts.how == EXACT else CODING_MOVES.get(parts.how, WIRE_MOVES)
+    if parts.partners == PARTNER:
+        return coding + PAIR_MOVES
+    if not parts.together:
+        return coding + PUSH_MOVES
+    means = (parts.averages and parts.travels != CHANGE) + parts.averages_state * state_arrays
+    outer = OUTER_MOVES * (parts.then == OUTER_STEP or (parts.averages and parts.travels == CHANGE))
+    changes = CHANGE_MOVES * (parts.averages and parts.travels == CHANGE)
+    return coding + AVERAGE_MOVES * means + outer + changes + PENDING_MOVES * bool(parts.delay)
+
+
+def _state_share(rank: PlannedRank) -> float:
+    """Return the share of weights, gradients and state that a rank holds, with further arrays of the strategy."""
+    parts, arrays = rank.parts, rank.state_arrays
+    if parts.in_halves:
+        return (2 + arrays / rank.topology.size) / (2 + arrays)
+    more = bool(parts.delay) + (parts.partners == PARTNER) + (not parts.together and parts.partners == OWNERS)
+    more += (parts.how in METHODS) + 2 * (parts.then == OUTER_STEP or (parts.averages and parts.travels == CHANGE))
+    return 1 + more / (2 + arrays)
+
+
+# ── names and algorithms ──────────────────────────────────────────────────────────────────────────────────────────────
+STAR = "star"  # messages to one rank, and from it
+# Options that make the strategy of a row, beside its name.
+OPTIONS = [
+    each
+    for each in fields(ExchangeConfig)
+    if each.metadata["planned"]
+    and (each.metadata["section"] == "Strategy" or each.name.startswith(("wire", "compress")))
+    and not each.name.endswith(("sync", "_from", "_max_lag"))
+]
+
+
+def of_strategy(config: ExchangeConfig) -> str:
+    """Return the strategy of a configuration as typed behind ``--sync``: its name, and the options that change its
+    speed."""
+    values = {each.name: getattr(config, each.name) for each in OPTIONS if getattr(config, each.name) != each.default}
+    flags = [as_flag(name) if value is True else f"{as_flag(name)} {value}" for name, value in values.items()]
+    return " ".join([config.sync, *flags])
+
+
+def algorithms_of(config: ExchangeConfig, suiting: Sequence[str]) -> list[str]:
+    """Return the algorithms with which the strategy works; none is named where a rank sends to one partner."""
+    parts = parts_of(config)
+    if parts.partners == PARTNER:
+        return [""]
+    if parts.has_servers or parts.partners == ROOT:
+        return [name for name in suiting if name == STAR]
+    return [name for name in suiting if name in HALVES] if parts.in_halves else list(suiting)

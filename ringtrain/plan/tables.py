@@ -1,11 +1,13 @@
-"""Predictions as text and JSON."""
+"""Predictions, and times to a target, as text, CSV and JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import inf
 
 from ringtrain.humanize import format_bytes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, last_that_pays, winner
+from ringtrain.plan.target_times import PLAN_ERROR
 from ringtrain.show import tables
 from ringtrain.show.tables import Column, make_table, plain_lines
 
@@ -19,6 +21,19 @@ COLUMNS = (
     Column("images_per_s", "images/s", "", "{:,.0f}"),
     Column("efficiency", "efficiency", "", "{:.0f} %", scale=100),
     Column("memory_bytes", "a rank", "", format_bytes),
+)
+ENDS = (("", ""), ("_low", "from"), ("_high", "to"))
+LINK = Column(None, "link", form=lambda row: row["link"], left=True)
+TARGET_GROUPS = (
+    (
+        Column(None, "strategy", form=lambda row: row["strategy"] + " *" * row["is_first"], left=True),
+        *(Column(f"iterations{end}", title or "iterations", "", "{:,.0f}", none="never") for end, title in ENDS),
+    ),
+    (
+        *COLUMNS[4:6],
+        *(Column(f"seconds{end}", title or "seconds", "", "{:,.4g}", none="never") for end, title in ENDS),
+        COLUMNS[3],
+    ),
 )
 
 
@@ -47,6 +62,26 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
         if last is None
         else f"beyond {last:,} ranks a further rank adds less than half the images/s of one rank alone",
     ]
+
+
+def target_lines(rows: Sequence[dict]) -> list[str]:
+    """Return the map: a line for each link, with the strategy that reaches the target first there, when, and those
+    that may be the first within the errors."""
+    lines = []
+    for first in (row for row in rows if row["is_first"]):
+        high = first["seconds_high"] or inf
+        near = [row for row in rows if row["link"] == first["link"] and (row["seconds_low"] or inf) < high]
+        also = " or ".join(row["strategy"] for row in near if row is not first)
+        when = "{seconds:,.4g} s ({seconds_low:,.4g} to {0})".format(f"{high:,.4g}" if high < inf else "never", **first)
+        also = f"; within the errors {also}" if also else ""
+        lines.append(f"{first['link']}: {first['strategy']} is the first, after {when}{also}")
+    return lines
+
+
+def target_json(layers: LayerTimes, target: str, rows: Sequence[dict], notes: Sequence[str]) -> str:
+    first = {row["link"]: row["strategy"] for row in rows if row["is_first"]}
+    facts = {"model": layers.model, "target": target, "plan_error": PLAN_ERROR, "first": first, "notes": list(notes)}
+    return tables.json_text({**facts, "rows": rows})
 
 
 def json_text(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow]) -> str:

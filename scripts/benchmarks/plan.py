@@ -6,6 +6,7 @@ of its strategy; a prediction is made from layers and all-reduces alone.
 """
 
 import argparse
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,16 +18,19 @@ import numpy as np
 from page import ROOT, numbers
 from worlds import records
 
+from ringtrain.cli.variants import variants_of
+from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.record import make_config
+from ringtrain.exchange.parts import parts_of
 from ringtrain.nn import spec
 from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, predict
-from ringtrain.plan.strategies import STRATEGIES
 from ringtrain.show.tables import text_lines
 
 MODELS = {"mlp": (128, 100), "resnet20": (128, 15), "alexnet": (32, 9)}  # batch, iterations
 WARM_UP = 3  # iterations that are not looked at
-AVERAGE_EVERY = 2
+STRATEGIES = "allreduce,sharded,server,averaging --average-every 2"
 NEAR = 0.15
 ALGORITHMS = "ring,star,sliced,butterfly,mapped,stream"
 BETWEEN_HOSTS = "ring,star,sliced,butterfly,hierarchical"
@@ -41,12 +45,13 @@ class Machine:
 
     folder: Path
     rate: str | None
+    hosts: int = HOSTS
 
     def run(self, ranks: int, *arguments) -> None:
         """Run a command of ringtrain on so many ranks; an error ends the benchmark."""
         launcher = ["mpirun", "-np", str(ranks)]
         if self.rate is not None and ranks > 1:
-            cluster = [str(ROOT / "scripts" / "cluster"), "run", "-n", str(HOSTS)]
+            cluster = [str(ROOT / "scripts" / "cluster"), "run", "-n", str(self.hosts)]
             launcher = [*cluster, "--ranks", str(self.per_node(ranks)), "--rate", self.rate, "--"]
         command = [*launcher, sys.executable, "-m", "ringtrain", *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
@@ -62,7 +67,7 @@ class Machine:
         return path if ranks > 1 else min(self.folder.glob(f"sweep-*-{number}.json"), default=path)
 
     def per_node(self, ranks: int) -> int:
-        return ranks if self.rate is None or ranks == 1 else ranks // HOSTS
+        return ranks if self.rate is None or ranks == 1 else ranks // self.hosts
 
 
 def make_data(machine: Machine, model: str) -> Path:
@@ -78,21 +83,26 @@ def make_data(machine: Machine, model: str) -> Path:
     return path
 
 
+def config_of(strategy: str) -> ExchangeConfig:
+    """Return the options of a strategy as typed behind ``--sync``."""
+    return make_config(**variants_of((), (strategy,), ())[0].flags).exchange
+
+
 def measure_run(machine: Machine, model: str, ranks: int, strategy: str, algorithm: str) -> list[float]:
-    """Return the seconds of an iteration, each of them; of averaging the means of its periods."""
+    """Return the seconds of an iteration, each of them; of averaging the means of its periods. Of gossip with
+    --gossip-max-lag 1: with more lag records of several iterations come at once."""
     batch, iterations = MODELS[model]
-    out = Path(tempfile.mkdtemp(dir=machine.folder)) / "run"
-    flags = ["--model", model, "--data", make_data(machine, model), "--batch", batch, "--iterations", iterations]
-    flags += ["--sync", strategy, "--out", out, "--checkpoint-every", NEVER, "--evaluate-every", NEVER]
-    flags += ["--average-every", AVERAGE_EVERY] if strategy == "averaging" else []
-    flags += ["--algorithm", algorithm] if algorithm and strategy != "server" else []
+    out, each = Path(tempfile.mkdtemp(dir=machine.folder)) / "run", parts_of(config_of(strategy)).every
+    flags = ["--model", model, "--data", make_data(machine, model), "--batch", batch]
+    flags += ["--iterations", max(iterations, WARM_UP + 3 * each)]
+    flags += ["--sync", *shlex.split(strategy), "--out", out, "--checkpoint-every", NEVER, "--evaluate-every", NEVER]
+    flags += ["--algorithm", algorithm] if algorithm and algorithm != "star" else []
     machine.run(ranks, "train", *flags)
     stamps = [record["seconds"] for record in records(out) if record["event"] == "iteration"][WARM_UP - 1 :]
-    each = AVERAGE_EVERY if strategy == "averaging" else 1  # a whole period
     return [(stamps[i] - stamps[i - each]) / each for i in range(each, len(stamps), each)]
 
 
-def measure(machine: Machine, models: list[str], counts: list[int], rounds: int) -> dict[tuple, tuple]:
+def measure(machine: Machine, models: list[str], counts: list[int], strategies: list[str], rounds: int) -> dict:
     """Return (algorithm, seconds of iterations) by (model, ranks, strategy), and write the files of predictions."""
     runs: dict[tuple, tuple[str, list[float]]] = {}
     for number in range(rounds):
@@ -104,7 +114,7 @@ def measure(machine: Machine, models: list[str], counts: list[int], rounds: int)
                 layers = machine.layers(model, ranks, number)
                 batch, iterations = MODELS[model]  # as many as of a run: ten of mlp's are a tenth of a second
                 machine.run(ranks, "time", model, "-b", batch, "-n", iterations, "-w", 2, "--json", layers)
-                for strategy in STRATEGIES if ranks > 1 else ["allreduce"]:
+                for strategy in strategies if ranks > 1 else ["allreduce"]:
                     key = model, ranks, strategy
                     algorithm, seconds = runs.setdefault(key, (predicted(machine, *key, number).algorithm, []))
                     seconds += measure_run(machine, *key, algorithm)
@@ -116,8 +126,8 @@ def predicted(machine: Machine, model: str, ranks: int, strategy: str, number: i
     """Return the prediction of a round, with the fastest algorithm unless one is named."""
     layers = LayerTimes([str(machine.layers(model, ranks, number))])
     exchanges = ExchangeTimes(str(machine.sweep(ranks, number)))
-    settings = PlanSettings(MODELS[model][0], per_node=machine.per_node(ranks), average_every=AVERAGE_EVERY)
-    (row,) = predict(layers, exchanges, [ranks], [strategy], [algorithm] if algorithm else [], settings)
+    settings = PlanSettings(MODELS[model][0], per_node=machine.per_node(ranks))
+    (row,) = predict(layers, exchanges, [ranks], [config_of(strategy)], [algorithm] if algorithm else [], settings)
     return row
 
 
@@ -146,13 +156,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench plan", description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help="[%(default)s]")
     parser.add_argument("--ranks", type=numbers, default="1,2,4", help="numbers of ranks [%(default)s]")
+    parser.add_argument("--sync", default=STRATEGIES, help="strategies, as of ringtrain plan [%(default)s]")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--hosts", type=int, default=HOSTS, help="with --rate [%(default)s]")
     parser.add_argument("--rate", help="of each host's link: 1gbit, 10gbit [no hosts: this machine]")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(Path(folder), options.rate)
+        machine = Machine(Path(folder), options.rate, options.hosts)
         counts = sorted(options.ranks, reverse=True)  # one rank takes the sweep of several
-        runs = measure(machine, options.models, counts, options.rounds)
+        strategies = [variant.name for variant in variants_of((), (options.sync,), ())]
+        runs = measure(machine, options.models, counts, strategies, options.rounds)
         print("\n".join(table(machine, runs, options.rounds)))
 
 

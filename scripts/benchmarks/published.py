@@ -17,6 +17,7 @@ from page import table
 from ringtrain.bench.measure.rows import OK
 from ringtrain.bench.model.fit import FittedModel, Regime
 from ringtrain.collectives.inspect.cost import Fabric
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.memory.arena import lay_out
 from ringtrain.nn import spec, subgraphs
 from ringtrain.nn.graph import Graph
@@ -175,7 +176,9 @@ def planned(inputs: Inputs, counts: Sequence[int], batch: int, weak: bool = True
         layers = LayerTimes([write_layers(inputs, images, Path(folder) / f"{images}.json") for images in inputs.rates])
         exchanges = ExchangeTimes(write_sweep(inputs, Path(folder) / "sweep.json"))
     settings = PlanSettings(batch, weak, inputs.per_server, bucket_bytes=inputs.bucket_bytes)
-    return {row.ranks: row for row in predict(layers, exchanges, counts, ["allreduce"], [inputs.algorithm], settings)}
+    return {
+        row.ranks: row for row in predict(layers, exchanges, counts, [ExchangeConfig()], [inputs.algorithm], settings)
+    }
 
 
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────────────────

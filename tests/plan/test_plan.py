@@ -19,6 +19,7 @@ from ringtrain.collectives.topology import even
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.record import make_config
 from ringtrain.errors import UsageError
+from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
 from ringtrain.plan.iteration import BackwardTimes, exposed_s
 from ringtrain.plan.layer_times import LayerTimes
@@ -32,7 +33,8 @@ from tests.says import says
 def planned(tmp_path, counts=(1, 2, 4), strategies=("allreduce",), algorithms=("ring",), sweep=None, **settings):
     layers, exchanges = LayerTimes([layers_file(tmp_path)]), ExchangeTimes(sweep or sweep_file(tmp_path))
     plan_settings = PlanSettings(**{"batch": 64, "per_node": 4, **settings})
-    return predict(layers, exchanges, counts, strategies, algorithms, plan_settings)
+    configs = [config if isinstance(config, ExchangeConfig) else ExchangeConfig(sync=config) for config in strategies]
+    return predict(layers, exchanges, counts, configs, algorithms, plan_settings)
 
 
 # ── layers ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -175,7 +177,8 @@ def test_weights_come_back_while_other_sums_are_sent():
 
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_strategies_and_a_server_that_receives_and_sends_at_once(tmp_path):
-    rows = planned(tmp_path, (2,), ("allreduce", "sharded", "averaging"), average_every=4)
+    every_fourth = ExchangeConfig(sync="averaging", average_every=4)
+    rows = planned(tmp_path, (2,), ("allreduce", "sharded", every_fourth))
     allreduce, sharded, averaging = rows
     assert planned(tmp_path, (1,), ("averaging",))[0].exposed_s == 0  # one rank averages nothing
     assert allreduce.step_s == pytest.approx(allreduce.compute_s + UPDATE_S + allreduce.exposed_s)
@@ -216,11 +219,11 @@ def test_the_command_shows_draws_and_writes_what_is_read(tmp_path):
     assert code == 0, said
     lines = said.splitlines()
     assert lines[0] == says("mlp", "64", 4, "backward")
-    assert [line.split()[0] for line in lines[2:14]] == [n for n in "124" for _ in range(4)]
+    assert [line.split()[0] for line in lines[2:23]] == [n for n in "124" for _ in STRATEGIES]
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
     plan_read, content = read_plan(paths[0]), json.loads((tmp_path / "plan.json").read_text())
-    assert (plan_read.model, plan_read.settings.per_node, len(plan_read.rows)) == ("mlp", 4, 12)
-    assert len(content["rows"]) == 12 and content["settings"]["per_node"] == 4
+    assert (plan_read.model, plan_read.settings.per_node, len(plan_read.rows)) == ("mlp", 4, 21)
+    assert len(content["rows"]) == 21 and content["settings"]["per_node"] == 4
     assert plan_read.rows[-1].step_s == content["rows"][-1]["step_s"] and plan_read.rows[-1].ranks == 4
 
 
@@ -228,7 +231,8 @@ def test_the_command_says_what_is_wrong(tmp_path):
     layers, fabric = layers_file(tmp_path), sweep_file(tmp_path)
     for arguments, words in (
         (["lenet"], says("--json", layers, "mlp", "lenet")),
-        (["mlp", "--sync", "gossip"], says("gossip")),
+        (["mlp", "--sync", "gosip"], says("gosip", "gossip")),
+        (["mlp", "--sync", "sharded --wire float16"], says("--wire", "float16")),
         (["mlp", "-n", "0"], says(0, "counted", "from")),
     ):
         assert call(plan, arguments[0], "--layers", layers, "--fabric", fabric, *arguments[1:]) == (2, words)
@@ -256,11 +260,13 @@ def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_a
     assert find_row(plans, sought(batch=256)).batch == 256
     assert find_row(plans, sought(1, algorithm="tree", overlap="none", bucket_bytes=1)) == ROWS[0]
     row = plan_row(4, strategy="averaging")
-    every = [replace(plans[0], rows=(row,), settings=replace(plans[0].settings, average_every=4))]
-    assert find_row(every, sought(sync="averaging", average_every=4)) == row
+    every = [replace(plans[0], rows=(row,), settings=replace(plans[0].settings, average_every=4))]  # of before
+    row = replace(row, strategy="averaging --average-every 4")
     run = sought(sync="averaging")
-    assert find_row(every, run) is None
-    assert says("--average-every", "4", 8).matches(missing_note(every, run, "x", [4]))
+    for plans_of_fourth in every, [replace(plans[0], rows=(row,))]:
+        assert find_row(plans_of_fourth, sought(sync="averaging", average_every=4)) == plans_of_fourth[0].rows[0]
+        assert find_row(plans_of_fourth, run) is None
+        assert says("--sync", "averaging --average-every 4").matches(missing_note(plans_of_fourth, run, "x", [4]))
 
 
 @pytest.mark.parametrize(
@@ -285,11 +291,10 @@ def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plans, r
 @pytest.mark.parametrize(
     ("flags", "options"),
     [
-        ({"sync": "gossip"}, "--sync gossip"),
         ({"overlap": "forward"}, "--overlap forward"),
         ({"batch_norm": "sync"}, "--batch-norm sync"),
-        ({"sync": "server", "servers": 2, "dedicated": True}, "--servers 2 --dedicated"),
-        ({"wire": "float16", "accumulate": 4}, "--accumulate 4 --wire float16"),
+        ({"sync": "server", "server_levels": 2}, "--server-levels 2"),
+        ({"wire": "float16", "accumulate": 4}, "--accumulate 4"),
     ],
 )
 def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plans, flags, options):
@@ -302,7 +307,12 @@ def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plans, f
 @pytest.mark.parametrize("weak", [False, True])
 @pytest.mark.parametrize(
     "flags",
-    [{}, {"overlap": "none", "bucket_bytes": 4096, "algorithm": "ring"}, {"sync": "averaging", "average_every": 2}],
+    [
+        {},
+        {"overlap": "none", "bucket_bytes": 4096, "algorithm": "ring"},
+        {"sync": "averaging", "average_every": 2, "compress": "top-k"},
+        {"sync": "server", "servers": 2, "staleness": 3},
+    ],
 )
 def test_the_command_that_is_named_makes_the_row(tmp_path, plans, weak, flags):
     """It is run as it is told, with files in place of the words in capitals."""

@@ -155,7 +155,7 @@ def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> li
     """
     whole = [run for run in runs if isinstance(run, RunLog)]
     variants = {row["name"]: row["variant"] for row in rows if row["variant"]}
-    notes = [note for key, what in COMMON.items() if (note := _difference(whole, key, what, variants))]
+    notes = [note for key, what in COMMON.items() if (note := difference(whole, key, what, variants))]
     notes += [note for row in rows if (note := _ending(row))]
     resumed = [run.name for run in whole if run.start.get("resumed_at")]
     if resumed:
@@ -166,7 +166,8 @@ def notes_of(runs: Sequence[RunLog | FailedVariant], rows: Sequence[dict]) -> li
     return notes
 
 
-def _difference(runs: Sequence[RunLog], key: str, what: str, variants: Mapping[str, str]) -> str | None:
+def difference(runs: Sequence[RunLog], key: str, what: str, variants: Mapping[str, str]) -> str | None:
+    """Say which runs, or variants, differ in a setting of :data:`COMMON`; None where all have the same."""
     values: dict[str, list[str]] = {}
     for run in runs:
         values.setdefault(variants.get(run.name, run.name), []).append(_words(run.start.get(key, BEFORE.get(key))))
