@@ -75,6 +75,7 @@ class FabricFile:
     core_s_per_byte: Annotated[float, Rules(key="header.calibration.core_s_per_byte")] = 0.0
     beside_s_per_byte: Annotated[float, Rules(key="header.calibration.beside_s_per_byte")] = 0.0
     busy_bytes_per_s: Annotated[float | None, Rules(key=f"header.calibration.links.{BETWEEN}.busy_bytes_per_s")] = None
+    pair_bytes_per_s: Annotated[float, Rules(key=f"header.calibration.links.{BETWEEN}.pair_bytes_per_s")] = 0.0
 
     def __post_init__(self) -> None:
         if self.beside_s_per_byte and self.busy_bytes_per_s is None:
@@ -104,7 +105,8 @@ class ExchangeTimes:
         if not self._points:
             raise UsageError(f"{path} has no float32 sums in place: measure them by `ringtrain bench-allreduce`")
         self._beside, self._core_s_per_byte = file.beside_computing()
-        self._node_bytes_per_s = (file.busy_bytes_per_s or 0.0) * max(self.measured_on.counts)
+        busy_bytes_per_s = (file.busy_bytes_per_s or 0.0) * max(self.measured_on.counts)
+        self._node_bytes_per_s = max(file.pair_bytes_per_s, busy_bytes_per_s)
         self._points_hold = True  # for the link of a plan
         self._models = {
             name: model for group in file.fits if _kind(group) == FLOAT32 for name, model in group.models.items()

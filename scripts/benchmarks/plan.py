@@ -88,12 +88,14 @@ def config_of(strategy: str) -> ExchangeConfig:
     return make_config(**variants_of((), (strategy,), ())[0].flags).exchange
 
 
-def measure_run(machine: Machine, model: str, ranks: int, strategy: str, algorithm: str) -> list[float]:
+def measure_run(
+    machine: Machine, model: str, ranks: int, strategy: str, algorithm: str, data: str | None = None
+) -> list[float]:
     """Return the seconds of an iteration, each of them; of averaging the means of its periods. Of gossip with
     --gossip-max-lag 1: with more lag records of several iterations come at once."""
     batch, iterations = MODELS[model]
     out, each = Path(tempfile.mkdtemp(dir=machine.folder)) / "run", parts_of(config_of(strategy)).every
-    flags = ["--model", model, "--data", make_data(machine, model), "--batch", batch]
+    flags = ["--model", model, "--data", data or make_data(machine, model), "--batch", batch]
     flags += ["--iterations", max(iterations, WARM_UP + 3 * each)]
     flags += ["--sync", *shlex.split(strategy), "--out", out, "--checkpoint-every", NEVER, "--evaluate-every", NEVER]
     flags += ["--algorithm", algorithm] if algorithm and algorithm != "star" else []

@@ -51,6 +51,14 @@ PLANNED = (
     "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 256K -n 2 -w 0 --json sweep.json",
     "ringtrain plan resnet20 --layers layers.json --fabric sweep.json -n 1,2,4 --per-node 4 --json plan.json",
 )
+CURVES = (
+    'mpirun -np 4 ringtrain compare --sync "allreduce,gossip,averaging --average-every 16" --seeds 3 -o curves -- '
+    "--model resnet20 --data cifar10.h5 --batch 128 --iterations 2000 --evaluate-every 50"
+)
+TARGET = (
+    "ringtrain plan resnet20 --layers layers-1.json --fabric between.json --curves curves "
+    '--target "loss 1.2" --rates 100mbit,300mbit,1gbit -o target.png'
+)
 FINE_TUNE = (
     "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
@@ -153,6 +161,7 @@ PLANS = {
                 TINY
             ),
         },
+        absent={CURVES: "trains for an hour", TARGET: "needs hosts, and these curves"},
     ),
     "docs/pytorch": Plan(
         absent={"pip install 'ringtrain[torch]'": "installs from the network"},
