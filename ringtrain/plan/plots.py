@@ -60,6 +60,7 @@ def target_figure(title: str, rows: Sequence[dict]) -> "Figure":
         look |= {"marker": "o", "markersize": 3.5, "capsize": 3, "label": name if curve else f"{name}: never"}
         axes.errorbar([links.index(row["link"]) for row in curve], seconds, [below, above], **look)
     axes.set(yscale="log", ylabel="seconds to the target", xlabel="link of a node, each direction")
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xticks(range(len(links)), links)
     axes.legend(fontsize="small")
     entitle(figure, title)

@@ -14,7 +14,6 @@ from ringtrain.collectives.topology import Topology
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
 from ringtrain.exchange.compression.error_feedback import METHODS
-from ringtrain.exchange.compression.method import least_bytes
 from ringtrain.exchange.parts import ALL, CHANGE, EXACT, OUTER_STEP, OWNERS, PARTNER, ROOT, Parts, parts_of
 from ringtrain.memory.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes
@@ -90,29 +89,20 @@ class PlannedRank:
         how, size = self.parts.how, self.topology.size
         if how not in METHODS:
             return bucket.nbytes * (1 if how == EXACT else WIRE_BYTES / self.itemsize)
-        method = METHODS[how](self.config)
-        sent = sum(
-            method.least_bytes(span, self.itemsize, size)
-            if method.compresses(span)
-            else least_bytes(span.stop - span.start, self.itemsize, size)
-            for span in bucket.spans
-        )
-        return sent * size / (2 * (size - 1))
+        method, numbers = METHODS[how](self.config), (self.itemsize, size)
+        coded = [span for span in bucket.spans if method.compresses(span)]
+        rest = bucket.nbytes - self.itemsize * sum(span.stop - span.start for span in coded)
+        return rest + sum(method.least_bytes(span, *numbers) for span in coded) * size / (2 * (size - 1))
 
     def times_of(self, goal: str = ALL_REDUCE, share: float = 1.0, whole: bool = False) -> list[ExchangeTime]:
         """Return the exchanges of the buckets, of a share of each; ``whole``: of arrays that are sent as they are."""
-        return [
-            self.exchanges.time(
-                self.algorithm, self.topology, share * (bucket.nbytes if whole else self.nbytes(bucket)), goal
-            )
-            for bucket in self.buckets
-        ]
+        sizes = [share * (bucket.nbytes if whole else self.nbytes(bucket)) for bucket in self.buckets]
+        return [self.exchanges.time(self.algorithm, self.topology, nbytes, goal) for nbytes in sizes]
 
     def exposed_s(self, exchanges: Sequence[ExchangeTime], window: BackwardTimes | None = None) -> float:
         """Return the seconds by which exchanges lengthen an iteration; ``window``: what they travel beside"""
-        return exposed_s(
-            window or backward_of(self.times, self.buckets), exchanges, window is not None, streams=self.streams
-        )
+        moments = window or backward_of(self.times, self.buckets)
+        return exposed_s(moments, exchanges, window is not None, self.streams)
 
     def there_and_back_s(
         self, directions: tuple[str, str], share: float = 1.0, most_rounds: int = MOST_ROUNDS
@@ -209,10 +199,10 @@ def moves_of(parts: Parts, state_arrays: int) -> float:
         return coding + PAIR_MOVES
     if not parts.together:
         return coding + PUSH_MOVES
-    means = (parts.averages and parts.travels != CHANGE) + parts.averages_state * state_arrays
-    outer = OUTER_MOVES * (parts.then == OUTER_STEP or (parts.averages and parts.travels == CHANGE))
-    changes = CHANGE_MOVES * (parts.averages and parts.travels == CHANGE)
-    return coding + AVERAGE_MOVES * means + outer + changes + PENDING_MOVES * bool(parts.delay)
+    changes = parts.averages and parts.travels == CHANGE
+    means = (parts.averages and not changes) + parts.averages_state * state_arrays
+    outer = OUTER_MOVES * (changes or parts.then == OUTER_STEP) + CHANGE_MOVES * changes
+    return coding + AVERAGE_MOVES * means + outer + PENDING_MOVES * bool(parts.delay)
 
 
 def _state_share(rank: PlannedRank) -> float:

@@ -23,12 +23,11 @@ COLUMNS = (
     Column("memory_bytes", "a rank", "", format_bytes),
 )
 ENDS = (("", ""), ("_low", "from"), ("_high", "to"))
-LINK = Column(None, "link", form=lambda row: row["link"], left=True)
+LINK = Column(
+    None, "link, strategy", form=lambda row: f"{row['link']} {row['strategy']}" + " *" * row["is_first"], left=True
+)
 TARGET_GROUPS = (
-    (
-        Column(None, "strategy", form=lambda row: row["strategy"] + " *" * row["is_first"], left=True),
-        *(Column(f"iterations{end}", title or "iterations", "", "{:,.0f}", none="never") for end, title in ENDS),
-    ),
+    [Column(f"iterations{end}", title or "iterations", "", "{:,.0f}", none="never") for end, title in ENDS],
     (
         *COLUMNS[4:6],
         *(Column(f"seconds{end}", title or "seconds", "", "{:,.4g}", none="never") for end, title in ENDS),
@@ -57,7 +56,10 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
         head,
         *plain_lines(make_table((*COLUMNS, cost), shown)),
         *(f"# {note}" for note in layers.notes),
-        *(f"from {ranks:,} ranks on the fastest is {strategy} ({name})" for ranks, strategy, name in changes),
+        *(
+            f"from {ranks:,} ranks on the fastest is {strategy}" + (f" ({name})" if name else "")
+            for ranks, strategy, name in changes
+        ),
         f"up to {max(best):,} ranks each further rank adds at least half the images/s of one rank alone"
         if last is None
         else f"beyond {last:,} ranks a further rank adds less than half the images/s of one rank alone",
