@@ -49,6 +49,8 @@ def _curves(rows: Sequence[PlanRow]) -> list[tuple[str, list[PlanRow]]]:
 
 def target_figure(title: str, rows: Sequence[dict]) -> "Figure":
     """Draw seconds with their errors over links; what never gets to the target is in the legend alone."""
+    from matplotlib.ticker import LogFormatter
+
     figure = new_figure(8, 4.6)
     axes, links = figure.subplots(), list(dict.fromkeys(row["link"] for row in rows))
     for number, name in enumerate(dict.fromkeys(row["strategy"] for row in rows)):
@@ -60,7 +62,8 @@ def target_figure(title: str, rows: Sequence[dict]) -> "Figure":
         look |= {"marker": "o", "markersize": 3.5, "capsize": 3, "label": name if curve else f"{name}: never"}
         axes.errorbar([links.index(row["link"]) for row in curve], seconds, [below, above], **look)
     axes.set(yscale="log", ylabel="seconds to the target", xlabel="link of a node, each direction")
-    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_major_formatter(LogFormatter())  # without powers, as of STYLE's axes
+    axes.yaxis.set_minor_formatter(LogFormatter())
     axes.set_xticks(range(len(links)), links)
     axes.legend(fontsize="small")
     entitle(figure, title)
