@@ -12,7 +12,7 @@ from ringtrain.cli.options import Numbers
 from ringtrain.cli.variants import variants_of
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
-from ringtrain.config.record import make_config
+from ringtrain.config.resolve import FLAGS, resolve
 from ringtrain.errors import UsageError
 from ringtrain.exchange.compatibility import check_options
 from ringtrain.exchange.parts import PARTS
@@ -148,7 +148,7 @@ def _strategies(sync: str, average_every: int) -> list[ExchangeConfig]:
     for variant in variants_of((), (sync,), ()):
         averages = variant.flags["sync"] == "averaging" and "average_every" not in variant.flags
         flags = variant.flags | ({"average_every": average_every} if averages else {})
-        configs.append(make_config(**flags))
+        configs.append(resolve((FLAGS, flags)))
         check_options(configs[-1])
     return [config.exchange for config in configs]
 

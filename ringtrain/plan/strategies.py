@@ -232,7 +232,7 @@ def of_strategy(config: ExchangeConfig) -> str:
     speed."""
     values = {each.name: getattr(config, each.name) for each in OPTIONS if getattr(config, each.name) != each.default}
     flags = [as_flag(name) if value is True else f"{as_flag(name)} {value}" for name, value in values.items()]
-    return " ".join([config.sync, *flags])
+    return " ".join([config.strategy, *flags])
 
 
 def algorithms_of(config: ExchangeConfig, suiting: Sequence[str]) -> list[str]:

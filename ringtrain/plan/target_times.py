@@ -70,9 +70,12 @@ def read_curves(folder: Path, model: str, target: Target) -> tuple[list[Curve], 
 
 def _unfit(run: RunSummary) -> str:
     """Return why a run gives no curve, or nothing."""
-    if run.options.get("sync") not in PARTS:
-        return f"plans know no strategy {run.options['sync']}" if run.options else "its options cannot be read"
-    parts = parts_of(_exchange_of(run))
+    if not run.options:
+        return "its options cannot be read"
+    config = _exchange_of(run)
+    if config.strategy not in PARTS:
+        return f"plans know no strategy {config.sync}"
+    parts = parts_of(config)
     if parts.together or parts.partners == PARTNER:
         return ""
     how = "wait for no other" if parts.apart is None else f"are up to {plural(parts.apart, 'iteration')} apart"

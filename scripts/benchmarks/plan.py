@@ -20,7 +20,7 @@ from worlds import records
 
 from ringtrain.cli.variants import variants_of
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.config.record import make_config
+from ringtrain.config.resolve import FLAGS, resolve
 from ringtrain.exchange.parts import parts_of
 from ringtrain.nn import spec
 from ringtrain.plan.exchange_times import ExchangeTimes
@@ -85,7 +85,7 @@ def make_data(machine: Machine, model: str) -> Path:
 
 def config_of(strategy: str) -> ExchangeConfig:
     """Return the options of a strategy as typed behind ``--sync``."""
-    return make_config(**variants_of((), (strategy,), ())[0].flags).exchange
+    return resolve((FLAGS, variants_of((), (strategy,), ())[0].flags)).exchange
 
 
 def measure_run(

@@ -7,6 +7,7 @@ from plan_files import UPDATE_S, layers_file, spans_count, sweep_file
 from ringtrain.bench.measure.links import BETWEEN
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
+from ringtrain.config.presets import PRESETS
 from ringtrain.errors import UsageError
 from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.exchange.compression.powersgd import PowerSGD
@@ -134,3 +135,11 @@ def test_a_strategy_is_named_as_typed():
     assert of_strategy(ExchangeConfig(check_collectives=False, overlap="none", segment_bytes=5)) == "allreduce"
     config = ExchangeConfig(sync="server", servers=2, dedicated=True)
     assert of_strategy(config) == "server --servers 2 --dedicated"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_has_the_row_of_its_options(row, name):
+    preset = PRESETS[name]
+    one, other = row(sync=name, **preset.options), row(sync=preset.strategy, **preset.options)
+    assert one == other and one.strategy == of_strategy(ExchangeConfig(preset.strategy, **preset.options))
+    assert one.strategy.startswith(f"{preset.strategy} --average-every")
