@@ -28,7 +28,7 @@ PENDING_MOVES = 2  # a copy of gradients that wait
 PUSH_MOVES = 9  # a worker's change since its last pull
 OUTER_MOVES = 16  # a copy of weights, their change, Nesterov's step
 CHANGE_MOVES = 7  # what changes that travel take more
-CODING_MOVES = {"top-k": 9, "powersgd": 14}  # with error feedback: measured, in moves of an addition
+CODING_MOVES = {"top-k": 9, "powersgd": 14, "quantise": 30, "sign": 16}  # measured, in moves of an addition
 WIRE_MOVES = 5  # rounding what is sent and adding what arrives: measured likewise
 WIRE_BYTES = 2  # of an element of a wire format
 
@@ -135,12 +135,13 @@ def iteration_of(rank: PlannedRank) -> IterationShare:
 
 # ── with whom ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _with_all(rank: PlannedRank) -> float:
-    """Sums of gradients during backward, or while as many iterations compute as they are late; or, once a period, of
-    weights or changes, and of the optimizer's state, which nothing hides."""
+    """Sums of gradients during backward, or while as many iterations compute as they are late, those of each fragment
+    beside iterations of its own; or, once a period, of weights or changes, and of the optimizer's state, which nothing
+    hides."""
     parts, sums = rank.parts, rank.times_of()
     window = backward_of(rank.times, rank.buckets) if parts.sums_gradients and rank.overlaps else None
     if parts.delay:
-        window = whole_iterations(rank.times, len(rank.buckets), parts.delay)
+        window = whole_iterations(rank.times, len(rank.buckets), parts.delay * parts.fragments)
     state = rank.state_arrays * rank.exposed_s(rank.times_of(whole=True)) if parts.averages_state else 0.0
     return (rank.exposed_s(sums, window) + state) / parts.every
 
@@ -165,8 +166,9 @@ def _with_root(rank: PlannedRank) -> float:
 
 
 def _with_partner(rank: PlannedRank) -> float:
-    """One message in each direction, beside the whole iteration."""
-    return rank.exposed_s([rank.message()], whole_iterations(rank.times, 1)) / rank.parts.every
+    """Messages in each direction, as many as neighbours, beside the whole iteration; with an outer step after it."""
+    beside = None if rank.parts.then == OUTER_STEP else whole_iterations(rank.times, 1)
+    return rank.exposed_s([rank.message(rank.parts.neighbours)], beside) / rank.parts.every
 
 
 def _apart(rank: PlannedRank) -> float:
@@ -196,7 +198,7 @@ def moves_of(parts: Parts, state_arrays: int) -> float:
     """Return the arrays that are read or written for an exchange, beside its additions."""
     coding = 0 if parts.how == EXACT else CODING_MOVES.get(parts.how, WIRE_MOVES)
     if parts.partners == PARTNER:
-        return coding + PAIR_MOVES
+        return coding + PAIR_MOVES + OUTER_MOVES * (parts.then == OUTER_STEP)
     if not parts.together:
         return coding + PUSH_MOVES
     changes = parts.averages and parts.travels == CHANGE
@@ -210,7 +212,11 @@ def _state_share(rank: PlannedRank) -> float:
     parts, arrays = rank.parts, rank.state_arrays
     if parts.in_halves:
         return (2 + arrays / rank.topology.size) / (2 + arrays)
-    more = bool(parts.delay) + (parts.partners == PARTNER) + (not parts.together and parts.partners == OWNERS)
+    more = (
+        bool(parts.delay)
+        + parts.neighbours * (parts.partners == PARTNER)
+        + (not parts.together and parts.partners == OWNERS)
+    )
     more += (parts.how in METHODS) + 2 * (parts.then == OUTER_STEP or (parts.averages and parts.travels == CHANGE))
     return 1 + more / (2 + arrays)
 
