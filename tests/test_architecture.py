@@ -333,32 +333,32 @@ def test_what_commands_say_goes_through_one_place():
 # Lines and statements of Python that a room may have. Whoever takes over has to hold it all: a room that outgrows its
 # line gets a larger one, with the reason behind it.
 BUDGETS: dict[str, tuple[int, int]] = {
-    ".": (850, 525),
-    "allreduce": (900, 525),
+    ".": (825, 525),
+    "allreduce": (875, 525),
     "api": (2_375, 1_550),
-    "bench": (3_750, 2_350),
-    "cli": (3_225, 1_950),  # of it 200 are `compare` of scripts of PyTorch
-    "collectives": (4_425, 2_500),
-    "config": (825, 350),
+    "bench": (3_750, 2_325),
+    "cli": (3_200, 1_950),  # of it 200 are `compare` of scripts of PyTorch
+    "collectives": (4_400, 2_500),
+    "config": (1_000, 375),
     "data": (6_025, 3_925),  # with text
-    "exchange": (7_275, 4_425),  # with fragments and a centre; the check of replicas, which scripts of PyTorch have too
-    "launch": (1_225, 750),  # scores in lines of a script
-    "memory": (350, 225),
+    "exchange": (8_000, 5_025),  # of it 200 are the six parts and 450 lossy sums
+    "launch": (1_200, 750),  # scores in lines of a script
+    "memory": (325, 225),
     "monitor": (1_150, 800),
-    "nn": (3_125, 2_025),
-    "ops": (7_550, 4_675),  # with levels of few bits
+    "nn": (3_100, 2_025),
+    "ops": (7_325, 4_525),  # of it 180 are levels of few bits
     "optim": (475, 275),  # of it 90 are Muon
-    "plan": (1_025, 625),
-    "report": (3_825, 2_300),  # runs without tests
-    "runs": (475, 325),
-    "show": (625, 400),
-    "storage": (1_375, 850),
+    "plan": (1_450, 925),
+    "report": (3_875, 2_350),  # runs without tests
+    "runs": (475, 300),
+    "show": (600, 400),
+    "storage": (1_350, 850),
     "torch": (3_425, 2_375),  # with every strategy for a script, its state, its run folder and what ends it
-    "train": (7_075, 4_750),  # of it 200 are the run folder of a script of PyTorch
-    "transport": (5_350, 3_475),
-    "weights": (950, 600),
+    "train": (6_825, 4_600),  # of it 200 are the run folder of a script of PyTorch
+    "transport": (5_200, 3_375),
+    "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 66_700, 58_150, 7_575  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 67_950, 59_700, 8_025  # lines
 
 
 def lines_of(paths) -> int:
