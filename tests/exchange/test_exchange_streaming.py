@@ -254,6 +254,32 @@ def test_a_run_goes_on_as_if_unbroken(stop, flags):
         np.testing.assert_array_equal(weights, whole)
 
 
+def test_examples_of_a_period_under_way_are_kept_where_ranks_are_alike_otherwise():
+    """A sum arrived late, and made weights and momentum the same; of the period since, rank 0 has most examples."""
+    flags = {"every": 4, "average_delay": 1}
+
+    def body(t, saved=None):
+        exchange, arena = bound(Averaging, t, algorithm="star", **flags)
+        if saved:
+            arena.weights[...] = saved[0]
+            exchange.owned_state.restore(saved[1])
+            exchange.owned_state.rank_state.take(saved[2][t.rank])
+        for number in range(5 if saved else 0, 9):
+            if number == 5 and not saved:
+                assert exchange.owned_state.rank_state.differs
+                arrays = {name: array.copy() for name, array in exchange.owned_state.rank_state.arrays().items()}
+                kept = arena.weights.copy(), exchange.owned_state.state(), arrays
+            iterate(exchange, arena, t.rank, number, 1 if t.rank else 3, 4)
+        return arena.weights.copy(), None if saved else kept
+
+    whole = LoopbackWorld(2).run(body)
+    (weights, state, _), rows = whole[0][1], [kept[2] for _, kept in whole]
+    for (resumed, _), (wanted, _) in zip(
+        LoopbackWorld(2).run(lambda t: body(t, (weights, state, rows))), whole, strict=True
+    ):
+        np.testing.assert_array_equal(resumed, wanted)
+
+
 def test_looking_waits_for_sums_and_changes_nothing():
     def body(t, looks):
         exchange, arena = bound(Averaging, t, **{**STREAMING, **SPARSE})

@@ -49,9 +49,10 @@ class RankAverages(RankState):
     def average(self, momentum: str) -> None:
         """Replace the weights by their mean, and the optimizer's state too if ``--average-momentum`` says so: a period
         ends."""
-        self._average(self._arena.weights, self._share)
-        self.average_state(momentum, self._share)
+        share = self._share
         self.forget_examples()
+        self._average(self._arena.weights, share)
+        self.average_state(momentum, share)
 
     def forget_examples(self) -> None:
         """Count examples from 0."""
@@ -60,13 +61,14 @@ class RankAverages(RankState):
 
     def average_state(self, momentum: str, share: float, apart: bool = False) -> None:
         """Replace the optimizer's state by its mean if ``--average-momentum`` says so. ``share``: how much this rank
-        counts. Weights are the same on all ranks now, unless ranks stay ``apart``."""
+        counts. Weights are the same on all ranks now, unless ranks stay ``apart``; the examples of a period that has
+        begun, while a sum was late, are not."""
         if momentum == AVERAGE:
             self._update.agree_on_slots(self._transport)
             for slot in self._update.slots.values():
                 self._average(slot, share)
         self._weights_differ = self._weights_differ and apart
-        self.differs = self.differs and (apart or momentum != AVERAGE)
+        self.differs = self.differs and (apart or momentum != AVERAGE or any(self.examples))
 
     def show_mean(self) -> None:
         """Put the mean in the place of the weights until :meth:`go_on`, unless it is there, or ranks are alike."""
