@@ -41,13 +41,14 @@ class ExchangeConfig:
         0, "With averaging: iterations for which changes travel while ranks go on.", low=0, planned=False
     )
     mixing: float = strategy_option(
-        0.0, "With averaging: the share of its own weights that a rank keeps.", low=0, below=1, planned=False
+        0.0,
+        "With averaging: the share of its own weights that a rank keeps, when new ones arrive.",
+        low=0,
+        below=1,
+        planned=False,
     )
     centre_rate: float = strategy_option(
         0.0, "With averaging: ranks' step to a centre, which moves to them (EASGD).", low=0, high=1, planned=False
-    )
-    plugin_option: tuple[str, ...] = strategy_option(
-        (), "An option of a plug-in's strategy: NAME=VALUE. May be repeated.", planned=False
     )
     servers: int = strategy_option(1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1)
     dedicated: bool = strategy_option(False, "With server: servers only serve, and the other ranks train.")
@@ -92,7 +93,10 @@ class ExchangeConfig:
     )
     gossip_every: int = strategy_option(1, "With gossip: iterations between exchanges.", low=1)
     consensus_rate: float | None = strategy_option(
-        None, "With gossip: outer step towards the neighbours' former weights (NoLoCo). [as --outer-lr]", low=0
+        None, "With gossip: outer step towards the partners' former weights (NoLoCo). [as --outer-lr]", low=0
+    )
+    plugin_option: tuple[str, ...] = strategy_option(
+        (), "An option of a plug-in's strategy: NAME=VALUE. May be repeated.", planned=False
     )
 
     fc: str = placement_option(
@@ -128,7 +132,7 @@ class ExchangeConfig:
     )
     wire: str = message_option(
         "none",
-        "Type of gradients in messages, which halves the bytes; sums are float32.",
+        "Type of gradients, or averaging's changes, in messages, which halves the bytes; sums are float32.",
         choices=("none", "float16", "bfloat16"),
     )
     compress: str = message_option(

@@ -84,7 +84,17 @@ def resolve(*layers: tuple[str, dict]) -> TrainConfig:
         for key, value in options.items():
             values[key] = _checked(source, key, value)
         _one_length(source, options, values)
-    return make_config(**{**options_of(values.get("sync")), **values})
+    return make_config(**{**_of_preset(values), **values})
+
+
+def _of_preset(values: dict) -> dict:
+    """Return the preset's values, without those of a part that ``values`` replace: of ``--compress none`` no bits."""
+    spec, preset = config_fields(), options_of(values.get("sync"))
+    users = {name: spec[name].metadata["used_by"] or (name, None) for name in preset}
+    replaced = {
+        name for name, (other, accepts) in users.items() if accepts and values.get(other, accepts[0]) not in accepts
+    }
+    return {name: value for name, value in preset.items() if name not in replaced}
 
 
 def _one_length(source: str, options: dict, values: dict) -> None:

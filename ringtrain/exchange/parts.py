@@ -31,7 +31,7 @@ class Parts:
     begins:  iterations of all-reduce before the first period
     partners: with whom: ``all``; ``owners`` of parts, who send weights back; ``partner``, one other rank; ``root``, an
              owner of everything that computes the loss of all
-    neighbours: partners in one exchange, where they are not all
+    partner_count: in one exchange, where partners are not all
     owners:  the number of owners; EACH_RANK: every rank owns a slice, and sums travel by the halves of an all-reduce
     how:     ``exact``, the name of a wire format, or that of a compression
     then:    what is done with the result: ``optimizer``, it updates by the sum; ``sum``, owners add changes as they
@@ -48,7 +48,7 @@ class Parts:
     delay: int = 0
     begins: int = 0
     partners: str = ALL
-    neighbours: int = 1
+    partner_count: int = 1
     owners: int = EACH_RANK
     how: str = EXACT
     then: str = OPTIMIZER
@@ -179,8 +179,8 @@ def _of_averaging(config: ExchangeConfig) -> Parts:
 def _of_gossip(config: ExchangeConfig) -> Parts:
     steps = _steps(config) or config.consensus_rate not in (None, 1.0)
     parts = partial(_parts, config, every=config.gossip_every, partners=PARTNER, apart=config.gossip_max_lag)
-    neighbours = 2 if config.gossip_graph == "ring" else 1
-    return parts(travels=WEIGHTS, neighbours=neighbours, then=OUTER_STEP if steps else MEAN)
+    count = 2 if config.gossip_graph == "ring" else 1
+    return parts(travels=WEIGHTS, partner_count=count, then=OUTER_STEP if steps else MEAN)
 
 
 def _steps(config: ExchangeConfig) -> bool:

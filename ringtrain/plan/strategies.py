@@ -166,9 +166,9 @@ def _with_root(rank: PlannedRank) -> float:
 
 
 def _with_partner(rank: PlannedRank) -> float:
-    """Messages in each direction, as many as neighbours, beside the whole iteration; with an outer step after it."""
+    """Messages in each direction, as many as partners, beside the whole iteration; with an outer step after it."""
     beside = None if rank.parts.then == OUTER_STEP else whole_iterations(rank.times, 1)
-    return rank.exposed_s([rank.message(rank.parts.neighbours)], beside) / rank.parts.every
+    return rank.exposed_s([rank.message(rank.parts.partner_count)], beside) / rank.parts.every
 
 
 def _apart(rank: PlannedRank) -> float:
@@ -214,7 +214,7 @@ def _state_share(rank: PlannedRank) -> float:
         return (2 + arrays / rank.topology.size) / (2 + arrays)
     more = (
         bool(parts.delay)
-        + parts.neighbours * (parts.partners == PARTNER)
+        + parts.partner_count * (parts.partners == PARTNER)
         + (not parts.together and parts.partners == OWNERS)
     )
     more += (parts.how in METHODS) + 2 * (parts.then == OUTER_STEP or (parts.averages and parts.travels == CHANGE))

@@ -17,6 +17,7 @@ from ringtrain.nn.base import Fill
 from ringtrain.nn.graph import in_memory
 from ringtrain.nn.initial import initial, uniforms
 from ringtrain.ops.keys import additive_key, name_key
+from ringtrain.optim.optimizers import Optimizer
 from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.train.assembly.device import open_device
@@ -125,7 +126,8 @@ def described(run) -> dict:
         plain = {key: value if isinstance(value, _PLAIN) else True for key, value in vars(node.layer).items()}
         node_facts = {"name": node.name, "kind": type(node.layer).__name__, "inputs": node.inputs, "settings": plain}
         nodes.append(node_facts | {"shape": run.graph.shapes[node.inputs[0]]})
-    sgd = {"momentum": optimizer.momentum, "weight_decay": optimizer.weight_decay}
+    momentum = Optimizer.usual_momentum if optimizer.momentum is None else optimizer.momentum
+    sgd = {"momentum": momentum, "weight_decay": optimizer.weight_decay}
     sgd["nesterov"] = optimizer.optimizer == "nesterov"
     return {"nodes": nodes, "sgd": sgd, "label_smoothing": run.config.model.label_smoothing}
 

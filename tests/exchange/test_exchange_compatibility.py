@@ -108,6 +108,7 @@ REFUSED = {
     "precision=float16 reproducible",
     "sync=server": "algorithm tuning wire compress batch_norm=sync precision=float16 reproducible",
     **dict.fromkeys(("asynchronous", "quorum"), APART),
+    "average_delay": "overlap=none",
     "staleness": "ema server_levels check_replicas=5",
     "fc": "compress reproducible precision=bfloat16 precision=float16",
     "fc=hybrid": "asynchronous staleness",

@@ -110,7 +110,7 @@ def test_weights_travel_while_forward_and_backward_compute():
         for _ in range(10_000):
             exchange.before_read(arena.spans[0])
             exchange.grad_ready(arena.spans[0])
-            arrived = arrived or all(handle.test() for handle in exchange._neighbours._in_flight)
+            arrived = arrived or all(handle.test() for handle in exchange._partners._in_flight)
             if arrived:
                 break
         exchange.finish(0, LR)

@@ -62,6 +62,16 @@ def test_a_refusal_names_what_was_typed(flags, words):
     assert used_by()["staleness"] == ("sync", ("server",))
 
 
+def test_another_compression_leaves_the_options_of_the_presets_own():
+    whole = resolve((FLAGS, {"sync": "streaming-diloco", "compress": "none"}))
+    assert whole.exchange.fragments == 4 and whole.exchange.compress_bits is None
+    check_options(whole)
+    rounded = resolve((FLAGS, {"sync": "sparseloco", "compress": "quantise"}))
+    assert (rounded.exchange.compress_ratio, rounded.exchange.compress_bits) == (0.01, 2)
+    check_options(rounded)
+    assert resolve((FLAGS, to_table(whole))) == whole
+
+
 def test_help_lists_them():
     from ringtrain.cli.main import ringtrain
 

@@ -96,8 +96,11 @@ class ChangePush(Exchange, Serving):
         self.owned_state = OwnedState(self._update, self.synchronize, gather=self._gather, parts=parts)
         self._examples = ExampleShare()
         self._since = self._iterations = 0  # updates since the last push; iterations
+        trainers, quorum = len(roles.trainers), settings.config.quorum or 0
+        few = f"--quorum {quorum} is more than the {trainers} ranks that train: a round waits for all of them"
         notes = [
             load,
+            *([few] if quorum > trainers else []),
             "each rank that trains keeps the optimizer's state, with momentum, of its own updates; it sends them after "
             "backward, since they need the learning rate and the whole gradient",
         ]

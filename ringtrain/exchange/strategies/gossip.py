@@ -1,12 +1,12 @@
 """Every H iterations a rank mixes its weights with those of a few others, and updates them by its own gradients.
 Approximate.
 
-1.  At the start of the last iteration of a period a rank sends its weights to its neighbours of that turn, and receives
+1.  At the start of the last iteration of a period a rank sends its weights to its partners of that turn, and receives
     theirs. These travel while forward and backward compute, at the rank's own weights.
 2.  The weights become the mean of both, by the shares of the graph, and are updated by the gradient: taken at the
     weights before the mean, of the rank's own part of the batch, over which the loss is the mean.
 
-A rank waits only for its neighbours (:mod:`ringtrain.exchange.strategies.gossip_graphs`), which are in the same turn,
+A rank waits only for its partners (:mod:`ringtrain.exchange.strategies.gossip_graphs`), which are in the same turn,
 and adds weights in the order of ranks: a run can be repeated. It cannot deadlock: in a turn all messages start before
 any is waited for, and the rank that is furthest behind waits for none. Mixing leaves the mean over all ranks as it is,
 by push weights where these differ. A rank without examples makes no update, and mixes all the same. An evaluation or a
@@ -48,12 +48,12 @@ from ringtrain.transport.waiting import wait_for
 
 NO_MEAN = (
     "has rows that sum to another number than 1, and --outer-momentum, --outer-lr and --consensus-rate take a mean of "
-    "neighbours: let each row sum to 1, or leave these options out"
+    "partners: let each row sum to 1, or leave these options out"
 )
 
 
 class Gossip(Exchange):
-    """Mixes this rank's weights with its neighbours' every H iterations."""
+    """Mixes this rank's weights with its partners' every H iterations."""
 
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
@@ -80,7 +80,7 @@ class Gossip(Exchange):
         sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
         self._averages = averages = RankAverages(self._settings, arena, self._update, sums)
         self._count_ranks()
-        self._neighbours = NeighbourWeights(self._settings, arena, self._turns)
+        self._partners = PartnerWeights(self._settings, arena, self._turns)
         slow = [self._slow] if self._slow else []
         for each in slow:
             each.bind(arena)
@@ -89,10 +89,10 @@ class Gossip(Exchange):
         self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=states)
         self.rehearsed = [self._update, self._reduction, *slow]
         self.reducers = Reducers(
-            {"means": sums}, messages=[self._neighbours], buckets=False, before_close=self._neighbours.free
+            {"means": sums}, messages=[self._partners], buckets=False, before_close=self._partners.free
         )
         notes = [*self._reduction.notes, *([MEAN_ASIDE] if any(turn.gives for turn in self._turns) else [])]
-        state_bytes = self._update.nbytes + self._neighbours.nbytes + sum(each.nbytes for each in slow)
+        state_bytes = self._update.nbytes + self._partners.nbytes + sum(each.nbytes for each in slow)
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
     def _count_ranks(self) -> None:
@@ -111,21 +111,21 @@ class Gossip(Exchange):
         if self._slow:
             self._slow.begin()
         elif (iteration + 1) % self._every == 0:
-            self._neighbours.start(self._turn(iteration))
+            self._partners.start(self._turn(iteration))
 
     def _turn(self, iteration: int) -> int:
         return iteration // self._every % len(self._turns)
 
     def before_read(self, span: Span) -> None:
-        self._neighbours.test()
+        self._partners.test()
 
     def grad_ready(self, span: Span) -> None:
-        self._neighbours.test()
+        self._partners.test()
 
     def finish(self, iteration: int, lr: float) -> None:
         ends, turn = (iteration + 1) % self._every == 0, self._turn(iteration)
         if ends and not self._slow:
-            self._neighbours.mix(self._push.push(turn, self._rank) if self._push else self._turns[turn].takes)
+            self._partners.mix(self._push.push(turn, self._rank) if self._push else self._turns[turn].takes)
             self._count_ranks()
         if self._examples:
             self._update.make(lr / self._push.weights[self._rank] if self._push else lr)
@@ -133,8 +133,8 @@ class Gossip(Exchange):
             self._update.count()
         if ends and self._slow:
             self._slow.add(self._slow.factor)
-            self._neighbours.start(turn)
-            self._neighbours.mix(self._turns[turn].takes)
+            self._partners.start(turn)
+            self._partners.mix(self._turns[turn].takes)
             self._slow.add(-self._slow.factor)
             self._slow.step()
         self._averages.diverge()
@@ -162,9 +162,9 @@ def _header(config: ExchangeConfig) -> str:
 
 
 class SlowWeights(OuterOptimizer, RankState):
-    """The outer step of gossip: from a rank's slow weights, those that its period began at, towards its neighbours'.
+    """The outer step of gossip: from a rank's slow weights, those that its period began at, towards its partners'.
 
-    With the means over the turn's neighbours, itself among them, with slow weights phi and weights theta:
+    With the means over the turn's partners, itself among them, with slow weights phi and weights theta:
 
         delta = momentum·delta + lr·mean(theta - phi) - rate·(phi - mean(phi))
         phi   = theta = phi + delta
@@ -194,7 +194,7 @@ class SlowWeights(OuterOptimizer, RankState):
         ops, weights = self._ops, self._arena.weights
         for each in self._whole.ranges if factor else ():
             part, spare = weights[each.start : each.stop], self._arena.grads[each.start : each.stop]
-            ops.copy(self._global[each.start : each.stop], spare)
+            ops.copy(self._slow[each.start : each.stop], spare)
             ops.scale(spare, factor)
             ops.add(part, spare, part)
 
@@ -206,8 +206,8 @@ class SlowWeights(OuterOptimizer, RankState):
         self.differs = True
 
 
-class NeighbourWeights:
-    """Exchanges weights with the neighbours of one of ``turns`` at a time. ``nbytes``: of the neighbours' weights."""
+class PartnerWeights:
+    """Exchanges weights with the partners of one of ``turns`` at a time. ``nbytes``: of the partners' weights."""
 
     def __init__(self, settings: ExchangeSettings, arena: Arena, turns: Sequence[Turn]):
         transport, self._turns, self._rank = settings.transport, turns, settings.transport.rank
@@ -250,7 +250,7 @@ class NeighbourWeights:
         self.exposed_s += time.perf_counter() - began
 
     def mix(self, shares: Mapping[int, float]) -> None:
-        """Wait for the neighbours' weights, and replace this rank's by the sum of all in the order of ranks, each times
+        """Wait for the partners' weights, and replace this rank's by the sum of all in the order of ranks, each times
         its share."""
         wait_for(self._start_final, self._deadline_s, lambda: "this rank's device to make its weights final")
         began = time.perf_counter()

@@ -70,7 +70,10 @@ def read_matrices(path: str, size: int) -> np.ndarray:
         rows = np.asarray(array, np.float64)
         rows = rows.reshape(-1, rows.shape[-1])
     except (OSError, ValueError, TypeError, IndexError) as error:
-        raise UsageError(f"{option} is none of {', '.join(NAMES)}, and no file of a matrix: {error}") from error
+        raise UsageError(
+            f"{option} is none of {', '.join(NAMES)}, and no file of a matrix: {str(error).rstrip('.')}. "
+            "Give one of these, or the path of a matrix"
+        ) from error
     if rows.shape[1] != size or len(rows) % size or not len(rows):
         raise UsageError(
             f"{option} has {len(rows)} rows of {rows.shape[1]} numbers, and {size} ranks need {size} rows of {size} "

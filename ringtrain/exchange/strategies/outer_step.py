@@ -1,13 +1,13 @@
-"""The steps that averaging makes by the mean of the ranks' changes: of the global weights, and of each rank to them.
+"""The steps that averaging makes by the mean of the ranks' changes: of the slow weights, and of each rank to them.
 
-Global weights make the step of an outer optimizer: u = momentum·u + d; global -= rate·(d + momentum·u), d the mean of
-global - own. With momentum 0 and rate 1 they become the mean. Then a rank's weights become the global ones, or with
-``--mixing`` A the sum of A·own and (1-A)·global.
+Slow weights make the step of an outer optimizer: u = momentum·u + d; slow -= rate·(d + momentum·u), d the mean of
+slow - own. With momentum 0 and rate 1 they become the mean. Then a rank's weights become the slow ones, or with
+``--mixing`` A the sum of A·own and (1-A)·slow.
 
-With ``--centre-rate`` A global weights are an elastic centre: a rank moves by A·(centre - own) to the centre as it was,
+With ``--centre-rate`` A slow weights are an elastic centre: a rank moves by A·(centre - own) to the centre as it was,
 and the centre by p·A·(mean - centre). Ranks stay apart.
 
-Running statistics have no step: the global ones are the mean.
+Running statistics have no step: the slow ones are the mean.
 
 Source: Douillard et al., DiLoCo, 2023 (outer step), and Streaming DiLoCo, 2025 (mixing); Zhang, Choromanska & LeCun,
 Deep learning with elastic averaging SGD, NeurIPS 2015 (centre).
@@ -33,9 +33,9 @@ class Fragment:
 
 
 class OuterOptimizer:
-    """Makes the steps of the global weights, and moves this rank's.
+    """Makes the steps of the slow weights, and moves this rank's.
 
-    ``slots``: the global weights at the beginning of the period, and the step's momentum; the same on all ranks.
+    ``slots``: the slow weights at the beginning of the period, and the step's momentum; the same on all ranks.
     ``apart``: whether ranks stay apart after a step
     """
 
@@ -52,30 +52,30 @@ class OuterOptimizer:
 
     def bind(self, arena: Arena) -> None:
         self._arena, self._whole = arena, Fragment(arena.spans)
-        self._global, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
-        self.slots = dict(zip(self.required_names, (self._global, self._velocity), strict=True))
+        self._slow, self._velocity = (self._ops.zeros((arena.count,), arena.weights.dtype) for _ in range(2))
+        self.slots = dict(zip(self.required_names, (self._slow, self._velocity), strict=True))
         self.nbytes = len(self.slots) * arena.count * arena.weights.dtype.itemsize
 
     def rehearse(self) -> None:
-        self._rule.rehearse(self._whole.ranges, self._global, self._arena.grads, self._velocity)
+        self._rule.rehearse(self._whole.ranges, self._slow, self._arena.grads, self._velocity)
 
     def begin(self) -> None:
         """The first periods begin; weights are the same on all ranks."""
-        self._ops.copy(self._arena.weights, self._global)
+        self._ops.copy(self._arena.weights, self._slow)
 
     def put_change(self, fragment: Fragment, change: Array) -> None:
-        """Write global - own weights to ``change``, an array over the arena."""
+        """Write slow - own weights to ``change``, an array over the arena."""
         for start, stop in fragment.pieces:
             part = change[start:stop]
             self._ops.copy(self._arena.weights[start:stop], part)
             self._ops.scale(part, -1.0)
-            self._ops.add(self._global[start:stop], part, part)
+            self._ops.add(self._slow[start:stop], part, part)
 
     def step(self) -> None:
         """Step to, or past, the mean that is in the place of the weights."""
         self.put_change(self._whole, self._arena.grads)
         for start, stop in self._whole.others:
-            self._ops.copy(self._arena.weights[start:stop], self._global[start:stop])
+            self._ops.copy(self._arena.weights[start:stop], self._slow[start:stop])
         self._move(self._whole, self._arena.grads)
 
     def step_along(self, fragment: Fragment, change: Array) -> None:
@@ -84,19 +84,19 @@ class OuterOptimizer:
             self._approach(fragment, 1.0 - self._centre_rate)
         for start, stop in fragment.others:
             self._ops.scale(change[start:stop], -1.0)
-            self._ops.add(self._global[start:stop], change[start:stop], self._global[start:stop])
+            self._ops.add(self._slow[start:stop], change[start:stop], self._slow[start:stop])
         self._move(fragment, change)
 
     def _move(self, fragment: Fragment, change: Array) -> None:
-        self._rule.step(fragment.ranges, self._global, change, self._velocity)
+        self._rule.step(fragment.ranges, self._slow, change, self._velocity)
         if not self._centre_rate:
             self._approach(fragment, self._mixing)
 
     def _approach(self, fragment: Fragment, share: float) -> None:
-        """Leave this share of the rank's own weights, and take the rest from the global ones."""
+        """Leave this share of the rank's own weights, and take the rest from the slow ones."""
         ops = self._ops
         for start, stop in fragment.pieces:
-            weights, target = self._arena.weights[start:stop], self._global[start:stop]
+            weights, target = self._arena.weights[start:stop], self._slow[start:stop]
             if not share:
                 ops.copy(target, weights)
                 continue

@@ -6,7 +6,7 @@
 #define MOVES 2
 #define EIGHT 8
 
-__device__ inline REAL size_of(REAL x) { return x < 0 ? -x : x; }
+__device__ inline REAL size_of(REAL x) { return x > 0 ? x : (REAL)0 - x; }  // never -0
 
 // Rounded, so that it is the same number where it is taken away and where it is added.
 __device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
