@@ -341,7 +341,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "collectives": (4_400, 2_500),
     "config": (1_000, 375),
     "data": (6_025, 3_925),  # with text
-    "exchange": (8_025, 5_025),  # of it 200 are the six parts and 450 lossy sums
+    "exchange": (8_050, 5_025),  # of it 200 are the six parts and 450 lossy sums
     "launch": (1_200, 750),  # scores in lines of a script
     "memory": (325, 225),
     "monitor": (1_150, 800),
@@ -358,7 +358,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_200, 3_375),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 67_975, 59_700, 8_025  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 68_000, 59_700, 8_025  # lines
 
 
 def lines_of(paths) -> int:

@@ -78,7 +78,7 @@ def command(
 
 def run(launcher: list[str], words: list[str], out: Path) -> None:
     """Run it unless its folder says that it is done; of a failure a line says why, and the next method goes on."""
-    if any(record["event"] == "end" for record in records(out)):
+    if is_done(out):
         return
     shutil.rmtree(out, ignore_errors=True)  # of a run that did not end
     began = time.monotonic()
@@ -86,6 +86,10 @@ def run(launcher: list[str], words: list[str], out: Path) -> None:
     done = subprocess.run([*launcher, *words], capture_output=True, text=True, env=environ)
     ending = "" if done.returncode == 0 else f" exit {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}"
     print(f"{out}: {time.monotonic() - began:.0f} s{ending}", flush=True)
+
+
+def is_done(out: Path) -> bool:
+    return any(each["event"] == "end" and each.get("reason") == "done" for each in records(out))
 
 
 def flags_of(method: str) -> list[str]:
@@ -123,7 +127,7 @@ def curve(out: Path) -> dict[int, float]:
 
 def runs_of(options, kind: str, front: str, method: str) -> list[Path]:
     folders = sorted((options.runs / kind / front).glob(f"{method} [0-9]"))
-    return [out for out in folders if any(record["event"] == "end" for record in records(out))]
+    return [out for out in folders if is_done(out)]
 
 
 def bytes_of(out: Path) -> float:

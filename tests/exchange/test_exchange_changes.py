@@ -96,6 +96,18 @@ def test_changes_are_sent_once_a_period_by_their_formula():
     assert sent == {"weights": 0, "changes": pytest.approx(2 * (pairs + rest), rel=0.1)}
 
 
+def test_a_mean_that_an_evaluation_sees_is_no_bytes_of_training():
+    def body(t):
+        exchange, _ = after(t, 7, momentum="keep", algorithm="sliced")
+        before = exchange.reducers.bytes_sent
+        exchange.synchronize()
+        assert exchange.distance > 0 and exchange.owned_state.state()
+        return before, exchange.reducers.bytes_sent
+
+    for before, later in LoopbackWorld(3).run(body):
+        assert before == later > 0
+
+
 def elements_of(*roles):
     return sum(span.stop - span.start for span in lay_out(TABLE) if span.parameter.role in roles)
 

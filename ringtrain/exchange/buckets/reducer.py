@@ -53,6 +53,7 @@ class Reducer:
         self.order = range(len(buckets)) if order is None else order
         self.timers = [BucketTimer() for _ in buckets]
         self._trace: Trace | None = None
+        self._counts = True  # whether bytes and seconds are those of training
         self._announced: deque[tuple[Mark, int]] = deque()  # (mark, index), to start when the mark is done
         self._in_flight: list[int] = []
         self._unreleased: set[int] = set()
@@ -128,7 +129,7 @@ class Reducer:
         while self._announced and self._announced[0][0].done():
             index = self._announced.popleft()[1]
             reduction, began = self.reductions[index], self._clock()
-            self.timers[index].start(began, reduction.bytes_sent or 0)
+            self.timers[index].start(began, (reduction.bytes_sent or 0) * self._counts)
             self._in_flight.append(index)
             reduction.start()
             if exposed:
@@ -181,6 +182,12 @@ class Reducer:
         for _ in self.arrivals():
             pass
 
+    def wait_aside(self) -> None:
+        """Wait for all buckets, whose bytes and seconds are not those of training: of an evaluation, a checkpoint."""
+        self._counts = False
+        self.wait_all()
+        self._counts = True
+
     def _wait_until_started(self, index: int) -> None:
         """Wait for the device to compute gradients: until all buckets have started, or this one has arrived. This time
         is not exposed communication: the loop waits for its own device."""
@@ -203,7 +210,7 @@ class Reducer:
 
     def _count_blocked(self, verb: str, index: int, began: float) -> None:
         ended = self._clock()
-        self.timers[index].add_exposed(ended - began)
+        self.timers[index].add_exposed((ended - began) * self._counts)
         if self._trace:
             self._trace(verb, index, began, ended)
 

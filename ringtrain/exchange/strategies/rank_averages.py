@@ -75,7 +75,7 @@ class RankAverages(RankState):
         if self._weights_differ and self._kept is None:
             self._kept = self._ops.empty(self._arena.weights.shape, self._arena.weights.dtype)
             self._ops.copy(self._arena.weights, self._kept)
-            self._average(self._arena.weights, self._share)
+            self._average(self._arena.weights, self._share, aside=True)
             self.distance = self._distance_of(self._kept)
 
     def _distance_of(self, weights: Array) -> float:
@@ -102,17 +102,18 @@ class RankAverages(RankState):
         """Return the mean of the ranks' states; each rank keeps its own."""
         if not self.differs:
             return self._update.state()
-        return self._update.gathered(self._arena.grads, lambda: self._add_shares(self._share))
+        return self._update.gathered(self._arena.grads, lambda: self._add_shares(self._share, aside=True))
 
-    def _average(self, array: Array, share: float) -> None:
+    def _average(self, array: Array, share: float, aside: bool = False) -> None:
         self._ops.copy(array, self._arena.grads)
-        self._add_shares(share)
+        self._add_shares(share, aside)
         self._ops.copy(self._arena.grads, array)
 
-    def _add_shares(self, share: float) -> None:
-        """Replace the array in the memory of the gradients by its mean over the ranks, in which this one counts so."""
+    def _add_shares(self, share: float, aside: bool = False) -> None:
+        """Replace the array in the memory of the gradients by its mean over the ranks, in which this one counts so.
+        ``aside``: it is no part of training, and its bytes are not counted."""
         self._ops.scale(self._arena.grads, share)
-        self._sums.wait_all()
+        (self._sums.wait_aside if aside else self._sums.wait_all)()
 
     @property
     def _share(self) -> float:
