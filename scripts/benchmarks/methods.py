@@ -44,7 +44,7 @@ METHODS = {
     "streaming-diloco": f"--sync streaming-diloco --average-every {PERIOD}",
     "sparseloco": f"--sync sparseloco --average-every {PERIOD}",
     "noloco": f"--sync noloco --gossip-every {PERIOD}",
-    "easgd": f"--sync easgd --average-every {PERIOD}",
+    "easgd": f"--sync easgd --average-every {PERIOD} --centre-rate {0.9 / RANKS}",
     "gossip": "--sync gossip",
     "sgp": "--sync sgp",
 }
