@@ -120,7 +120,8 @@ def register_strategy(name: str, strategy) -> None:
 def register_optimizer(name: str, optimizer: type) -> None:
     """Add an update rule for ``--optimizer``."""
     from ringtrain.config.record import OPTIMIZER_NAMES
-    from ringtrain.optim.optimizers import OPTIMIZERS, Optimizer
+    from ringtrain.optim.catalogue import OPTIMIZERS
+    from ringtrain.optim.optimizers import Optimizer
 
     kind = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
     _check(kind, "register_optimizer", "a class derived from ringtrain.optim.optimizers.Optimizer", optimizer)

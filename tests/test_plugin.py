@@ -24,7 +24,8 @@ from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.losses import LOSSES
 from ringtrain.nn.spec import parse_model
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, SGD, make_optimizer
+from ringtrain.optim.catalogue import OPTIMIZERS, make_optimizer
+from ringtrain.optim.optimizers import SGD
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
 from tests.docs.markdown import steps

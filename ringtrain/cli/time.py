@@ -23,7 +23,7 @@ from ringtrain.memory.workspace import Workspace
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn import spec
 from ringtrain.nn.losses import make_loss
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from ringtrain.show.output import echo
 from ringtrain.show.results import OutputPaths, is_live
 from ringtrain.show.tables import json_text, plain_lines, print_whole

@@ -25,7 +25,7 @@ from ringtrain.humanize import format_bytes, format_seconds
 from ringtrain.memory.arena import Arena
 from ringtrain.nn.base import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from tests.fakes.strategies import AllReduce
 from tests.loopback.world import LoopbackWorld
 from tests.says import says

@@ -32,7 +32,7 @@ from ringtrain.nn.initial import initialise
 from ringtrain.nn.layers import ReLU
 from ringtrain.nn.losses import LOSSES
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import OPTIMIZERS, make_optimizer
+from ringtrain.optim.catalogue import OPTIMIZERS, make_optimizer
 from ringtrain.show.tables import plain_lines
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.loopback.world import LoopbackWorld

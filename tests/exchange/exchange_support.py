@@ -9,7 +9,7 @@ from ringtrain.exchange.compatibility import check_options
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import settings_of
 from tests.loopback.world import LoopbackWorld

@@ -17,7 +17,7 @@ from ringtrain.exchange.update.ranges import trained_pieces
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.buckets import make_buckets
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.strategies import AllReduce

@@ -6,7 +6,8 @@ from exchange_support import LR, backward, bound, each_equal, gradient
 
 from ringtrain.errors import UsageError
 from ringtrain.ops.update import APPLIED
-from ringtrain.optim.optimizers import OPTIMIZERS, SGD
+from ringtrain.optim.catalogue import OPTIMIZERS
+from ringtrain.optim.optimizers import SGD
 from tests.fakes.strategies import AllReduce, Averaging, Delayed, Gossip, ParameterServer
 from tests.loopback.world import LoopbackWorld
 

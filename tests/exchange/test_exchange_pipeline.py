@@ -27,7 +27,7 @@ from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.nn import spec
 from ringtrain.nn.initial import initial
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from tests.fakes.strategies import Pipeline
 from tests.loopback.world import LoopbackWorld
 from tests.says import says

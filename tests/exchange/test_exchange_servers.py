@@ -23,7 +23,7 @@ from ringtrain.memory.arena import Arena, lay_out
 from ringtrain.memory.buckets import make_buckets
 from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from ringtrain.transport.base import Handle
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import wait_for

@@ -16,7 +16,7 @@ from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
 from ringtrain.memory.arena import Arena
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import (
     AllReduce,

@@ -19,7 +19,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.norm import BatchNorm
 from ringtrain.nn.pool import GlobalAvgPool, Upsample
 from ringtrain.ops.catalogue import make_ops
-from ringtrain.optim.optimizers import make_optimizer
+from ringtrain.optim.catalogue import make_optimizer
 from tests.updates import apply
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")

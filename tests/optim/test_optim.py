@@ -13,16 +13,10 @@ from ringtrain.errors import ConfigError
 from ringtrain.memory.arena import lay_out
 from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.catalogue import make_ops
+from ringtrain.optim.catalogue import OPTIMIZERS, make_optimizer
 from ringtrain.optim.lr import POLICIES, LearningRate, iterations_in
-from ringtrain.optim.optimizers import (
-    OPTIMIZERS,
-    AdamW,
-    UpdateRange,
-    hidden_matrices,
-    make_optimizer,
-    make_squares,
-    update_ranges,
-)  # fmt: skip
+from ringtrain.optim.muon import hidden_matrices
+from ringtrain.optim.optimizers import AdamW, UpdateRange, make_squares, update_ranges
 from tests.says import says
 from tests.updates import apply, trained, update_numbers
 

@@ -34,8 +34,8 @@ from ringtrain.nn.losses import Loss, check_output, label_form, make_loss
 from ringtrain.nn.metrics import Metrics
 from ringtrain.nn.spec import ModelSpec, available
 from ringtrain.ops.base import Ops
+from ringtrain.optim.catalogue import make_optimizer
 from ringtrain.optim.lr import LearningRate
-from ringtrain.optim.optimizers import make_optimizer
 from ringtrain.train.assembly import batch_norm
 from ringtrain.train.assembly.data import check_images, windows_of
 from ringtrain.train.assembly.images import transform_of

@@ -19,7 +19,9 @@ from ringtrain.exchange.base import Exchange
 from ringtrain.humanize import plural
 from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.nn.shapes import element_count
-from ringtrain.optim.optimizers import OPTIMIZERS, TRUST_COEFFICIENT, hidden_matrices
+from ringtrain.optim.catalogue import OPTIMIZERS
+from ringtrain.optim.muon import hidden_matrices
+from ringtrain.optim.optimizers import TRUST_COEFFICIENT
 from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly import batch_norm, reproducible
