@@ -175,7 +175,7 @@ class ExchangeConfig:
     )
     residual_decay: float = message_option(
         1.0,
-        "With --compress: factor of what a rank did not send, before its next gradient is added.",
+        "With --compress: factor of the residual, before the next gradient is added to it.",
         above=0,
         high=1,
         used_by=("compress", LOSSY),

@@ -98,7 +98,7 @@ class Parts:
 
     @property
     def all_reduces(self) -> bool:
-        """Whether all ranks make whole all-reduces: of what travels, or for the mean that evaluations see."""
+        """Whether all ranks make whole all-reduces, in an exchange or in an evaluation."""
         return self.partners in (ALL, PARTNER) and self.placement != PIPELINE
 
     @property
@@ -172,18 +172,19 @@ def _of_averaging(config: ExchangeConfig) -> Parts:
     whole, delay = config.compress == config.wire == NONE, config.average_delay
     changes = not whole or delay or config.mixing or config.centre_rate or config.fragments > 1
     parts = partial(parts, begins=config.average_from, averages_state=config.average_momentum == "average")
-    then = CENTRE if config.centre_rate else OUTER_STEP if _steps(config) else MEAN
+    then = CENTRE if config.centre_rate else OUTER_STEP if has_outer_step(config) else MEAN
     return parts(travels=CHANGE if changes else WEIGHTS, fragments=config.fragments, delay=delay, then=then)
 
 
 def _of_gossip(config: ExchangeConfig) -> Parts:
-    steps = _steps(config) or config.consensus_rate not in (None, 1.0)
+    steps = has_outer_step(config) or config.consensus_rate not in (None, 1.0)
     parts = partial(_parts, config, every=config.gossip_every, partners=PARTNER, apart=config.gossip_max_lag)
     count = 2 if config.gossip_graph == "ring" else 1
     return parts(travels=WEIGHTS, partner_count=count, then=OUTER_STEP if steps else MEAN)
 
 
-def _steps(config: ExchangeConfig) -> bool:
+def has_outer_step(config: ExchangeConfig) -> bool:
+    """Whether the step towards a mean is another than onto it."""
     return (config.outer_momentum, config.outer_lr) != (0.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Sums of what ranks send compressed: every rank gathers the bytes of all ranks, and adds them up.
+"""Sums of compressed gradients: every rank gathers the bytes of all ranks, and adds what they code.
 
 1. residual += gradient.
 2. A part of the residual moves to the rank's slot, in few bytes; the rest stays.
@@ -65,7 +65,7 @@ class GatheredCompressor(Compressor):
         """Return the bytes that are sent of a parameter: a multiple of 8."""
 
     def scratch_bytes(self, count: int, itemsize: int) -> int:
-        """Return the bytes that a call of :meth:`take` or :meth:`add` may write into besides."""
+        """Return the bytes of scratch memory that :meth:`take` and :meth:`add` need."""
         return 1
 
     @abstractmethod

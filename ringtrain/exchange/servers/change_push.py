@@ -27,11 +27,12 @@ from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, OwnedState, Se
 from ringtrain.exchange.buckets.deferred_update import FORWARD
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
-from ringtrain.exchange.parts import parts_of
+from ringtrain.exchange.parts import has_outer_step, parts_of
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.outer_merge import OuterMomentum
 from ringtrain.exchange.servers.shards import roles_of, server_shards, without_forward
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.difference import subtract
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, everything
 from ringtrain.memory.arena import Arena
@@ -145,9 +146,7 @@ class ChangePush(Exchange, Serving):
         """Push the change since the last pull, in the memory of the gradients, which are free now."""
         ops, change = self._ops, self._arena.grads
         self._endpoint.pull_all()
-        ops.copy(self._endpoint.pulled, change)
-        ops.scale(change, -1.0)
-        ops.add(self._arena.weights, change, change)
+        subtract(ops, self._arena.weights, self._endpoint.pulled, change)
         examples, share = int(self._examples.counts[0]), self._examples.take()
         if self._settings.config.quorum is None:  # else the mean of a round is weighted by examples
             ops.scale(change, share)
@@ -225,6 +224,6 @@ def _quorum(config: ExchangeConfig, workers: int) -> str:
     words = [f"quorum {min(config.quorum or 1, workers)} of {workers}"]
     if config.grace_s:
         words.append(f"grace {config.grace_s:g} s")
-    if (config.outer_momentum, config.outer_lr) != (0.0, 1.0):
+    if has_outer_step(config):
         words.append(f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}")
     return ", ".join(words)

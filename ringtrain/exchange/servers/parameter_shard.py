@@ -1,7 +1,7 @@
 """A server's side: the weights of its shard, into which it merges the changes of workers, and which workers pull.
 
-A worker pulls a copy of the weights, in the memory of its change, which is merged by then: a slow link holds nobody
-else.
+The server sends a worker a copy of the weights, from the memory of the worker's change, which it has merged by then. So
+its weights may change during a send, and no other worker waits for a slow link.
 """
 
 from collections.abc import Sequence

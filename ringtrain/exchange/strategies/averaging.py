@@ -28,7 +28,7 @@ from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.deferred_update import BACKWARD, BucketUpdater
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
-from ringtrain.exchange.parts import CHANGE, parts_of
+from ringtrain.exchange.parts import CHANGE, has_outer_step, parts_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.changes import WHOLE, TravellingChanges
 from ringtrain.exchange.strategies.outer_step import OuterOptimizer
@@ -45,13 +45,13 @@ class Averaging(Exchange):
 
     def __init__(self, settings: ExchangeSettings):
         self._settings, config = settings, settings.config
-        self._periods, steps = periods_of(config), (config.outer_momentum, config.outer_lr) != (0.0, 1.0)
+        self._periods, steps = periods_of(config), has_outer_step(config)
         self._outer = OuterOptimizer(settings) if steps or parts_of(config).travels == CHANGE else None
         self._changes: TravellingChanges | None = None  # None: whole weights travel
         self._reduction = BucketedAllReduce(settings.with_options(**WHOLE))
         self.facts = ExchangeFacts(
             name="averaging",
-            header=_header(settings, steps),
+            header=_header(settings),
             roles=all_train(settings.transport.size),
             exact=self._reduction.exact and config.average_every == 1 and config.average_momentum == AVERAGE,
             state_is_local=False,
@@ -185,7 +185,7 @@ class Averaging(Exchange):
         return self._averages.distance
 
 
-def _header(settings: ExchangeSettings, steps: bool) -> str:
+def _header(settings: ExchangeSettings) -> str:
     config = settings.config
     every = f"every {config.average_every}" if config.average_every > 1 else "every iteration"
     words = {
@@ -195,7 +195,7 @@ def _header(settings: ExchangeSettings, steps: bool) -> str:
         f"{config.fragments} fragments": config.fragments > 1,
         f"sums {config.average_delay} iterations late": config.average_delay,
         f"mixing {config.mixing:g}": config.mixing,
-        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}": steps,
+        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}": has_outer_step(config),
         f"a centre with rate {config.centre_rate:g}": config.centre_rate,
     }
     if not config.compress == config.wire == NONE:

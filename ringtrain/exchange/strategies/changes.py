@@ -47,7 +47,7 @@ class TravellingChanges(RankState):
 
     @property
     def reducers(self) -> dict[str, Reducer]:
-        """The reducer of each fragment, by the name of what it carries."""
+        """The reducer of each fragment, by its name in reports."""
         names = [f"changes {number}" for number in range(1, len(self._sums) + 1)]
         return dict(zip(names if len(names) > 1 else ["changes"], self._sums, strict=True))
 

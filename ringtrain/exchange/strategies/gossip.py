@@ -34,6 +34,7 @@ from ringtrain.exchange import tags
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, RankState, RankStates, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducers
+from ringtrain.exchange.parts import OUTER_STEP, parts_of
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_graphs import PAIRS, PushWeights, Turn, make_turns
 from ringtrain.exchange.strategies.outer_step import OuterOptimizer
@@ -58,7 +59,7 @@ class Gossip(Exchange):
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
         self._settings, self._every, self._rank = settings, config.gossip_every, transport.rank
-        self._slow = SlowWeights(settings) if _has_outer_step(config) else None
+        self._slow = SlowWeights(settings) if parts_of(config).then == OUTER_STEP else None
         self.facts = ExchangeFacts(
             name="gossip",
             header=_header(config),
@@ -147,15 +148,11 @@ class Gossip(Exchange):
         return self._averages.distance
 
 
-def _has_outer_step(config: ExchangeConfig) -> bool:
-    return (config.outer_momentum, config.outer_lr) != (0.0, 1.0) or config.consensus_rate not in (None, 1.0)
-
-
 def _header(config: ExchangeConfig) -> str:
     words = [
         f"graph {config.gossip_graph}" * (config.gossip_graph != PAIRS),
         f"every {config.gossip_every}" * (config.gossip_every > 1),
-        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}" * _has_outer_step(config),
+        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}" * (parts_of(config).then == OUTER_STEP),
         f"consensus rate {config.consensus_rate}" * (config.consensus_rate is not None),
     ]
     return ", ".join(filter(None, [*words, f"up to {config.gossip_max_lag} iterations apart"]))
@@ -178,9 +175,8 @@ class SlowWeights(OuterOptimizer, RankState):
     def __init__(self, settings: ExchangeSettings):
         super().__init__(settings)
         config = settings.config
-        self._rule = OuterRule(
-            settings.ops, config.outer_momentum, config.outer_lr, "sgd"
-        )  # its momentum is -delta / lr
+        # Its momentum is -delta / lr.
+        self._rule = OuterRule(settings.ops, config.outer_momentum, config.outer_lr, "sgd")
         self.factor = 0.0 if config.consensus_rate is None else config.consensus_rate / config.outer_lr - 1
         self.differs = False  # from the first period on, also of one rank alone
 

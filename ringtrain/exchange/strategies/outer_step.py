@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from ringtrain.arrays import Array
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.difference import subtract
 from ringtrain.exchange.update.outer_rule import OuterRule, outer_ranges
 from ringtrain.exchange.update.ranges import common, join, trained_pieces
 from ringtrain.memory.arena import Arena
@@ -66,10 +67,7 @@ class OuterOptimizer:
     def put_change(self, fragment: Fragment, change: Array) -> None:
         """Write slow - own weights to ``change``, an array over the arena."""
         for start, stop in fragment.pieces:
-            part = change[start:stop]
-            self._ops.copy(self._arena.weights[start:stop], part)
-            self._ops.scale(part, -1.0)
-            self._ops.add(self._slow[start:stop], part, part)
+            subtract(self._ops, self._slow[start:stop], self._arena.weights[start:stop], change[start:stop])
 
     def step(self) -> None:
         """Step to, or past, the mean that is in the place of the weights."""

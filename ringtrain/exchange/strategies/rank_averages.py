@@ -10,6 +10,7 @@ from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.servers.change_push import PERIODS_END
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.update.difference import subtract
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.memory.arena import Arena
@@ -80,11 +81,8 @@ class RankAverages(RankState):
 
     def _distance_of(self, weights: Array) -> float:
         """Return the distance of the ranks' weights from their mean, which is in the place of them."""
-        ops, difference = self._ops, self._arena.grads
-        squares = self._square_norm(self._arena.weights)
-        ops.copy(weights, difference)
-        ops.scale(difference, -1.0)
-        ops.add(self._arena.weights, difference, difference)
+        difference, squares = self._arena.grads, self._square_norm(self._arena.weights)
+        subtract(self._ops, self._arena.weights, weights, difference)
         return math.sqrt(self._sum(self._square_norm(difference)) / self._size / (squares or math.inf))
 
     def _square_norm(self, array: Array) -> float:
