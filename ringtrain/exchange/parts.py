@@ -177,15 +177,14 @@ def _of_averaging(config: ExchangeConfig) -> Parts:
 
 
 def _of_gossip(config: ExchangeConfig) -> Parts:
-    steps = has_outer_step(config) or config.consensus_rate not in (None, 1.0)
     parts = partial(_parts, config, every=config.gossip_every, partners=PARTNER, apart=config.gossip_max_lag)
     count = 2 if config.gossip_graph == "ring" else 1
-    return parts(travels=WEIGHTS, partner_count=count, then=OUTER_STEP if steps else MEAN)
+    return parts(travels=WEIGHTS, partner_count=count, then=OUTER_STEP if has_outer_step(config) else MEAN)
 
 
 def has_outer_step(config: ExchangeConfig) -> bool:
     """Whether the step towards a mean is another than onto it."""
-    return (config.outer_momentum, config.outer_lr) != (0.0, 1.0)
+    return (config.outer_momentum, config.outer_lr) != (0.0, 1.0) or config.consensus_rate not in (None, 1.0)
 
 
 PARTS: dict[str, Callable[[ExchangeConfig], Parts]] = {

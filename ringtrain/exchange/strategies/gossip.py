@@ -34,7 +34,7 @@ from ringtrain.exchange import tags
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, RankState, RankStates, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducers
-from ringtrain.exchange.parts import OUTER_STEP, parts_of
+from ringtrain.exchange.parts import has_outer_step
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.strategies.gossip_graphs import PAIRS, PushWeights, Turn, make_turns
 from ringtrain.exchange.strategies.outer_step import OuterOptimizer
@@ -59,7 +59,7 @@ class Gossip(Exchange):
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
         self._settings, self._every, self._rank = settings, config.gossip_every, transport.rank
-        self._slow = SlowWeights(settings) if parts_of(config).then == OUTER_STEP else None
+        self._slow = SlowWeights(settings) if has_outer_step(config) else None
         self.facts = ExchangeFacts(
             name="gossip",
             header=_header(config),
@@ -152,7 +152,7 @@ def _header(config: ExchangeConfig) -> str:
     words = [
         f"graph {config.gossip_graph}" * (config.gossip_graph != PAIRS),
         f"every {config.gossip_every}" * (config.gossip_every > 1),
-        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}" * (parts_of(config).then == OUTER_STEP),
+        f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}" * has_outer_step(config),
         f"consensus rate {config.consensus_rate}" * (config.consensus_rate is not None),
     ]
     return ", ".join(filter(None, [*words, f"up to {config.gossip_max_lag} iterations apart"]))
