@@ -46,6 +46,7 @@ class Strategy:
     allowed: float = ALLOWED
 
 
+PERIOD = ("--average-every", "4")
 ONE, SAME, FALLS = "one rank of the CPU", "the CPU's ranks", "falling"
 STRATEGIES = {
     **{sync: Strategy(("--sync", sync), ONE) for sync in ("sharded", "master")},
@@ -59,6 +60,17 @@ STRATEGIES = {
     **{method: Strategy(("--compress", method), SAME) for method in ("top-k", "powersgd")},
     "wire bfloat16": Strategy(("--algorithm", "ring", "--wire", "bfloat16"), SAME),
     "gossip": Strategy(("--sync", "gossip"), SAME),
+    **{name: Strategy(("--sync", name, *PERIOD), SAME) for name in ("diloco", "sparseloco", "easgd")},
+    "streaming-diloco": Strategy(
+        ("--sync", "streaming-diloco", *PERIOD, "--fragments", "2", "--average-delay", "1"), SAME
+    ),
+    "post-local": Strategy(("--sync", "post-local", *PERIOD, "--average-from", "8"), SAME),
+    "noloco": Strategy(("--sync", "noloco", "--gossip-every", "4"), SAME),
+    **{name: Strategy(("--sync", name), SAME) for name in ("sgp", "ef21")},
+    "sign": Strategy(("--compress", "sign"), SAME),
+    "4 bits": Strategy(("--compress", "quantise", "--compress-bits", "4"), SAME),
+    "quorum": Strategy(("--sync", "decoupled-diloco", *PERIOD, "--quorum", "2", "--grace-s", "0.1"), FALLS),
+    "muon": Strategy(("--optimizer", "muon"), SAME),
     "staleness 2": Strategy(("--sync", "server", "--servers", "2", "--staleness", "2"), FALLS),
 }
 NAMED = {flag for strategy in STRATEGIES.values() for flag in strategy.flags} | {"allreduce"}
