@@ -29,6 +29,9 @@ RANKS = (1, 2, 4)
 MODELS, ALLOWED = ("lenet", "resnet20"), 1e-3
 # Of resnet20 in bfloat16: on the host's device 7e-4 over 20 iterations of 8 examples.
 ALLOWED_HALF = 5e-3
+# After such a step of lenet's pools, ranks that go their own ways differ by more: on an H100 up to 2.3e-3, where they
+# were 1e-7 apart until then.
+ALLOWED_OUTER = 4e-3
 TOLD = ("cannot run", "is left out")  # in notes: of device memory, and of libraries
 # Of 128 examples each of 4 ranks has a ghost batch of 32.
 ITERATIONS, BATCH, RATE = 20, 128, 0.01
@@ -60,7 +63,7 @@ STRATEGIES = {
     **{method: Strategy(("--compress", method), SAME) for method in ("top-k", "powersgd")},
     "wire bfloat16": Strategy(("--algorithm", "ring", "--wire", "bfloat16"), SAME),
     "gossip": Strategy(("--sync", "gossip"), SAME),
-    **{name: Strategy(("--sync", name, *PERIOD), SAME) for name in ("diloco", "sparseloco", "easgd")},
+    **{name: Strategy(("--sync", name, *PERIOD), SAME, ALLOWED_OUTER) for name in ("diloco", "sparseloco", "easgd")},
     "streaming-diloco": Strategy(
         ("--sync", "streaming-diloco", *PERIOD, "--fragments", "2", "--average-delay", "1"), SAME
     ),
@@ -69,8 +72,8 @@ STRATEGIES = {
     **{name: Strategy(("--sync", name), SAME) for name in ("sgp", "ef21")},
     "sign": Strategy(("--compress", "sign"), SAME),
     "4 bits": Strategy(("--compress", "quantise", "--compress-bits", "4"), SAME),
-    "quorum": Strategy(("--sync", "decoupled-diloco", *PERIOD, "--quorum", "2", "--grace-s", "0.1"), FALLS),
-    "muon": Strategy(("--optimizer", "muon"), SAME),
+    "quorum": Strategy(("--sync", "averaging", *PERIOD, "--quorum", "2", "--grace-s", "0.1"), FALLS),
+    "muon": Strategy(("--optimizer", "muon", "--lr", "0.0005"), SAME),
     "staleness 2": Strategy(("--sync", "server", "--servers", "2", "--staleness", "2"), FALLS),
 }
 NAMED = {flag for strategy in STRATEGIES.values() for flag in strategy.flags} | {"allreduce"}
