@@ -29,7 +29,7 @@ from ringtrain.collectives.shared_memory import (
     unavailable,
 )
 from ringtrain.collectives.stream import STREAMS, cannot_stream, check_stream, is_stream, prepare_streamed
-from ringtrain.errors import RankLostError, TransportError, UsageError, nearest
+from ringtrain.errors import ConfigError, RankLostError, TransportError, UsageError, nearest
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
@@ -221,7 +221,7 @@ def check_algorithm(name: str, wired: bool = False) -> None:
 
 def _check_wire(wire: WireFormat, dtype: str, op: str) -> None:
     if dtype != "float32":
-        raise UsageError(f"a wire of {wire.name} carries float32, and this is {dtype}: leave the wire out")
+        raise ConfigError(f"a wire of {wire.name} carries float32, and this is {dtype}: leave the wire out")
     if op != "sum":
         raise UsageError(f"a wire of {wire.name} carries sums, and this is {op}: leave the wire out")
 

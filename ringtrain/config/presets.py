@@ -105,6 +105,12 @@ def strategy_of(sync: str) -> str:
     return PRESETS[sync].strategy if sync in PRESETS else sync
 
 
+def setter(sync: str, name: str, value: object) -> str:
+    """Return " of --sync NAME" for a value that a preset sets; nothing for another one."""
+    options = options_of(sync)
+    return f" of --sync {sync}" if name in options and options[name] == value else ""
+
+
 def options_of(sync: str | None) -> Mapping[str, object]:
     """Return the values that a name of ``--sync`` sets."""
     return PRESETS[sync].options if sync in PRESETS else {}

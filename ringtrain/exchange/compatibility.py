@@ -15,7 +15,7 @@ from ringtrain.collectives.catalogue import FLAT
 from ringtrain.collectives.catalogue import HALVES as IN_HALVES
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
-from ringtrain.config.presets import PRESETS, options_of
+from ringtrain.config.presets import PRESETS, options_of, setter
 from ringtrain.config.record import TrainConfig, config_fields
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.exchange.catalogue import STRATEGIES, Strategy, own_options
@@ -270,10 +270,8 @@ def _is_among(value, values: tuple | Callable | None, default) -> bool:
 
 def _typed(config: TrainConfig, name: str) -> str:
     """Return an option as a user types it; "no --trace" for one that is not given; a preset's own with its name."""
-    value, sync = config.values()[name], config.exchange.sync
-    if options_of(sync).get(name, DEFAULTS[name]) != DEFAULTS[name] and options_of(sync)[name] == value:
-        return f"{_flag(name, value)} of --sync {sync}"
-    return _flag(name, value)
+    value = config.values()[name]
+    return f"{_flag(name, value)}{setter(config.exchange.sync, name, value)}"
 
 
 def _flag(name: str, value) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from ringtrain.cli.python_script import parse_script_command
 from ringtrain.cli.world import check_command, end_with, world_session
-from ringtrain.errors import Interrupted, RingtrainError, StalledError, UsageError
+from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError, UsageError
 from ringtrain.launch.python_script import (
     DEADLINE,
     ScriptCommand,
@@ -95,9 +95,11 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
             transport.abort(code)
     except Exception as raised:
         error = _with_rank_states(quoted_error(raised), transport)
-        shown = Lines("".join(_traceback_of(error)).rstrip())
-        _tell(joined([f"ringtrain: {where} failed:", shown]))
-        code = error.exit_code if isinstance(error, STOPPING) else 1
+        if isinstance(error, ConfigError):  # options that do not suit the model: no line of the script is wrong
+            _tell(f"ringtrain: {where}: {error}")
+        else:
+            _tell(joined([f"ringtrain: {where} failed:", Lines("".join(_traceback_of(error)).rstrip())]))
+        code = error.exit_code if isinstance(error, (*STOPPING, ConfigError)) else 1
         run_log.failed(error, code, where)
         if transport.size > 1:
             transport.abort(code)

@@ -35,7 +35,7 @@ METHODS = {
     "delayed": "--sync delayed",
     "PowerSGD": "--compress powersgd",
     "top-k 1 %": "--compress top-k",
-    "EF21, top-k 1 %": "--compress top-k --error-feedback ef21",
+    "EF21 of top-k 1 %": "--compress top-k --error-feedback ef21",
     "4 bits": "--compress quantise --compress-bits 4",
     "sign (1-bit Adam)": f"--compress sign --compress-from {ITERATIONS // 10}",
     "averaging": f"--sync averaging --average-every {PERIOD} --average-momentum keep",

@@ -46,3 +46,10 @@ def test_a_rank_that_goes_wrong_is_named_and_all_end(mpirun, strategy, how):
     done = mpirun(ranks, [*command, "torch_ends.py", how], timeout=100)
     assert done.returncode == code and re.search(words, done.stderr), done.stderr
     assert code or done.stdout.count("all is well") == 3
+
+
+def test_options_that_do_not_suit_the_model_end_with_2_without_a_traceback(mpirun):
+    command = ["-m", "ringtrain.torch", "--sync", "averaging", "--fragments", "99", "torch_ends.py", "late"]
+    done = mpirun(2, command, timeout=100)
+    assert done.returncode == 2 and "give --fragments" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ import numpy as np
 
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.arrays import Array
+from ringtrain.config.presets import setter
 from ringtrain.exchange.base import RankState
 from ringtrain.exchange.buckets.reducer import Reducer
 from ringtrain.exchange.compression.error_feedback import make_gradient_reduction
@@ -39,7 +40,7 @@ class TravellingChanges(RankState):
         self.nbytes = nbytes if self._delayed else 0
         self.reduction = make_gradient_reduction(settings.with_options(bucket_bytes=unit_bytes(nbytes, config)))
         sums = self.reduction.bind(arena.spans, self._change)
-        parts = divide(sums.buckets, config.fragments)
+        parts = divide(sums.buckets, config.fragments, setter(config.sync, "fragments", config.fragments))
         self._sums = [sums.part(part) for part in parts] if len(parts) > 1 else [sums]
         self._fragments = [Fragment([s for b in each.buckets for s in b.spans]) for each in self._sums]
         self._shares = np.full(len(parts), NOTHING)  # of this rank in the pending sums

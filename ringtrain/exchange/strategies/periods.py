@@ -47,17 +47,18 @@ def periods_of(config: ExchangeConfig) -> Periods:
 
 
 def unit_bytes(nbytes: int, config: ExchangeConfig) -> int:
-    """Return the bytes of a bucket of which fragments of nearly equal size can be made; ``nbytes``: of all weights."""
-    wanted = nbytes // (UNITS * config.fragments)
-    return config.bucket_bytes if config.fragments == 1 else max(1, min(config.bucket_bytes, wanted))
+    """Return the bytes of a bucket of which fragments of nearly equal size can be made; ``nbytes``: of all weights.
+    They do not depend on ``--bucket-bytes``: a checkpoint has the sums under way by fragment."""
+    return config.bucket_bytes if config.fragments == 1 else max(1, nbytes // (UNITS * config.fragments))
 
 
-def divide(buckets: Sequence[Bucket], fragments: int) -> list[list[int]]:
+def divide(buckets: Sequence[Bucket], fragments: int, setter: str = "") -> list[list[int]]:
     """Return the indices of each fragment's buckets: each bucket in turn goes to the fragment with the fewest bytes, so
-    that each has layers of all depths. Raises ConfigError for more fragments than buckets."""
+    that each has layers of all depths. ``setter``: of the number, for the error. Raises ConfigError for more fragments
+    than buckets."""
     if fragments > len(buckets):
         raise ConfigError(
-            f"--fragments {fragments} divides whole parameters, and this model has {len(buckets)} that are large "
+            f"--fragments {fragments}{setter} divides whole parameters, and this model has {len(buckets)} that are large "
             f"enough to travel alone: give --fragments {len(buckets)} or fewer"
         )
     parts: list[list[int]] = [[] for _ in range(fragments)]
