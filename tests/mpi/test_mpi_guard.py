@@ -115,3 +115,8 @@ def test_training_ends_when_a_rank_is_stopped(mpirun_process, tmp_path, algorith
     (line,) = re.findall("ringtrain: rank .*", rest)  # the one pipe of all ranks may have begun an epoch's line before
     assert says("6", "collective ", f"rank 1 ({HOST}) ", "sign", "life").matches(line) and ", iteration " in line
     assert says("last", "collectives").matches(rest)
+
+
+def test_rows_of_other_nodes_travel_as_changes(mpirun):
+    done = mpirun(2, ["relayed_rows.py"])
+    assert done.returncode == 0 and done.stdout.count("all is well") == 2, done.stderr
