@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -26,6 +27,7 @@ from worlds import records
 
 HERE = Path(__file__).parent
 RANKS, BATCH, TOKENS, ITERATIONS, EVERY = 4, 32, 128, 1000, 50
+BEGIN = ITERATIONS // 10  # iterations of methods that begin as all-reduce
 PERIOD = 20  # iterations between averages of every method that has periods
 TIMED, WARM_UP = 100, 20  # iterations of a run on hosts, and those that are not looked at
 BASE = "allreduce"
@@ -37,9 +39,9 @@ METHODS = {
     "top-k 1 %": "--compress top-k",
     "EF21 of top-k 1 %": "--compress top-k --error-feedback ef21",
     "4 bits": "--compress quantise --compress-bits 4",
-    "sign (1-bit Adam)": f"--compress sign --compress-from {ITERATIONS // 10}",
+    "sign (1-bit Adam)": "--compress sign --compress-from {begin}",
     "averaging": f"--sync averaging --average-every {PERIOD} --average-momentum keep",
-    "post-local": f"--sync post-local --average-every {PERIOD} --average-from {ITERATIONS // 10}",
+    "post-local": f"--sync post-local --average-every {PERIOD} --average-from {{begin}}",
     "diloco": f"--sync diloco --average-every {PERIOD}",
     "streaming-diloco": f"--sync streaming-diloco --average-every {PERIOD}",
     "sparseloco": f"--sync sparseloco --average-every {PERIOD}",
@@ -92,8 +94,9 @@ def is_done(out: Path) -> bool:
     return any(each["event"] == "end" and each.get("reason") == "done" for each in records(out))
 
 
-def flags_of(method: str) -> list[str]:
-    return [*MESSAGES, *shlex.split(METHODS[method])]
+def flags_of(method: str, begin: int) -> list[str]:
+    """Return the flags; ``begin``: the iteration from which methods differ that begin as all-reduce."""
+    return [*MESSAGES, *shlex.split(METHODS[method].format(begin=begin))]
 
 
 def losses(options) -> None:
@@ -103,7 +106,7 @@ def losses(options) -> None:
         for front in options.fronts:
             for method in options.methods:
                 out = options.runs / "losses" / front / f"{method} {seed}"
-                run(launcher, command(front, data, out, flags_of(method), seed, ITERATIONS, EVERY), out)
+                run(launcher, command(front, data, out, flags_of(method, BEGIN), seed, ITERATIONS, EVERY), out)
 
 
 def times(options) -> None:
@@ -114,7 +117,7 @@ def times(options) -> None:
             for front in options.fronts:
                 for method in options.methods:
                     out = options.runs / "times" / front / rate / f"{method} {number}"
-                    words = command(front, data, out, flags_of(method), 0, WARM_UP + TIMED, 10**9)
+                    words = command(front, data, out, flags_of(method, WARM_UP), 0, WARM_UP + TIMED, 10**9)
                     run(launcher, words, out)
 
 
@@ -155,7 +158,7 @@ def rows(options, front: str) -> tuple[list[list[str]], list[tuple[str, float, f
     """Return the table's rows, and (method, bytes, loss) for the picture."""
     lines, points = [], []
     base = [curve(out) for out in runs_of(options, "losses", front, BASE)]
-    target = mean(each[ITERATIONS * 9 // 10] for each in base)
+    targets = [options.target or each[ITERATIONS * 9 // 10] for each in base]
     for method in options.methods:
         outs = runs_of(options, "losses", front, method)
         if not outs:
@@ -163,7 +166,7 @@ def rows(options, front: str) -> tuple[list[list[str]], list[tuple[str, float, f
         ends = [curve(out)[ITERATIONS] for out in outs]
         gaps = [end - reference[ITERATIONS] for end, reference in zip(ends, base, strict=False)]
         sent = mean(map(bytes_of, outs))
-        arrivals = [reached(curve(out), target) for out in outs]
+        arrivals = [reached(curve(out), target) for out, target in zip(outs, targets, strict=False)]
         steps = [step_s(options, front, rate, method) for rate in options.rates]
         known = [each for each in arrivals if each is not None]
         first = median(known) if len(known) == len(arrivals) else None
@@ -190,19 +193,37 @@ def spread(values: list[float], form: str) -> str:
 
 def picture(points: dict[str, list[tuple[str, float, float]]], path: Path) -> None:
     """Draw bytes and loss of the methods, with the front of those that no other beats in both."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure((6.4 * len(points), 5.2), layout="constrained")
-    for axes, (front, each) in zip(figure.subplots(1, len(points), squeeze=False)[0], points.items(), strict=True):
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(points), squeeze=False)[0]
+    for axes, (front, each) in zip(panels, points.items(), strict=True):
         best = [p for p in each if not any(q[1] <= p[1] and q[2] <= p[2] and q != p for q in each)]
         axes.plot(*zip(*[p[1:] for p in sorted(best, key=lambda p: p[1])], strict=True), color="#cc4444", zorder=1)
-        for name, sent, loss in each:
-            color = "#cc4444" if any(name == p[0] for p in best) else "#4477aa"
-            axes.scatter(sent, loss, color=color, s=22, zorder=2)
-            axes.annotate(name, (sent, loss), xytext=(5, 3), textcoords="offset points", fontsize=8)
+        for point in each:
+            axes.scatter(*point[1:], color="#cc4444" if point in best else "#4477aa", s=22, zorder=2)
         axes.set(xscale="log", xlabel="bytes that a rank sends in an iteration", ylabel="test loss", title=front)
+        axes.margins(x=0.15)
         axes.grid(alpha=0.3)
+    figure.canvas.draw()  # places are known from here on
+    for axes, each in zip(panels, points.values(), strict=True):
+        label(axes, each)
     figure.savefig(path, dpi=110)
+
+
+def label(axes, points: list[tuple[str, float, float]]) -> None:
+    """Write each name beside its point, where none is yet."""
+    taken = []
+    for name, *place in points:
+        for (x, align), y in product(((6, "left"), (-6, "right")), (-3, 7, -13, 17, -23)):
+            text = axes.annotate(name, place, (x, y), textcoords="offset points", fontsize=8, ha=align)
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
 
 
 def show(options) -> None:
@@ -227,6 +248,7 @@ def main() -> None:
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS), help="[all]")
     parser.add_argument("--fronts", type=lambda text: text.split(","), default=list(FRONTS), help="[own,torch]")
     parser.add_argument("--rates", type=lambda text: text.split(","), default=["100mbit", "1gbit", "10gbit"])
+    parser.add_argument("--target", type=float, help="a test loss [that of all-reduce after 90 %% of its iterations]")
     parser.add_argument("--page", help="write the tables into this page")
     parser.add_argument("--plot", help="draw the picture here")
     options = parser.parse_args()

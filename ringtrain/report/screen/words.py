@@ -121,7 +121,7 @@ def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
         return line
     waited_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
     size = _size(sum(bucket.nbytes for bucket in buckets))
-    line += f"; an iteration exchanges {size} and waits {_milliseconds(waited_s)} for that"
+    line += f"; an exchange of {size} waits {_milliseconds(waited_s)}"
     return line if len(buckets) == 1 else line + f", {_milliseconds(most.exposed_s)} of it for {most.spans}"
 
 
