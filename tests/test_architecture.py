@@ -358,7 +358,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_200, 3_375),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 68_000, 59_700, 8_025  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 68_010, 59_740, 8_075  # lines
 
 
 def lines_of(paths) -> int:

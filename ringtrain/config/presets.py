@@ -107,8 +107,7 @@ def strategy_of(sync: str) -> str:
 
 def setter(sync: str, name: str, value: object) -> str:
     """Return " of --sync NAME" for a value that a preset sets; nothing for another one."""
-    options = options_of(sync)
-    return f" of --sync {sync}" if name in options and options[name] == value else ""
+    return f" of --sync {sync}" if (name, value) in options_of(sync).items() else ""
 
 
 def options_of(sync: str | None) -> Mapping[str, object]:

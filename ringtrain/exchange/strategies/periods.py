@@ -58,8 +58,8 @@ def divide(buckets: Sequence[Bucket], fragments: int, setter: str = "") -> list[
     than buckets."""
     if fragments > len(buckets):
         raise ConfigError(
-            f"--fragments {fragments}{setter} divides whole parameters, and this model has {len(buckets)} that are large "
-            f"enough to travel alone: give --fragments {len(buckets)} or fewer"
+            f"--fragments {fragments}{setter} divides whole parameters, and this model has {len(buckets)} that are "
+            f"large enough to travel alone: give --fragments {len(buckets)} or fewer"
         )
     parts: list[list[int]] = [[] for _ in range(fragments)]
     sizes = [0] * fragments
