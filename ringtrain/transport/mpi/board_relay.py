@@ -36,7 +36,7 @@ class RemoteRows:
         """Copy the rows of a message that has come, and post the next receive."""
         status = MPI.Status()
         if not self.last_received and self._recv.Test(status):
-            changes = zlib.decompress(self._into[1 : status.Get_count(MPI.BYTE)])
+            changes = zlib.decompress(self._into[1 : status.Get_count(MPI.BYTE)].tobytes())
             self._received ^= np.frombuffer(changes, np.uint8)
             rows[self.ranks] = self._received.reshape(len(self.ranks), -1)
             self.last_received = bool(self._into[0])
@@ -48,7 +48,7 @@ class RemoteRows:
         self.sending = self.sending and not self._send.Test()
         if not self.sending and not self.last_sent:
             now = rows.reshape(-1)
-            self._out = bytes([last]) + zlib.compress(now ^ self._sent, 1)
+            self._out = bytes([last]) + zlib.compress((now ^ self._sent).tobytes(), 1)
             self._sent = now
             self._send = self._comm.Isend([self._out, MPI.BYTE], self._number)
             self.sending, self.last_sent = True, last
