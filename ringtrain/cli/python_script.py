@@ -1,11 +1,10 @@
 """The command line of ``python -m ringtrain.torch``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import click
 
-from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.cli.hints import in_words
 from ringtrain.cli.options import Sectioned, explicit_flags, record_flags
 from ringtrain.config.exchange import ExchangeConfig
@@ -13,7 +12,8 @@ from ringtrain.config.option import as_flag
 from ringtrain.config.resolve import FLAGS, config_fields, read_run_file, resolve
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.launch.printed_metrics import parse_metric
-from ringtrain.launch.python_script import ScriptCommand
+from ringtrain.launch.python_script import PART_PER_RANK, ScriptCommand
+from ringtrain.launch.reproducible import AVX2, ISAS
 from ringtrain.report.tensorboard import check_tensorboard
 
 NAME = "python -m ringtrain.torch"
@@ -25,9 +25,6 @@ REFUSED = {
     "fc_ranks": "its layers are placed by the script: leave it out",
     "dedicated": "every rank runs the script, and trains: leave it out",
     "elastic": "the script makes its own checkpoints: ringtrain.torch.should_stop, and a job that is queued again",
-    "reproducible": "the script divides its batch among ranks: leave it out; with the same number of ranks each run "
-    "gives the same bits",
-    "shards": "the script divides its batch among ranks: leave it out",
 }
 
 
@@ -41,7 +38,7 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
         raise UsageError(in_words(error, arguments)) from None
     options = dict(context.params)
     words, is_module, run_file = options.pop("words"), options.pop("is_module"), options.pop("run_file")
-    log = {name: options.pop(name) for name in ("out", "tensorboard", "metrics", "seed")}
+    log = {name: options.pop(name) for name in ("out", "tensorboard", "metrics", "seed", "isa", "hash_every")}
     log["metrics"] = tuple(map(parse_metric, log["metrics"]))
     if log["out"] is None and (log["tensorboard"] or log["metrics"]):
         raise UsageError("--tensorboard and --metric are of a run that is recorded: give its folder by --out")
@@ -57,6 +54,8 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     if run_file is not None:
         layers.insert(0, (f"run file {run_file}", read_run_file(run_file)))
     exchange = exchange_of(*layers)
+    if log["isa"] != AVX2 and not exchange.reproducible:
+        raise UsageError(f"--reproducible-isa {log['isa']} is of --reproducible: give both, or neither")
     deadline_s = exchange.deadline_s if any("deadline_s" in values for _, values in layers) else None
     return ScriptCommand(words[0], words[1:], is_module, deadline_s, exchange, **log)
 
@@ -69,7 +68,8 @@ def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
             if name in config_fields() and name not in OPTIONS:
                 raise ConfigError(f"{source}: {name} is an option of `ringtrain train`; {OF_SCRIPT}: leave it out")
     config = resolve(*((source, dict(values)) for source, values in layers))
-    check_algorithm(config.exchange.algorithm)
+    if config.exchange.reproducible and not any("shards" in values for _, values in layers):
+        config = replace(config, exchange=replace(config.exchange, shards=PART_PER_RANK))
     if config.exchange == ExchangeConfig():
         return config.exchange
     from ringtrain.exchange.compatibility import check_options  # loads all strategies
@@ -126,6 +126,21 @@ def _sections() -> dict[str, list[str]]:
     "step. May be repeated.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Set RINGTRAIN_SEED, which the script may read.")
+@click.option(
+    "--reproducible-isa",
+    "isa",
+    type=click.Choice(ISAS),
+    default=AVX2,
+    show_default=True,
+    help="With --reproducible: the instructions that PyTorch computes with. lowest: on every CPU, and slower.",
+)
+@click.option(
+    "--hash-every",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="With --reproducible and --out: steps between hashes of the weights in the log.",
+)
 @click.option("-m", "is_module", is_flag=True, help="A module follows, in place of a file.")
 @click.option("-h", "--help", is_flag=True, help="Show this text.")
 @click.argument("words", metavar="SCRIPT [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.launch.printed_metrics import Metric
+from ringtrain.launch.reproducible import AVX2
 from ringtrain.transport.base import RankInfo
 
 PORT = "29500"  # torch's usual one. No process listens there
 DEADLINE = "RINGTRAIN_DEADLINE_S"
 SEED = "RINGTRAIN_SEED"
+PART_PER_RANK = 0  # in place of --shards: with --reproducible a batch has as many parts as ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class ScriptCommand:
     exchange:   how DDP's ranks stay in step
     out:        the folder in which the run is recorded, ``tensorboard``: with scalars; None: nowhere
     metrics:    of lines that the script prints
+    isa:        instruction set of a reproducible run, of :data:`ringtrain.launch.reproducible.ISAS`
+    hash_every: steps between hashes of the weights in the log of a reproducible run
     seed:       for the script, which reads it in the environment; None: it is not set
     """
 
@@ -39,6 +43,8 @@ class ScriptCommand:
     tensorboard: bool = False
     metrics: tuple[Metric, ...] = ()
     seed: int | None = None
+    isa: str = AVX2
+    hash_every: int = 100
 
 
 OF_REDUCER = ("algorithm", "tuning", "deadline_s", "check_collectives")  # options that DDP's own reducer has too

@@ -221,6 +221,19 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsHashed:
+    """The weights after an iteration of a reproducible script.
+
+    iteration, epoch: as of :class:`Iteration`
+    weights_sha256:   of all parameters and buffers; equal on every rank
+    """
+
+    iteration: int
+    epoch: int
+    weights_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RanksLost:
     """Ranks have died, and the others continue.
 
@@ -248,6 +261,7 @@ Event = (
     | Evaluated
     | CheckpointSaved
     | Note
+    | WeightsHashed
     | RanksLost
     | Exchanged
     | Ranks
@@ -257,7 +271,7 @@ Event = (
 # Events about a whole run: obsolete once it is resumed.
 OF_THE_END = ("exchange", "ranks", "failed", "end")
 # Events after an iteration: its epoch's end, evaluation and checkpoint.
-OF_A_SYNC_POINT = ("epoch", "evaluation", "checkpoint")
+OF_A_SYNC_POINT = ("epoch", "evaluation", "checkpoint", "weights")
 
 KINDS = {
     RunStarted: "start",
@@ -267,6 +281,7 @@ KINDS = {
     Evaluated: "evaluation",
     CheckpointSaved: "checkpoint",
     Note: "note",
+    WeightsHashed: "weights",
     RanksLost: "lost",
     Exchanged: "exchange",
     Ranks: "ranks",

@@ -9,6 +9,7 @@ from ringtrain.errors import UsageError, naming_packages
 try:
     with naming_packages():
         from ringtrain.torch.replacements import register
+        from ringtrain.torch.reproducible import parts
         from ringtrain.torch.run_log import log_step
         from ringtrain.torch.stopping import should_stop
         from ringtrain.torch.strategy_ddp import load_state_dict, parallel, state_dict, synchronize
@@ -17,6 +18,6 @@ except UsageError as error:
         raise
     sys.exit(f"ringtrain: {error}")  # python -m ringtrain.torch imports this before the launcher, which would say it
 
-__all__ = ["load_state_dict", "log_step", "parallel", "should_stop", "state_dict", "synchronize"]
+__all__ = ["load_state_dict", "log_step", "parallel", "parts", "should_stop", "state_dict", "synchronize"]
 
 register()

@@ -14,6 +14,7 @@ import torch
 from ringtrain.cli.python_script import parse_script_command
 from ringtrain.cli.world import check_command, end_with, world_session
 from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError, UsageError
+from ringtrain.humanize import plural
 from ringtrain.launch.python_script import (
     DEADLINE,
     ScriptCommand,
@@ -27,7 +28,8 @@ from ringtrain.template import Lines, joined
 from ringtrain.torch import run_log
 from ringtrain.torch.call_order import quoted_error
 from ringtrain.torch.replacements import take_over
-from ringtrain.torch.strategy_ddp import leave
+from ringtrain.torch.reproducible import fix_algorithms, start_with_fixed_arithmetic
+from ringtrain.torch.strategy_ddp import close_engines, leave
 from ringtrain.torch.world import TorchWorld
 from ringtrain.transport.base import Transport
 from ringtrain.transport.launch_environment import read_launch
@@ -47,6 +49,8 @@ def main(arguments: list[str]) -> int:
                 print(command)
             return 0
         _check_found(command)
+        if command.exchange.reproducible:
+            start_with_fixed_arithmetic(command.isa)
         if command.deadline_s is not None:
             os.environ[DEADLINE] = str(command.deadline_s)
         with world_session() as session:
@@ -80,6 +84,8 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     hosts = transport.gather_json(socket.gethostname())
     set_variables(os.environ, torchrun_variables(transport.rank_info, hosts[0]))
     _set_threads(transport)
+    if command.exchange.reproducible:
+        _tell_fixed(command, transport)
     world = TorchWorld(bare(transport), command.exchange, asked_deadline(os.environ))
     take_over(world)
     run_log.begin(command, transport)
@@ -106,19 +112,30 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
         return code
     if code in IN_ORDER:
         run_log.measure()
-        _leave(transport)
-        run_log.ended(code)
+        run_log.ended(code, _leave(transport, command.exchange.reproducible))
         world.leave()
     return code
 
 
-def _leave(transport: Transport) -> None:
-    """Meet the other ranks at the end of the script."""
+def _tell_fixed(command: ScriptCommand, transport: Transport) -> None:
+    """Fix PyTorch's algorithms, and say what is fixed."""
+    fixed, parts = fix_algorithms(command.isa, transport), command.exchange.shards or transport.size
+    if transport.rank == 0:
+        _tell(f"ringtrain: reproducible: gradients of {plural(parts, 'part')} are added in one tree; {fixed}")
+
+
+def _leave(transport: Transport, is_hash_shown: bool) -> str:
+    """Meet the other ranks at the end of the script. Returns the hash of the weights."""
     transport.activity.at("the end of the script")
     try:
         leave(transport)
+        sha256 = run_log.weights_sha256()
+        close_engines(transport)
     except StalledError as error:
         raise _with_rank_states(error, transport) from None
+    if is_hash_shown and sha256 and transport.rank == 0:
+        _tell(f"ringtrain: weights sha256 {sha256}")
+    return sha256
 
 
 def _with_rank_states(error: Exception, transport: Transport) -> Exception:

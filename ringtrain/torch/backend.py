@@ -31,18 +31,20 @@ def _runs_on(opts) -> bool:
 class RingtrainGroup(dist.ProcessGroup):
     """A process group whose collectives a :class:`ringtrain.Communicator` runs. Threads may share it.
 
-    options: of PyTorch's registry of backends
+    options:      of PyTorch's registry of backends
+    reproducible: whether sums are made in one tree over the ranks, wherever these are
 
     A collective that its caller waits for runs in the caller's thread, unless others are in flight; an asynchronous one
     in the communicator's progress thread. Where PyTorch has two names for a method, C++ calls one and Python the other.
     """
 
-    def __init__(self, orders: CallOrder, options):
+    def __init__(self, orders: CallOrder, options, reproducible: bool = False):
         super().__init__(orders.communicator.rank, orders.communicator.size)
         self._orders, self._options = orders, options
         self._name = self._description = ""
         self._sequence = self._barriers = 0
         self.shared_buckets = SharedBuckets(orders.communicator)
+        self.reproducible = reproducible
 
     @property
     def order(self) -> CallOrder:
@@ -135,8 +137,14 @@ class RingtrainGroup(dist.ProcessGroup):
         if op in FOLDS:
             return self._fold_all(tensors, op, opts)
         operands = [Operand(tensor, op, self.size()) for tensor in tensors]
-        calls = [partial(self.communicator.allreduce, each.numbers, each.op, out=each.numbers) for each in operands]
+        calls = [self._sum_of(each.numbers, each.op) for each in operands]
         return self._run("all_reduce", opts, calls, [each.settle for each in operands], tensors)
+
+    def _sum_of(self, numbers: np.ndarray, op: str) -> Callable[[], object]:
+        """Return the all-reduce in place of an array."""
+        if self.reproducible and op in ("sum", "mean"):
+            return partial(self.communicator.allreduce, numbers[None], op, out=numbers, reproducible=True)
+        return partial(self.communicator.allreduce, numbers, op, out=numbers)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts=None) -> CollectiveWork:
         return self.allreduce(tensors, opts)

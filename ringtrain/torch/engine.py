@@ -8,6 +8,7 @@ belongs to the exchange: the call of ``optimizer.step()`` exchanges, and calls t
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.parts import ALL, parts_of
 from ringtrain.exchange.strategies.rank_averages import OF_TRAINING
 from ringtrain.memory.spans import Span
+from ringtrain.torch.batch_parts import BatchParts
 from ringtrain.torch.module_arena import TYPES, ModuleArena
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES
@@ -48,7 +50,7 @@ class Engine:
     loss in the gradients that leave; they travel without it. ``overflow``: whether a gradient of this iteration was not
     finite, and left as zeros. ``steps_by_scaler``: whether the scaler makes this step, so that its scale is the loss's.
     ``saved``: whether the script has asked for the strategy's state. ``passed_over``: whether another module's step has
-    come since the last backward. ``wrapper()``: DDP's; None if the script has dropped it. ``ids``: of the parameters.
+    come since the last backward. ``batch``: its parts. ``wrapper()``: DDP's; None if the script has dropped it. ``ids``: of the parameters.
     """
 
     _noted: ClassVar[set[str]] = set()  # of all modules
@@ -64,7 +66,9 @@ class Engine:
     ):
         for name, parameter in parameters:
             _check(name, parameter)
-        self.module, self.config, self.group, self.parts = module, config, group, parts_of(config)
+        self.module, self.group, self.parts = module, group, parts_of(config)
+        self.batch = BatchParts(config, transport.size, module)
+        self.config = config = replace(config, shards=self.batch.count) if config.reproducible else config
         self._updates_alone = not self.parts.equal_weights
         self.differs = self._updates_alone and transport.size > 1
         averaged = [(n, b) for n, b in module.named_buffers() if b.dtype in TYPES and torch.isfinite(b).all()]
@@ -75,6 +79,7 @@ class Engine:
                 [each for each in averaged if each[1].dtype is dtype],
                 config,
                 transport,
+                (self.batch.of_rank, self.batch.count),
             )
             for dtype in dict.fromkeys(parameter.dtype for _, parameter in parameters)
         ]
@@ -198,6 +203,7 @@ class Engine:
             )
         if in_forward and not trained:  # the discriminator of a GAN in the step of the generator
             return
+        self.batch.check_statistics()
         self.begun = True
         if not in_forward or any(arena.copies for arena in self.arenas):
             self._wait_for_weights()
@@ -234,6 +240,10 @@ class Engine:
         if not self._reached:  # torch.autograd.grad, of an input
             return
         self._synced = False
+        self.batch.passed()
+        if not self.batch.is_last:
+            self._keep_part()
+            return
         if not self.in_backward:
             return
         self._begin()
@@ -254,6 +264,8 @@ class Engine:
             return
         self._begin_pass()
         self._reached = True
+        if not self.batch.is_last:
+            return
         arena, index = self._slots[number]
         self._passes[number] += 1
         if number in self._announced:
@@ -270,10 +282,23 @@ class Engine:
         kept from one iteration to another."""
         return self.scale if not self.in_backward or self.config.compress != UNCOMPRESSED else 1.0
 
+    @property
+    def _factor(self) -> float:
+        """What a gradient is multiplied by before it leaves."""
+        is_divided = self.in_backward or self.config.reproducible
+        return 1 / (self.batch.count if is_divided else 1) / self._travel_scale
+
+    def _keep_part(self) -> None:
+        """Add the gradients of a part that is not this rank's last."""
+        self._begin()
+        for number, (arena, index) in enumerate(self._slots):
+            if arena.parameters[index].grad is not None:
+                self.batch.touched.add(number)
+            self.overflow |= not arena.keep_part(index, self._factor, self._travel_scale != 1)
+
     def _announce(self, number: int) -> None:
         arena, index = self._slots[number]
-        factor = 1 / (self.transport.size if self.in_backward else 1) / self._travel_scale
-        self.overflow |= not arena.announce(index, self._sums, factor, self._travel_scale != 1)
+        self.overflow |= not arena.announce(index, self._sums, self._factor, self._travel_scale != 1)
         self._announced[number] = arena.gradients[index]._version
 
     def _announce_rest(self) -> np.ndarray:
@@ -283,7 +308,7 @@ class Engine:
         touched = np.zeros(len(self._slots) + 1)
         for number in reversed(range(len(self._slots))):
             arena, index = self._slots[number]
-            touched[number] = arena.parameters[index].grad is not None
+            touched[number] = number in self.batch.touched or arena.parameters[index].grad is not None
             if number not in self._announced:
                 self._announce(number)
         self._check_unchanged()
@@ -309,6 +334,7 @@ class Engine:
         self.iteration += 1
         self.begun = self.overflow = self.steps_by_scaler = self.passed_over = self._left = self._complete = False
         self._announced.clear()
+        self.batch.touched.clear()
         self.transport.activity.at("between two steps")
 
     # ── the step ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -43,8 +43,8 @@ def other_backends(maker: FrameType) -> dist.ProcessGroup | None:
 class MixedGroup(RingtrainGroup):
     """``others``: the group that takes what is on their devices."""
 
-    def __init__(self, order: CallOrder, options, others: dist.ProcessGroup):
-        super().__init__(order, options)
+    def __init__(self, order: CallOrder, options, others: dist.ProcessGroup, reproducible: bool = False):
+        super().__init__(order, options, reproducible)
         self.others = others
         if others.bound_device_id is not None:
             self.bound_device_id = others.bound_device_id

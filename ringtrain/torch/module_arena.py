@@ -38,25 +38,29 @@ class ModuleArena:
     parameters: with their names, as many as are trained
     buffers:    with their names, which an average of weights takes too
     transport:  of the ranks of the module; this arena has messages of its own
+    parts:      of the batch: of this rank, and of all
 
     ``gradients``: the tensor over the memory of each parameter's gradient. ``copies``: whether the arena has copies of
     the parameters.
     """
 
-    def __init__(self, parameters: Named, buffers: Named, config: ExchangeConfig, transport: Transport):
+    def __init__(
+        self, parameters: Named, buffers: Named, config: ExchangeConfig, transport: Transport, parts: tuple[int, int]
+    ):
         size, dtype = transport.size, TYPES[parameters[0][1].dtype]
+        self._rank_parts, self._all_parts = parts
         group = transport.lasting_group(range(size))
         assert group is not None, "this rank is among all"
         group.activity = transport.activity
         config = _whole_parameters(config, size, len(parameters))
-        parts = parts_of(config)
-        if parts.has_servers and not parts.averages:
+        strategy = parts_of(config)
+        if strategy.has_servers and not strategy.averages:
             parameters = in_even_order(parameters, config.servers)
         ops = make_ops("cpu", dtype)
         self._guard = Guard(group, config.deadline_s) if config.check_collectives and size > 1 else None
         self.transport = group if self._guard is None else GuardedTransport(group, self._guard)
         tuning = find_tuning(group, config.tuning).table if config.algorithm == AUTO and size > 1 else None
-        settings = ExchangeSettings(config, group, ops, tuning, self._guard, batch=size)
+        settings = ExchangeSettings(config, group, ops, tuning, self._guard, batch=self._all_parts)
         self.exchange = make_exchange(settings)
         table = _table(parameters) + _table(buffers, "statistic")
         self.arena = Arena(group.scratch, table, dtype, group.allocate)
@@ -121,10 +125,11 @@ class ModuleArena:
         if self._check_every and iteration and iteration % self._check_every == 0:
             self.exchange.synchronize()
             self._replicas.check(f"after step {iteration}")
-        self.exchange.before(iteration, 1, self.transport.size)
+        self.exchange.before(iteration, self._rank_parts, self._all_parts)
         if self.copies:
             self._give_back()
-        self.rule.divisor = round(self.exchange.denominator(1, self.transport.size))
+        denominator = round(self.exchange.denominator(self._rank_parts, self._all_parts))
+        self.rule.divisor = 1 if self.exchange.facts.shards else denominator  # shards are divided before they are added
         for span in reversed(self.arena.spans[len(self.parameters) :]):  # a buffer has no gradient to wait for
             self.exchange.grad_ready(span)
 
@@ -146,6 +151,22 @@ class ModuleArena:
             self.rule.apart[span.name] = parameter.grad
             self.exchange.grad_ready(span)
             return True
+        finite = self._bring(index, factor, checked)
+        if self.exchange.facts.shards is not None:
+            self.exchange.shard_grad_ready(span)
+        self.exchange.grad_ready(span)
+        return finite
+
+    def keep_part(self, index: int, factor: float, checked: bool) -> bool:
+        """Add a parameter's gradient, times the factor, of a part of the batch that is not this rank's last. The next
+        part's comes in its place. Returns as :meth:`announce`."""
+        finite = self._bring(index, factor, checked)
+        self.exchange.shard_grad_ready(self.spans[index])
+        self.parameters[index].grad = None
+        return finite
+
+    def _bring(self, index: int, factor: float, checked: bool) -> bool:
+        parameter, span = self.parameters[index], self.spans[index]
         self._let_keep(index)
         gradient = self.gradients[index]
         if parameter.grad is None:
@@ -166,7 +187,6 @@ class ModuleArena:
             gradient.zero_()
         if parameter.grad is not None and not (self.rule.script_steps or self.copies):
             parameter.grad = gradient
-        self.exchange.grad_ready(span)
         return finite
 
     def give(self, index: int) -> None:

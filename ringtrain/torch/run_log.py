@@ -1,5 +1,6 @@
 """Tells the run folder of a script what PyTorch does: steps of optimizers, forward passes of DDP, waits, memory."""
 
+import hashlib
 import os
 import sys
 import time
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 queue_callback = Variable._execution_engine.queue_callback
 _run: "ScriptRun | None" = None
+_hash_every = 0  # steps; 0: at the end alone
 _reducer_s: float | None = None  # for which DDP's own reducer has held up backward at its end
 _memory = {"weights_bytes": 0, "gradient_bytes": 0, "state_bytes": 0}
 _modules: WeakKeyDictionary = WeakKeyDictionary()  # in DDP, in the order in which they were wrapped
@@ -35,11 +37,12 @@ _optimizers: WeakKeyDictionary = WeakKeyDictionary()  # in the order of their fi
 
 def begin(command: ScriptCommand, transport: Transport) -> None:
     """Record what the script does from now on, if it is asked for. Collective."""
-    global _run
+    global _run, _hash_every
     if command.seed is not None:
         os.environ[SEED] = str(command.seed)
     if command.out is None:
         return
+    _hash_every = command.hash_every if command.exchange.reproducible else 0
     from ringtrain.train.start.script_run import ScriptRun  # loads all of training
 
     _run = ScriptRun(command, transport, traffic, _facts)
@@ -99,10 +102,21 @@ def measure() -> None:
     _run.measure(_memory, exchanged, lag)
 
 
-def ended(code: int) -> None:
-    """Record that the script has come to its end. Collective."""
+def ended(code: int, sha256: str) -> None:
+    """Record that the script has come to its end, with the hash of its weights. Collective."""
     if _run is not None:
-        _run.ended(code)
+        _run.ended(code, sha256)
+
+
+def weights_sha256() -> str:
+    """Return the hash of the parameters and buffers of all modules that have engines; empty without one."""
+    digest = hashlib.sha256()
+    for engine in ENGINES:
+        for name, tensor in engine.module.state_dict().items():
+            if isinstance(tensor, torch.Tensor):
+                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+                digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest() if ENGINES else ""
 
 
 def _facts() -> Mapping[str, Any]:
@@ -131,6 +145,8 @@ def _after_step(optimizer: torch.optim.Optimizer, arguments: tuple, named: dict)
     _optimizers.setdefault(optimizer)
     if _run is not None and next(iter(_optimizers)) is optimizer:
         _run.step(float(optimizer.param_groups[0].get("lr", float("nan"))))
+        if _hash_every and _run.steps % _hash_every == 0:
+            _run.hashed(weights_sha256())
         if _run.steps & (_run.steps - 1) == 0:  # now and then: at the script's end its modules are gone
             _weigh()
 

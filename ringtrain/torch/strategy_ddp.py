@@ -226,7 +226,7 @@ def state_dict() -> list[dict]:
     """Return what the strategies of all DDP modules keep from step to step, beside weights and, on ranks that update
     all, the optimizer's state: for a checkpoint of the script, which rank 0 saves. On other ranks it is empty.
     Collective; call it between a step and the next forward pass."""
-    return [state.state_of(engine) for engine in _in_use()]
+    return [state.state_of(engine) for engine in in_use()]
 
 
 def load_state_dict(saved: Sequence[Mapping]) -> None:
@@ -235,7 +235,7 @@ def load_state_dict(saved: Sequence[Mapping]) -> None:
 
     Raises: CheckpointError for the state of another strategy or of other modules.
     """
-    engines = _in_use()
+    engines = in_use()
     if len(saved) != len(engines):
         raise CheckpointError(
             f"ringtrain.torch.load_state_dict() got the state of {plural(len(saved), 'module')}, and DDP has wrapped "
@@ -249,17 +249,17 @@ def synchronize() -> None:
     """Make the weights of all DDP modules current on all ranks: where ranks differ, as with averaging, gossip and
     staleness, their mean is in the place of the weights until the next forward pass that trains. Collective; call it
     between a step and the next forward pass, as before an evaluation or a checkpoint."""
-    for engine in _in_use():
+    for engine in in_use():
         engine.synchronize()
 
 
-def _in_use() -> list[Engine]:
+def in_use() -> list[Engine]:
     """Return the engines of all modules but those that the script has dropped within a step."""
     return [each for each in ENGINES if each.in_backward or not each.begun or each.wrapper() is not None]
 
 
 def leave(transport: Transport) -> None:
-    """At the end of a script: complete what is under way, make the weights current, and free what engines hold.
+    """At the end of a script: complete what is under way, and make the weights current.
     Collective; ranks that have made other numbers of steps keep the weights that they have."""
     if _exchange is not None and not ENGINES and transport.rank == 0:
         sys.stderr.write(
@@ -276,6 +276,10 @@ def leave(transport: Transport) -> None:
         elif not alike:
             counts = ", ".join(f"{iteration} on rank {rank}" for rank, (iteration, _) in enumerate(each))
             engine.note(f"ranks end after different numbers of steps ({counts}): their weights are not made equal")
+
+
+def close_engines(transport: Transport) -> None:
+    """Free what engines hold. Collective."""
     transport.activity.limit("freeing the messages of the exchange")  # all have come
     while ENGINES:
         ENGINES.pop().close()

@@ -8,8 +8,10 @@ from zlib import crc32
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
+from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.api.communicator import Communicator
 from ringtrain.api.methods import LAST_TAG
+from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.launch.python_script import asked_deadline
@@ -66,7 +68,10 @@ class TorchWorld:
             return communicator
 
         order = CallOrder(make)
-        return RingtrainGroup(order, options) if others is None else MixedGroup(order, options, others)
+        fixed = self.config.reproducible
+        if others is None:
+            return RingtrainGroup(order, options, fixed)
+        return MixedGroup(order, options, others, fixed)
 
     def _whole(self, options) -> Communicator:
         self.check_rank(options.group_rank, options.group_size)
@@ -75,7 +80,8 @@ class TorchWorld:
             transport = self.transport.group(range(self.transport.size))
         deadline_s = self._deadline_s or options.timeout.total_seconds()
         options = {"tuning": self.config.tuning, "check_collectives": self.config.check_collectives}
-        communicator = Communicator(transport, self.config.algorithm, deadline_s=deadline_s, **options)
+        algorithm = AUTO if self.config.algorithm == CANONICAL else self.config.algorithm  # one of parts of a batch
+        communicator = Communicator(transport, algorithm, deadline_s=deadline_s, **options)
         communicator._owned = transport is not self.transport
         return communicator
 

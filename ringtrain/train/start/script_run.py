@@ -21,10 +21,10 @@ from ringtrain.config.resolve import to_table
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange.parts import parts_of
 from ringtrain.launch.printed_metrics import SCORES, STEP
-from ringtrain.launch.python_script import ScriptCommand
+from ringtrain.launch.python_script import PART_PER_RANK, ScriptCommand
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
-from ringtrain.report.events import Evaluated, Event, Iteration, RunStarted
+from ringtrain.report.events import Evaluated, Event, Iteration, RunStarted, WeightsHashed
 from ringtrain.report.plots import draw_curves
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import JsonLines, Sink, SinkGroup
@@ -37,6 +37,7 @@ from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.base import Transport
 
 GIT = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+SHA256 = "sha256"
 UNKNOWN = math.nan  # null in the log
 TrafficOf = Callable[[], tuple[int | None, float | None]]
 
@@ -84,6 +85,8 @@ class ScriptRun:
             self._number = read_run(folder.path, name).iterations
         table = to_table(TrainConfig(exchange=self._command.exchange))
         options = {key: table[key] for key in table if hasattr(self._command.exchange, key)}
+        if options["shards"] == PART_PER_RANK:
+            del options["shards"]
         folder.root.write(folder.config, tomli_w.dumps(options).encode())
         write_outcome(folder.path, self._outcome(RUNNING, None))
         return folder, (str(folder.path), self._number)
@@ -107,6 +110,11 @@ class ScriptRun:
         self._pending = {**figures, "seconds": now - self._started, "exposed_s": waited_s, **self._early}
         self._last, self._examples, self._early = now, None, {}
 
+    def hashed(self, sha256: str) -> None:
+        """Take the hash of the weights after the last step."""
+        assert self._pending is not None, "a step has been made"
+        self._pending[SHA256] = sha256
+
     def scores(self, values: Mapping[str, float]) -> None:
         """Take scores by their names: of the step under way after a forward pass, or else of the last one."""
         if self._examples is not None:
@@ -128,8 +136,11 @@ class ScriptRun:
             return
         tested = {name: values.pop(name, None) for name in SCORES[2:]}
         self._start = {"batch": values["examples"], "lr": values["lr"], **self._start}
+        sha256 = values.pop(SHA256, None)
         values = {"iteration": self._number, "epoch": 1, "loss": UNKNOWN, "accuracy": None, **values}
         self._handle(Iteration(**values))
+        if sha256:
+            self._handle(WeightsHashed(iteration=self._number, epoch=1, weights_sha256=sha256))
         if any(value is not None for value in tested.values()):
             self._tested = tested
             self._handle(Evaluated(**tested, **{name: values[name] for name in ("iteration", "epoch", "seconds")}))
@@ -174,14 +185,14 @@ class ScriptRun:
         if exchanged is not None and self._folder is not None:
             self._handle(Exchanged(iteration=self._number, epoch=1, seconds=seconds, **exchanged))
 
-    def ended(self, code: int) -> None:
+    def ended(self, code: int, weights_sha256: str) -> None:
         """Record the end, after :meth:`measure`. Collective."""
         every, exposed_s = self._transport.gather_json(self._of_rank), self._of_rank["exposed_s"]
         if self._folder is None:
             return
         self._handle(Ranks(**{name: [each[name] for each in every] for name in self._of_rank}, lag=self._lag))
         figures: dict[str, Any] = {
-            "iterations": self._number, "epochs": 0, "ranks": self._transport.size, "weights_sha256": "",
+            "iterations": self._number, "epochs": 0, "ranks": self._transport.size, "weights_sha256": weights_sha256,
             "images_per_s": self._rates.overall(), "seconds": time.perf_counter() - self._started,
             **self._tested, "reason": WORDS[code],
         }  # fmt: skip
