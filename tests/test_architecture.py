@@ -54,6 +54,7 @@ ARROWS = {
         "allreduce",
         "api",
         "cli",
+        "data",
         "launch",
         "transport",
         "exchange",
@@ -79,7 +80,7 @@ ORDER = {
     "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
     "exchange": "parts tags announcements update settings buckets base replica_check owned "
     "compression model_parallel servers strategies catalogue compatibility",
-    "launch": "binding printed_metrics python_script mpirun slurm doctor",
+    "launch": "binding printed_metrics reproducible python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",
     "memory": "spans workspace arena buckets",
     "nn": "base whole_batch blocks settings shapes graph_checks initial "
@@ -94,7 +95,7 @@ ORDER = {
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
     "torch": "tensors call_order work store shared_buckets backend mixed buckets world torch_optimizer module_arena "
-    "engine gradients state strategy_ddp replacements run_log stopping __main__",
+    "batch_parts engine gradients state strategy_ddp reproducible replacements run_log stopping __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "

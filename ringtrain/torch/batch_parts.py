@@ -1,4 +1,4 @@
-"""The parts of a batch, of which a rank has one or more: forward and backward passes of each, and its gradient apart."""
+"""The parts of a batch, of which a rank has one or more: each has forward and backward passes of its own."""
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -40,7 +40,9 @@ class BatchParts:
     def begin(self, number: int) -> None:
         """Begin a part within the loop over parts(). Raises UsageError."""
         if number != (0 if self._number is None else self._number + 1):
-            raise UsageError("the loop over parts() was left before its last part: let it end, and call step() behind it")
+            raise UsageError(
+                "the loop over parts() was left before its last part: let it end, and call step() behind it"
+            )
         self._check_done()
         self._number, self._is_done = number, False
 
@@ -52,8 +54,8 @@ class BatchParts:
     def _check_done(self) -> None:
         if self._number is not None and not self._is_done:
             raise UsageError(
-                f"part {self._number + 1} of {self.of_rank} of parts() had no backward pass of its own: call forward and "
-                "backward once in the loop, without no_sync(), and step() behind it"
+                f"part {self._number + 1} of {self.of_rank} of parts() had no backward pass of its own: call forward "
+                "and backward once in the loop, without no_sync(), and step() behind it"
             )
 
     def passed(self) -> None:

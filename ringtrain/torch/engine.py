@@ -50,7 +50,8 @@ class Engine:
     loss in the gradients that leave; they travel without it. ``overflow``: whether a gradient of this iteration was not
     finite, and left as zeros. ``steps_by_scaler``: whether the scaler makes this step, so that its scale is the loss's.
     ``saved``: whether the script has asked for the strategy's state. ``passed_over``: whether another module's step has
-    come since the last backward. ``batch``: its parts. ``wrapper()``: DDP's; None if the script has dropped it. ``ids``: of the parameters.
+    come since the last backward. ``batch``: its parts. ``wrapper()``: DDP's; None if the script has dropped it.
+    ``ids``: of the parameters.
     """
 
     _noted: ClassVar[set[str]] = set()  # of all modules

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -32,8 +32,8 @@ def start_with_fixed_arithmetic(isa: str) -> None:
 
 
 def fix_algorithms(isa: str, transport: Transport) -> str:
-    """Let PyTorch take deterministic algorithms alone, and check that all ranks compute alike. Returns what is fixed, in
-    words. Collective. Raises UsageError."""
+    """Let PyTorch take deterministic algorithms alone, and check that all ranks compute alike. Returns what is fixed,
+    in words. Collective. Raises UsageError."""
     torch.use_deterministic_algorithms(True)
     if isa == LOWEST:
         torch.backends.nnpack.set_flags(False)  # it looks at the CPU itself
@@ -48,15 +48,15 @@ def fix_algorithms(isa: str, transport: Transport) -> str:
 
 
 def parts(batch: Batch) -> Iterator[Batch]:
-    """Yield this rank's parts of a batch, for ``--reproducible --shards V``: write forward and backward in the loop, and
-    the step behind it.
+    """Yield this rank's parts of a batch, for ``--reproducible --shards V``: forward and backward stand in the loop,
+    and the step behind it.
 
     batch: of this rank: a tensor, or tensors in tuples, lists and dicts, whose first axes count the examples
 
-    Of V parts in the global batch each rank has as many. A part's loss is the mean over its examples; its gradient counts
-    1/V, and all are added in one tree, so that 1 to V ranks have the same bits if the V parts are the same. Random
-    numbers of PyTorch, as of dropout, are seeded by (RINGTRAIN_SEED, step, part) within a part, and go on behind it as if
-    it had drawn none. Without these options the batch is the only part. Raises UsageError.
+    Each rank has as many of the V parts of the global batch. A part's loss is the mean over its examples; its gradient
+    counts 1/V, and all are added in one tree: the bits depend on the V parts, and not on the ranks that have them.
+    PyTorch's random numbers, as of dropout, are seeded by (RINGTRAIN_SEED, step, part) within a part, and go on behind
+    it as if it had drawn none. Without these options the batch is the only part. Raises UsageError.
     """
     engines = in_use()
     count = max((engine.batch.of_rank for engine in engines), default=1)
@@ -89,8 +89,8 @@ def _copy(leaf, start: int, stop: int):
 
 def _edges(tensors: Sequence[torch.Tensor], count: int) -> list[tuple[int, int]]:
     """Return (start, stop) of each of ``count`` equal parts of the examples. Raises UsageError."""
-    lengths = {len(tensor) if tensor.ndim else None for tensor in tensors}
-    if len(lengths) != 1 or None in lengths:
+    lengths = {len(tensor) for tensor in tensors if tensor.ndim}
+    if len(lengths) != 1 or not all(tensor.ndim for tensor in tensors):
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors) or "no tensor"
         raise UsageError(
             f"parts() got {shapes}: give tensors whose first axes count the examples of one batch, alone or in tuples, "

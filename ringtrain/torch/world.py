@@ -11,7 +11,6 @@ from torch.distributed.constants import default_pg_timeout
 from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.api.communicator import Communicator
 from ringtrain.api.methods import LAST_TAG
-from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.launch.python_script import asked_deadline
@@ -80,7 +79,7 @@ class TorchWorld:
             transport = self.transport.group(range(self.transport.size))
         deadline_s = self._deadline_s or options.timeout.total_seconds()
         options = {"tuning": self.config.tuning, "check_collectives": self.config.check_collectives}
-        algorithm = AUTO if self.config.algorithm == CANONICAL else self.config.algorithm  # one of parts of a batch
+        algorithm = AUTO if self.config.reproducible else self.config.algorithm  # groups add in one tree then
         communicator = Communicator(transport, algorithm, deadline_s=deadline_s, **options)
         communicator._owned = transport is not self.transport
         return communicator
