@@ -1,5 +1,5 @@
-"""same_bits.py NETWORK PATH [WORDS]: trains on this rank's share of each global batch, and prints the hash of a sum over
-ranks. ``parts``: by parts of the batch. ``stop N``, ``resume``: saves PATH after N steps, goes on from it.
+"""same_bits.py NETWORK PATH [WORDS]: trains on this rank's share of each global batch, and prints the hash of a sum.
+``parts``: by parts of the batch. ``stop N``, ``resume``: saves PATH after N steps, goes on from it.
 ``one-core``: on one core."""
 
 import hashlib
