@@ -84,11 +84,10 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     hosts = transport.gather_json(socket.gethostname())
     set_variables(os.environ, torchrun_variables(transport.rank_info, hosts[0]))
     _set_threads(transport)
-    if command.exchange.reproducible:
-        _tell_fixed(command, transport)
+    fixed = _fix(command, transport) if command.exchange.reproducible else None
     world = TorchWorld(bare(transport), command.exchange, asked_deadline(os.environ))
     take_over(world)
-    run_log.begin(command, transport)
+    run_log.begin(command, transport, fixed)
     code, where = 0, f"rank {transport.rank} ({hosts[transport.rank]})"
     try:
         _execute(command)
@@ -117,11 +116,13 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     return code
 
 
-def _tell_fixed(command: ScriptCommand, transport: Transport) -> None:
-    """Fix PyTorch's algorithms, and say what is fixed."""
-    fixed, parts = fix_algorithms(command.isa, transport), command.exchange.shards or transport.size
+def _fix(command: ScriptCommand, transport: Transport) -> str:
+    """Fix PyTorch's algorithms, and say what is fixed. Returns it in words."""
+    parts = plural(command.exchange.shards or transport.size, "part")
+    fixed = f"gradients of {parts} are added in one tree; {fix_algorithms(command.isa, transport)}"
     if transport.rank == 0:
-        _tell(f"ringtrain: reproducible: gradients of {plural(parts, 'part')} are added in one tree; {fixed}")
+        _tell(f"ringtrain: reproducible: {fixed}")
+    return fixed
 
 
 def _leave(transport: Transport, is_hash_shown: bool) -> str:

@@ -35,8 +35,8 @@ _modules: WeakKeyDictionary = WeakKeyDictionary()  # in DDP, in the order in whi
 _optimizers: WeakKeyDictionary = WeakKeyDictionary()  # in the order of their first steps
 
 
-def begin(command: ScriptCommand, transport: Transport) -> None:
-    """Record what the script does from now on, if it is asked for. Collective."""
+def begin(command: ScriptCommand, transport: Transport, fixed: str | None) -> None:
+    """Record what the script does from now on, if it is asked for. ``fixed``: of a reproducible run. Collective."""
     global _run, _hash_every
     if command.seed is not None:
         os.environ[SEED] = str(command.seed)
@@ -45,7 +45,7 @@ def begin(command: ScriptCommand, transport: Transport) -> None:
     _hash_every = command.hash_every if command.exchange.reproducible else 0
     from ringtrain.train.start.script_run import ScriptRun  # loads all of training
 
-    _run = ScriptRun(command, transport, traffic, _facts)
+    _run = ScriptRun(command, transport, traffic, lambda: {**_facts(), "reproducible": fixed})
     register_optimizer_step_post_hook(_after_step)
     _watch_modules(_run)
     for name in ("stdout", "stderr") if command.metrics and transport.rank == 0 else ():
