@@ -115,7 +115,7 @@ def weights_sha256() -> str:
         for name, tensor in engine.module.state_dict().items():
             if isinstance(tensor, torch.Tensor):
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-                digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+                digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest() if ENGINES else ""
 
 
