@@ -28,6 +28,7 @@ class ScriptCommand:
     out:        the folder in which the run is recorded, ``tensorboard``: with scalars; None: nowhere
     metrics:    of lines that the script prints
     seed:       for the script, which reads it in the environment; None: it is not set
+    batch:      of all ranks, in exact order; None: the script's own batches and order
     """
 
     name: str
@@ -39,6 +40,7 @@ class ScriptCommand:
     tensorboard: bool = False
     metrics: tuple[Metric, ...] = ()
     seed: int | None = None
+    batch: int | None = None
 
 
 OF_REDUCER = ("algorithm", "tuning", "deadline_s", "check_collectives")  # options that DDP's own reducer has too

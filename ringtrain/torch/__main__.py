@@ -26,6 +26,7 @@ from ringtrain.monitor.guarded_transport import bare, guard_of
 from ringtrain.template import Lines, joined
 from ringtrain.torch import run_log
 from ringtrain.torch.call_order import quoted_error
+from ringtrain.torch.exact_order import check_batch, replace_shuffling
 from ringtrain.torch.replacements import take_over
 from ringtrain.torch.strategy_ddp import leave
 from ringtrain.torch.world import TorchWorld
@@ -82,6 +83,9 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     _set_threads(transport)
     world = TorchWorld(bare(transport), command.exchange, asked_deadline(os.environ))
     take_over(world)
+    if command.batch is not None:
+        check_batch(command.batch, transport.size)
+        replace_shuffling(command.batch, command.seed or 0)
     run_log.begin(command, transport)
     code, where = 0, f"rank {transport.rank} ({hosts[transport.rank]})"
     try:
