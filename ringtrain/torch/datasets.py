@@ -16,7 +16,7 @@ from ringtrain.data.split import type_read
 from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError
 
-Read = Callable[[np.ndarray], Sequence[np.ndarray]]  # of examples, int64 [n]
+Read = Callable[[np.ndarray], Any]  # of examples, int64 [n] → their arrays
 
 
 def open_dataset(path: str | os.PathLike, part: str = "train", transform: Callable | None = None) -> "ShardDataset":

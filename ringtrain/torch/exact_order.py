@@ -33,7 +33,7 @@ ACCELERATE, TRANSFORMERS = "accelerate.data_loader", "transformers.trainer"
 @dataclass(eq=False, slots=True)
 class BatchShare:
     """This rank's part of a batch. number: in its pass; stop: examples done after it; units, total: what it weighs, and
-    all parts (None: not summed yet); size: ranks; places: addresses of its tensors."""
+    all parts (None: not summed yet); size: ranks; tensors: of its batch, as long as they live."""
 
     sampler: "ExactSampler"
     number: int
@@ -41,7 +41,7 @@ class BatchShare:
     units: float
     total: float | None
     size: int
-    places: set[int]
+    tensors: list[ref[torch.Tensor]]
 
     def factor(self) -> float:
         """Return the weight of this rank, times the ranks. Collective at the first call with ``weight=``."""
@@ -54,7 +54,7 @@ class BatchShare:
         return self.size * self.units / self.total if self.total else 0.0
 
     def take(self) -> None:
-        """Be the share that the script trains with."""
+        """Be what the script trains with."""
         _state.latest = self.sampler.current = self
 
 
@@ -64,9 +64,9 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
     dataset: map-style; one of :func:`ringtrain.torch.open_dataset` that is large is permuted in windows of blocks
     batch:   examples of all ranks, at least one for each
     seed:    of the order, as `ringtrain train` has it
-    weight:  what a batch of the loader counts in the mean over ranks: where the loss is no mean over examples, but over
-             tokens, their number
-    tail:    whether an epoch's last, smaller batch is given. A rank without an example of it gets one that weighs 0
+    weight:  of a rank's part in the mean over ranks, from the batch as the loader makes it: where the loss is a mean
+             over tokens, their number. None: its examples
+    tail:    whether an epoch's last, smaller batch comes. A rank without an example of it gets one that weighs 0
 
     A pass is what is left of an epoch. Examples are done with the optimizer's step. Raises: UsageError, DataError
     """
@@ -75,18 +75,15 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
         self, dataset, batch: int, seed: int = 0, weight: Callable[[Any], float] | None = None, tail: bool = True
     ):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-            raise UsageError(
-                f"ExactSampler got a {type(dataset).__name__}: wanted a map-style dataset, with a length; "
-                "ringtrain.torch.open_dataset reads shards as one"
-            )
+            kind = type(dataset).__name__
+            raise UsageError(f"ExactSampler got a {kind}: wanted a map-style dataset; open_dataset reads shards as one")
         self.order = Sampler(len(dataset), batch, seed, windows=getattr(dataset, "windows", None))
         self.batch_size = batch  # accelerate asks for it
-        self.weight, self.tail, self.examples_done = weight, tail, 0
+        self.weight, self.tail, self.examples_done, self.is_used = weight, tail, 0, False
         self.epoch = self.skipped = 0  # as the script has set it; batches of it that a library leaves out
         self.replaced: Callable[[], Any] = lambda: None  # the sampler in whose place this one is
         self.current: BatchShare | None = None
         self.shares: deque[BatchShare] = deque()  # from the current one on
-        self.is_used = False
         _state.samplers[self] = None
         _install()
 
@@ -124,86 +121,73 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on from a state, of any number of ranks, with the next pass. Raises DataError for another batch size."""
-        order = replace(self.order, seed=state["seed"])
-        order.iteration_at(state["examples_done"])
-        self.order, self.examples_done = order, state["examples_done"]
+        replace(self.order, seed=state["seed"]).iteration_at(state["examples_done"])
+        self.order, self.examples_done = replace(self.order, seed=state["seed"]), state["examples_done"]
 
 
 class LoaderPass(Iterator[list[int]]):
     """The index lists of what is left of an epoch. It begins when the first one is asked for."""
 
     def __init__(self, sampler: ExactSampler):
-        self._sampler, self._next, self._rank, self._size = sampler, 0, 0, 1
-        self._first: int | None = None  # iteration
+        self._sampler, self.stop = sampler, 0  # examples done after it
+        self._lists: Iterator[list[int]] | None = None
+        self._ahead: deque[BatchShare] = deque()  # not handed over yet
 
-    def _begin(self) -> int:
-        sampler, order = self._sampler, self._sampler.order
-        if dist.is_initialized():
-            self._rank, self._size = dist.get_rank(), dist.get_world_size()
-        check_batch(order.batch, self._size)
-        first = sampler.begin()
-        self._seed, self._epoch = sampler.order.seed, sampler.order.epoch_of(first)
-        self._left = self._epoch * order.iterations_per_epoch + len(sampler) - first
-        if order.windows is not None:
-            self._examples = sampler.order.epoch_windows(self._epoch).examples
-        else:
-            whole = sampler.order.order(self._epoch)
-            self._examples = lambda start, stop: whole[start:stop]
-        return first
-
-    def _place(self, number: int) -> tuple[int, int, int, int]:
-        """(start, stop) of a batch in the epoch, (first, last) of this rank's part in the batch"""
-        assert self._first is not None
-        _, start, stop = self._sampler.order.place(self._first + number)
-        return start, stop, *batch_part(stop - start, self._rank, self._size)
+    def _parts(self) -> Iterator[list[int]]:
+        rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        check_batch(self._sampler.order.batch, size)
+        first = self._sampler.begin()
+        self._order = order = self._sampler.order
+        epoch, weight = order.epoch_of(first), self._sampler.weight
+        before, self.stop = epoch * order.count, (epoch + 1) * order.count
+        windows = order.epoch_windows(epoch) if order.windows else None
+        whole: Any = None if windows else order.order(epoch)
+        for number in range(epoch * order.iterations_per_epoch + len(self._sampler) - first):
+            _, start, stop = order.place(first + number)
+            examples = windows.examples(start, stop) if windows else whole[start:stop]
+            begin, end = batch_part(stop - start, rank, size)
+            total = None if weight else float(stop - start)
+            share = BatchShare(self._sampler, number, before + stop, float(end - begin), total, size, [])
+            self._ahead.append(share)
+            yield examples[begin : max(end, begin + 1)].tolist()
 
     def __next__(self) -> list[int]:
-        if self._first is None:
-            self._first = self._begin()
-        if self._next >= self._left:
-            raise StopIteration
-        start, stop, first, last = self._place(self._next)
-        self._next += 1
-        return self._examples(start, stop)[first : max(last, first + 1)].tolist()
+        self._lists = self._lists or self._parts()
+        return next(self._lists)
 
-    def deliver(self, number: int, data) -> None:
-        """Note that the loader hands over a batch of this pass."""
-        sampler, (start, stop, first, last) = self._sampler, self._place(number)
-        done = self._epoch * sampler.order.count + stop
-        if done <= sampler.examples_done or self._seed != sampler.order.seed:
+    def deliver(self, data) -> None:
+        """Note that the loader hands over the next batch of this pass."""
+        share, sampler = self._ahead.popleft(), self._sampler
+        if share.stop <= sampler.examples_done or self._order != sampler.order:
             raise UsageError(
                 "load_state_dict() of an exact order came when its DataLoader had begun a pass: load the state before "
                 "iter() of the loader, or before the trainer starts"
             )
-        units, total = float(last - first), None if sampler.weight else float(stop - start)
-        if sampler.weight and units:
-            units = float(sampler.weight(data))
-        sampler.shares.append(BatchShare(sampler, number, done, units, total, self._size, set(_places(data))))
-        sampler.shares[-1].take()
+        if sampler.weight and share.units:
+            share.units = float(sampler.weight(data))
+        share.tensors += map(ref, _tensors(data))
+        sampler.shares.append(share)
+        share.take()
 
     def end(self) -> None:
         """Count the epoch as done, with a tail that is left out."""
-        if self._first is not None:
-            done = (self._epoch + 1) * self._sampler.order.count
-            self._sampler.examples_done = max(self._sampler.examples_done, done)
+        self._sampler.examples_done = max(self._sampler.examples_done, self.stop)
 
 
 class _State:
-    """asked: (batch, seed) of loaders that shuffle, by the launcher; samplers: in the order in which they were made;
-    pending: states of those whose first pass is to come; is_weighed: whether the loss is divided by what all ranks have
-    """
-
-    asked: tuple[int, int] | None = None
-    latest: BatchShare | None = None
-    is_weighed = False
+    """pending: states of samplers whose first pass is to come; is_weighed: whether all ranks' losses have one divisor
+    already."""
 
     def __init__(self) -> None:
-        self.samplers: WeakKeyDictionary[ExactSampler, None] = WeakKeyDictionary()
+        self.asked: tuple[int, int] | None = None  # (batch, seed) of loaders that shuffle
+        self.latest: BatchShare | None = None
+        self.samplers: WeakKeyDictionary[ExactSampler, None] = WeakKeyDictionary()  # in the order of their making
         self.replacing: WeakKeyDictionary[Any, ExactSampler] = WeakKeyDictionary()  # by what shuffled
         self.factors: WeakKeyDictionary[torch.nn.Module, GradientFactor] = WeakKeyDictionary()  # of modules in DDP
         self.pending: list[Mapping[str, int]] = []
         self.noted: set[str] = set()
         self.adapted: set[str] = set()  # names of modules of libraries
+        self.is_weighed = False
 
 
 _state = _State()
@@ -266,7 +250,7 @@ def _install() -> None:
                 rows._sampler_iter.end()
             raise
         if isinstance(rows._sampler_iter, LoaderPass):
-            rows._sampler_iter.deliver(rows._num_yielded - 1, data)
+            rows._sampler_iter.deliver(data)
         return data
 
     def weigh(ddp: DistributedDataParallel, *inputs, **named):
@@ -286,7 +270,7 @@ def _install() -> None:
 def _exact_of(loader: DataLoader) -> ExactSampler | None:
     """Return the sampler of a loader in exact order, behind those that libraries wrap around it; None if it has none:
     it does not shuffle, or has an order of its own."""
-    source, skipped, tail = loader.batch_sampler, 0, True
+    source, skipped, tail = loader.sampler if loader.batch_sampler is None else loader.batch_sampler, 0, True
     while type(source) is BatchSampler or (type(source).__module__ == ACCELERATE and hasattr(source, "batch_sampler")):
         skipped += getattr(source, "skip_batches", 0)
         tail &= not getattr(source, "drop_last", False)
@@ -295,13 +279,15 @@ def _exact_of(loader: DataLoader) -> ExactSampler | None:
         exact = source
     elif _state.asked is None or type(source) is SequentialSampler or getattr(source, "shuffle", None) is False:
         return None
-    elif not _shuffles(source, loader.dataset):
+    elif loader.batch_sampler is None or not _shuffles(source, loader.dataset):
         kind = "An IterableDataset" if isinstance(loader.dataset, IterableDataset) else f"A {type(source).__name__}"
         _note(f"{kind} has an order of its own: --exact-order leaves its DataLoader alone")
         return None
     else:
-        exact = _state.replacing.get(source) or ExactSampler(loader.dataset, *_state.asked, tail=tail)
-        _state.replacing[source], exact.replaced = exact, ref(source)
+        if source not in _state.replacing:
+            _state.replacing[source] = ExactSampler(loader.dataset, *_state.asked, tail=tail)
+            _state.replacing[source].replaced = ref(source)
+        exact = _state.replacing[source]
         loader.state_dict, loader.load_state_dict = exact.state_dict, exact.load_state_dict  # for Lightning
     if not getattr(loader, "in_order", True):
         raise UsageError("exact order and DataLoader(in_order=False), which has no fixed order: leave in_order out")
@@ -335,7 +321,7 @@ def _adapt_accelerate(module) -> None:
         for number, batch in enumerate(rows_of(loader)):
             if exact is not None:
                 share = next(each for each in exact.shares if each.number == number)
-                share.places |= set(_places(batch))
+                share.tensors += map(ref, _tensors(batch))
                 share.take()
             yield batch
 
@@ -352,19 +338,25 @@ def _adapt_accelerate(module) -> None:
 
 
 def _adapt_transformers(module) -> None:
-    """The Trainer divides some losses by the tokens of all ranks."""
-    torchs = module.Trainer.compute_loss
+    """The Trainer fetches all batches of an accumulation, copies each, and divides some losses by the tokens of all
+    ranks."""
+    training_step, compute_loss = module.Trainer.training_step, module.Trainer.compute_loss
 
-    @wraps(torchs)
-    def compute_loss(trainer, *arguments, **named):
+    @wraps(training_step)
+    def step(trainer, model, inputs, *arguments, **named):
+        _take(inputs)
+        return training_step(trainer, model, inputs, *arguments, **named)
+
+    @wraps(compute_loss)
+    def loss(trainer, *arguments, **named):
         is_weighed = trainer.args.average_tokens_across_devices and named.get("num_items_in_batch") is not None
         _state.is_weighed = is_weighed and bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func)
         try:
-            return torchs(trainer, *arguments, **named)
+            return compute_loss(trainer, *arguments, **named)
         finally:
             _state.is_weighed = False
 
-    module.Trainer.compute_loss = compute_loss
+    module.Trainer.training_step, module.Trainer.compute_loss = step, loss
 
 
 # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -379,8 +371,8 @@ class GradientFactor:
         """Use this factor from now on, for all parameters: those that were frozen may be thawed."""
         if self.waits and factor != self.factor:
             raise UsageError(
-                "two batches of different sizes went forward before a backward, and each has its weight in exact order: "
-                "call backward() for each, or give DataLoader(drop_last=True)"
+                "two batches of different sizes went forward before a backward, and in exact order each has its own "
+                "weight: call backward() for each, or give DataLoader(drop_last=True)"
             )
         self.factor, self.waits = factor, True
         for parameter in module.parameters():
@@ -401,11 +393,7 @@ def _weigh(ddp: DistributedDataParallel, inputs: tuple, named: dict) -> None:
     """Find the batch of a forward pass, and its factor."""
     if not (torch.is_grad_enabled() and ddp.training):
         return
-    places = set(_places((inputs, named)))
-    shares = [share for sampler in _state.samplers for share in reversed(sampler.shares)]
-    share = max(shares, key=lambda each: len(each.places & places), default=None)
-    if share is not None and share.places & places:
-        share.take()
+    _take((inputs, named))
     if _state.latest is not None:
         factor = _factor(ddp, _state.latest)
         _state.factors.setdefault(ddp.module, GradientFactor()).begin(ddp.module, factor)
@@ -432,10 +420,19 @@ def _factor(ddp: DistributedDataParallel, share: BatchShare) -> float:
     return share.factor()
 
 
-def _places(data) -> Iterator[int]:
-    """Yield the addresses of the tensors of a batch, or of a module's inputs."""
+def _take(data) -> None:
+    """Take the share with most tensors of these, or of those that they are views of, if there is one."""
+    inputs = list(_tensors(data))
+    ids = {id(each) for each in [*inputs, *(each._base for each in inputs)] if each is not None}
+    shares = [share for sampler in _state.samplers for share in sampler.shares]
+    counts = [sum(id(each()) in ids for each in share.tensors) for share in shares]
+    if any(counts):
+        shares[counts.index(max(counts))].take()
+
+
+def _tensors(data) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(data):
-        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel():
-            yield leaf.data_ptr()
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
         elif isinstance(leaf, Mapping):  # of a class that PyTorch does not know
-            yield from _places(dict(leaf))
+            yield from _tensors(dict(leaf))

@@ -1,8 +1,9 @@
 """Trains by a library with --exact-order, and writes FOLDER/RUN-RANK.jsonl: a line for each forward pass, the examples
-and the loss; at the end rank 0 writes the weights, FOLDER/RUN.json. It goes on from FOLDER's checkpoint, if there is one.
+and the loss; at the end rank 0 writes the weights, FOLDER/RUN.json. It goes on from FOLDER's checkpoint, if any.
 
 exact.py LIBRARY FOLDER RUN [name=number]...: workers; accumulate, batches a step; stop, the step after which rank 0 is
-killed; every, steps from one checkpoint to the next; own=1, an ExactSampler of the script's own
+killed; every, steps from one checkpoint to the next; own=1, an ExactSampler of the script's own; labels=1, a loss that
+the Trainer divides by the labels of all ranks
 """
 
 import json
@@ -21,7 +22,7 @@ import ringtrain.torch
 
 warnings.filterwarnings("ignore")
 LIBRARY, FOLDER, RUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-OPTIONS = {"workers": 0, "accumulate": 1, "stop": 0, "every": 0, "own": 0}
+OPTIONS = {"workers": 0, "accumulate": 1, "stop": 0, "every": 0, "own": 0, "labels": 0}
 OPTIONS |= {name: int(value) for name, value in (each.split("=") for each in sys.argv[4:])}
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 COUNT, EPOCHS, RATE, ACCUMULATE = 37, 2, 0.05, OPTIONS["accumulate"]
@@ -40,7 +41,8 @@ class Numbers(torch.utils.data.Dataset):
         return COUNT
 
     def __getitem__(self, index):
-        return {"index": index, "x": self.x[index], "y": self.y[index]}
+        labels = {"labels": index} if OPTIONS["labels"] else {}
+        return {"index": index, "x": self.x[index], "y": self.y[index], **labels}
 
 
 class Net(torch.nn.Module):
@@ -58,9 +60,15 @@ class Net(torch.nn.Module):
         return {"loss": loss}
 
 
+class Divided(Net):
+    def forward(self, index, x, y, labels, **more):
+        loss = super().forward(index, x, y)["loss"]
+        return {"loss": loss * len(labels) / more.get("num_items_in_batch", len(labels))}
+
+
 def written(step):
     """End rank 0 after this step, and with it all."""
-    if step == OPTIONS["stop"] and RANK == 0:
+    if 0 < OPTIONS["stop"] == step and RANK == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -180,12 +188,12 @@ def trainer(net):
         max_grad_norm=0.0, logging_strategy="no",
     )  # fmt: skip
     before = get_last_checkpoint(arguments.output_dir) if Path(arguments.output_dir).exists() else None
-    Trainer(net, arguments, train_dataset=Numbers()).train(resume_from_checkpoint=before)
+    Trainer(net, arguments, train_dataset=Numbers(), callbacks=[Stop()]).train(resume_from_checkpoint=before)
 
 
 def main():
     torch.set_num_threads(1)
-    net = Net()
+    net = Divided() if OPTIONS["labels"] else Net()
     {"plain": plain, "lightning": lightning, "accelerate": accelerate, "trainer": trainer}[LIBRARY](net)
     if RANK == 0:
         weights = torch.cat([each.detach().flatten() for each in net.parameters()])
