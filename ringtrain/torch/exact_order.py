@@ -369,12 +369,12 @@ class GradientFactor:
 
     def begin(self, module: torch.nn.Module, factor: float) -> None:
         """Use this factor from now on, for all parameters: those that were frozen may be thawed."""
-        if self.waits and factor != self.factor:
+        if self.waits and module.training and factor != self.factor:
             raise UsageError(
                 "two batches of different sizes went forward before a backward, and in exact order each has its own "
                 "weight: call backward() for each, or give DataLoader(drop_last=True)"
             )
-        self.factor, self.waits = factor, True
+        self.factor, self.waits = factor, module.training  # a script may evaluate with gradients, too
         for parameter in module.parameters():
             watched = self._watched.get(id(parameter))
             if parameter.requires_grad and (watched is None or watched() is not parameter):
@@ -391,7 +391,7 @@ class GradientFactor:
 @_disable_dynamo
 def _weigh(ddp: DistributedDataParallel, inputs: tuple, named: dict) -> None:
     """Find the batch of a forward pass, and its factor."""
-    if not (torch.is_grad_enabled() and ddp.training):
+    if not torch.is_grad_enabled():
         return
     _take((inputs, named))
     if _state.latest is not None:
