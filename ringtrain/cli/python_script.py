@@ -38,6 +38,9 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
         raise UsageError(in_words(error, arguments)) from None
     options = dict(context.params)
     words, is_module, run_file = options.pop("words"), options.pop("is_module"), options.pop("run_file")
+    is_exact, batch = options.pop("exact_order"), options.pop("global_batch")
+    if is_exact != (batch is not None):
+        raise UsageError("--exact-order and --global-batch B, the examples of all ranks, go together: give both")
     log = {name: options.pop(name) for name in ("out", "tensorboard", "metrics", "seed", "isa", "hash_every")}
     log["metrics"] = tuple(map(parse_metric, log["metrics"]))
     if log["out"] is None and (log["tensorboard"] or log["metrics"]):
@@ -57,7 +60,7 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     if log["isa"] != AVX2 and not exchange.reproducible:
         raise UsageError(f"--reproducible-isa {log['isa']} is of --reproducible: give both, or neither")
     deadline_s = exchange.deadline_s if any("deadline_s" in values for _, values in layers) else None
-    return ScriptCommand(words[0], words[1:], is_module, deadline_s, exchange, **log)
+    return ScriptCommand(words[0], words[1:], is_module, deadline_s, exchange, **log, batch=batch)
 
 
 def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
@@ -125,7 +128,9 @@ def _sections() -> dict[str, list[str]]:
     help='Take a score from lines that rank 0 prints: "loss=loss ([0-9.]+)"; also accuracy, test_loss, test_accuracy, '
     "step. May be repeated.",
 )
-@click.option("--seed", type=click.IntRange(0), help="Set RINGTRAIN_SEED, which the script may read.")
+@click.option(
+    "--seed", type=click.IntRange(0), help="Set RINGTRAIN_SEED, which the script may read; it keys --exact-order."
+)
 @click.option(
     "--reproducible-isa",
     "isa",
@@ -141,6 +146,12 @@ def _sections() -> dict[str, list[str]]:
     show_default=True,
     help="With --reproducible and --out: steps between hashes of the weights in the log.",
 )
+@click.option(
+    "--exact-order",
+    is_flag=True,
+    help="Loaders that shuffle give the same examples in each step at any number of ranks, weighted by examples.",
+)
+@click.option("--global-batch", type=click.IntRange(1), metavar="B", help="Examples of all ranks in a step of it.")
 @click.option("-m", "is_module", is_flag=True, help="A module follows, in place of a file.")
 @click.option("-h", "--help", is_flag=True, help="Show this text.")
 @click.argument("words", metavar="SCRIPT [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)

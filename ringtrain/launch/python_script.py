@@ -32,6 +32,7 @@ class ScriptCommand:
     isa:        instruction set of a reproducible run, of :data:`ringtrain.launch.reproducible.ISAS`
     hash_every: steps between hashes of the weights in the log of a reproducible run
     seed:       for the script, which reads it in the environment; None: it is not set
+    batch:      of all ranks, in exact order; None: the script's own batches and order
     """
 
     name: str
@@ -45,6 +46,7 @@ class ScriptCommand:
     seed: int | None = None
     isa: str = AVX2
     hash_every: int = 100
+    batch: int | None = None
 
 
 OF_REDUCER = ("algorithm", "tuning", "deadline_s", "check_collectives")  # options that DDP's own reducer has too

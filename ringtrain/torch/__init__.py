@@ -8,6 +8,8 @@ from ringtrain.errors import UsageError, naming_packages
 
 try:
     with naming_packages():
+        from ringtrain.torch.datasets import open_dataset
+        from ringtrain.torch.exact_order import ExactSampler
         from ringtrain.torch.replacements import register
         from ringtrain.torch.reproducible import parts
         from ringtrain.torch.run_log import log_step
@@ -18,6 +20,16 @@ except UsageError as error:
         raise
     sys.exit(f"ringtrain: {error}")  # python -m ringtrain.torch imports this before the launcher, which would say it
 
-__all__ = ["load_state_dict", "log_step", "parallel", "parts", "should_stop", "state_dict", "synchronize"]
+__all__ = [
+    "ExactSampler",
+    "load_state_dict",
+    "log_step",
+    "open_dataset",
+    "parallel",
+    "parts",
+    "should_stop",
+    "state_dict",
+    "synchronize",
+]
 
 register()

@@ -27,6 +27,7 @@ from ringtrain.monitor.guarded_transport import bare, guard_of
 from ringtrain.template import Lines, joined
 from ringtrain.torch import run_log
 from ringtrain.torch.call_order import quoted_error
+from ringtrain.torch.exact_order import check_batch, replace_shuffling
 from ringtrain.torch.replacements import take_over
 from ringtrain.torch.reproducible import fix_algorithms, start_with_fixed_arithmetic
 from ringtrain.torch.strategy_ddp import close_engines, leave
@@ -87,6 +88,9 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     fixed = _fix(command, transport) if command.exchange.reproducible else None
     world = TorchWorld(bare(transport), command.exchange, asked_deadline(os.environ))
     take_over(world)
+    if command.batch is not None:
+        check_batch(command.batch, transport.size)
+        replace_shuffling(command.batch, command.seed or 0)
     run_log.begin(command, transport, fixed)
     code, where = 0, f"rank {transport.rank} ({hosts[transport.rank]})"
     try:

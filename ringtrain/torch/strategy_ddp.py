@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import CheckpointError, UsageError
 from ringtrain.humanize import plural
-from ringtrain.torch import gradients, state
+from ringtrain.torch import exact_order, gradients, state
 from ringtrain.torch.backend import RingtrainGroup
 from ringtrain.torch.engine import Engine
 from ringtrain.torch.world import current
@@ -224,9 +224,10 @@ def _once(loss) -> Callable:
 # ── for scripts ───────────────────────────────────────────────────────────────────────────────────────────────
 def state_dict() -> list[dict]:
     """Return what the strategies of all DDP modules keep from step to step, beside weights and, on ranks that update
-    all, the optimizer's state: for a checkpoint of the script, which rank 0 saves. On other ranks it is empty.
-    Collective; call it between a step and the next forward pass."""
-    return [state.state_of(engine) for engine in in_use()]
+    all, the optimizer's state, and the places in orders of ``--exact-order``: for a checkpoint of the script, which
+    rank 0 saves. On other ranks strategies' parts are empty. Collective; call it between a step and the next forward
+    pass."""
+    return [state.state_of(engine) for engine in in_use()] + exact_order.states()
 
 
 def load_state_dict(saved: Sequence[Mapping]) -> None:
@@ -235,13 +236,17 @@ def load_state_dict(saved: Sequence[Mapping]) -> None:
 
     Raises: CheckpointError for the state of another strategy or of other modules.
     """
+    orders, strategies = (
+        [each for each in saved if ("examples_done" in each) is of_order] for of_order in (True, False)
+    )
     engines = in_use()
-    if len(saved) != len(engines):
+    if len(strategies) != len(engines):
         raise CheckpointError(
-            f"ringtrain.torch.load_state_dict() got the state of {plural(len(saved), 'module')}, and DDP has wrapped "
-            f"{len(engines)}: wrap them first, and give what state_dict() returned on rank 0"
+            f"ringtrain.torch.load_state_dict() got the state of {plural(len(strategies), 'module')}, and DDP has "
+            f"wrapped {len(engines)}: wrap them first, and give what state_dict() returned on rank 0"
         )
-    for engine, each in zip(engines, saved, strict=True):
+    exact_order.restore(orders)
+    for engine, each in zip(engines, strategies, strict=True):
         state.restore(engine, each)
 
 
@@ -265,6 +270,8 @@ def leave(transport: Transport) -> None:
         sys.stderr.write(
             "ringtrain: note: the script made no DistributedDataParallel, so --sync and the others had no effect\n"
         )
+    if exact_order.had_no_effect() and transport.rank == 0:
+        sys.stderr.write("ringtrain: note: no DataLoader of the script shuffles, so --exact-order had no effect\n")
     for engine in ENGINES:
         engine.drain()
     transport.gather_json(None)  # all have come to their ends
