@@ -94,7 +94,7 @@ ORDER = {
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
     "torch": "tensors call_order work store shared_buckets backend mixed buckets world torch_optimizer module_arena "
-    "engine gradients state strategy_ddp replacements run_log stopping __main__",
+    "engine gradients state strategy_ddp replacements step_profile run_log stopping __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
