@@ -167,10 +167,10 @@ def _strategies(sync: str | None, average_every: int, is_script: bool) -> list[E
     exchanges = []
     for variant in variants_of((), (sync or default,), ()):
         averages = variant.flags["sync"] == "averaging" and "average_every" not in variant.flags
-        flags = variant.flags | ({"average_every": average_every} if averages else {})
-        config = resolve((FLAGS, flags))
+        layer = FLAGS, variant.flags | ({"average_every": average_every} if averages else {})
+        config = resolve(layer)
         check_options(config)
-        exchanges.append(exchange_of((FLAGS, flags)) if is_script else config.exchange)
+        exchanges.append(exchange_of(layer) if is_script else config.exchange)
     return exchanges
 
 

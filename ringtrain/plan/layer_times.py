@@ -80,7 +80,8 @@ class ProfiledBucket:
 @dataclass(frozen=True)
 class LayerFile:
     """One file. ``batch``: of all ranks; ``iteration_s``: of the training loop; ``records``: whether a device records
-    its work; ``threads``, ``parameters``, ``buckets``: of a script's profile"""
+    its work; ``threads``, ``move_s``, ``parameters``, ``buckets``: of a script's profile; ``move_s``: an array as long
+    as the weights is read or written"""
 
     model: Annotated[str, Rules(key="header.model")]
     dtype: Annotated[str, Rules(key="header.dtype")]
@@ -94,6 +95,7 @@ class LayerFile:
     rows: tuple[MeasuredLayer, ...]
     records: Annotated[bool, Rules(key="header.records")] = False
     threads: Annotated[int, Rules(key="header.threads", low=1)] = 1
+    move_s: Annotated[float | None, Rules(key="header.move_s")] = None
     parameters: tuple[ProfiledParameter, ...] = ()
     buckets: tuple[ProfiledBucket, ...] = ()
 
@@ -146,7 +148,9 @@ class LayerTimes:
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """The parameters of the network, as they lie in the arena."""
-        return lay_out(tuple(map(_table_row, self.first.parameters)) or self._graph.parameters())
+        roles = [(each.name, each.shape, "weight" if len(each.shape) > 1 else "bias") for each in self.first.parameters]
+        table = tuple((name, Parameter(name, shape, Fill("constant"), role)) for name, shape, role in roles)
+        return lay_out(table or self._graph.parameters())
 
     @property
     def is_script(self) -> bool:
@@ -236,9 +240,3 @@ class LayerTimes:
             return [(images / low.images, low)]
         share = (images - low.images) / (high.images - low.images)
         return [(1 - share, low), (share, high)]
-
-
-def _table_row(parameter: ProfiledParameter) -> tuple[str, Parameter]:
-    """Return a script's parameter as its arena has it (ringtrain/torch/module_arena.py)."""
-    role = "weight" if len(parameter.shape) > 1 else "bias"
-    return parameter.name, Parameter(parameter.name, parameter.shape, Fill("constant"), role)

@@ -97,6 +97,7 @@ def _rows(layers, exchanges, ranks, config, algorithms, settings, alone=None) ->
             example_bytes=layers.example_bytes,
             examples=batch / ranks,
             streams=layers.first.records,
+            measured_move_s=layers.first.move_s,
         )
         for name in _algorithms(planned_config, exchanges, topology, algorithms)
     ]

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 queue_callback = Variable._execution_engine.queue_callback
 _run: "ScriptRun | None" = None
-_profiles = False  # whether steps are timed
-_profile: "StepProfile | None" = None  # of the module, when DDP has wrapped it
+_profile: "StepProfile | None" = None
 _reducer_s: float | None = None  # for which DDP's own reducer has held up backward at its end
 _memory = {"weights_bytes": 0, "gradient_bytes": 0, "state_bytes": 0}
 _modules: WeakKeyDictionary = WeakKeyDictionary()  # in DDP, in the order in which they were wrapped
@@ -39,16 +38,19 @@ _optimizers: WeakKeyDictionary = WeakKeyDictionary()  # in the order of their fi
 
 def begin(command: ScriptCommand, transport: Transport) -> None:
     """Record what the script does from now on, if it is asked for. Collective."""
-    global _run, _profiles
+    global _run, _profile
     if command.seed is not None:
         os.environ[SEED] = str(command.seed)
     if command.out is None:
         return
     from ringtrain.train.start.script_run import ScriptRun  # loads all of training
 
-    _run, _profiles = ScriptRun(command, transport, traffic, _facts), command.profile
-    if _profiles:
-        register_optimizer_step_pre_hook(lambda *arguments: _profile.times.update() if _profile else None)
+    _run = ScriptRun(command, transport, traffic, _facts)
+    if command.profile:
+        from ringtrain.torch.step_profile import StepProfile
+
+        _profile = StepProfile()
+        register_optimizer_step_pre_hook(lambda *arguments: _profile.times.update())
     register_optimizer_step_post_hook(_after_step)
     _watch_modules(_run)
     for name in ("stdout", "stderr") if command.metrics and transport.rank == 0 else ():
@@ -107,9 +109,9 @@ def measure() -> None:
 
 def ended(code: int) -> None:
     """Record that the script has come to its end. Collective."""
-    if _run is not None and _profiles:
-        medians = _profile.times.medians() if _profile else None
-        _run.keep_profile(medians, _profile.described(_memory["state_bytes"]) if _profile else None)
+    if _run is not None and _profile is not None:
+        medians = _profile.times.medians()
+        _run.keep_profile(medians, _profile.described(_memory["state_bytes"]) if medians else {})
     if _run is not None:
         _run.ended(code)
 
@@ -141,7 +143,7 @@ def _after_step(optimizer: torch.optim.Optimizer, arguments: tuple, named: dict)
     if _profile is not None:
         _profile.times.updated()
         if next(iter(_optimizers)) is optimizer:
-            _profile.step((traffic()[1] or 0.0) if dist.get_world_size() > 1 else 0.0)
+            _profile.step((_reducer_s or 0.0) if dist.get_world_size() > 1 else 0.0)
     if _run is not None and next(iter(_optimizers)) is optimizer:
         _run.step(float(optimizer.param_groups[0].get("lr", float("nan"))))
         if _run.steps & (_run.steps - 1) == 0:  # now and then: at the script's end its modules are gone
@@ -180,24 +182,12 @@ def _watch_modules(run: "ScriptRun") -> None:
     def make(ddp, module, *arguments, **named) -> None:
         torchs_own(ddp, module, *arguments, **named)
         _modules.setdefault(module)
-        if _profiles:
-            _begin_profile(ddp)
+        if _profile is not None:
+            _profile.watch(ddp)
         ddp.register_forward_pre_hook(torch._dynamo.disable(begin_forward), with_kwargs=True)
         ddp.register_forward_hook(torch._dynamo.disable(end_forward))
 
     DistributedDataParallel.__init__ = make
-
-
-def _begin_profile(ddp: DistributedDataParallel) -> None:
-    global _profile
-    from ringtrain.torch.step_profile import StepProfile
-
-    if ENGINES or (_profile is not None and _profile.module() is not ddp.module):
-        what = "another DistributedDataParallel" if _profile is not None else "ringtrain.torch.parallel()"
-        raise UsageError(
-            f"--profile times one module with DDP's own reducer, and the script makes {what}: leave --profile out"
-        )
-    _profile = StepProfile(ddp)
 
 
 def _time_reducer() -> None:

@@ -9,18 +9,23 @@ from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanSettings, predict
-from ringtrain.train.start.script_profile import PROFILE, ProfiledModule, StepTimes, profile_of
+from ringtrain.train.start.script_profile import PROFILE, StepTimes, profile_of
 from tests.cli_calls import call
 from tests.plan.plan_files import sweep_file
 from tests.says import says
 
-PARAMETERS = [
-    ("module.update.weight", (1024, 1024), 4),
-    ("module.b.weight", (1024, 512), 4),
-    ("module.b.bias", (8,), 4),
-]
+SHAPES = {"module.update.weight": (1024, 1024), "module.b.weight": (1024, 512), "module.b.bias": (8,)}
 FACTS = {"batch": 32, "ranks": 1, "host_by_rank": ["n1"], "host_cores": 2, "peak_bytes": 1 << 25}
-MODULE = ProfiledModule("Net", PARAMETERS, 4, [[2, 1], [0]], 1, 3 << 21)
+BUCKETS = [(4 * (1024 * 512 + 8), ["module.b.bias", "module.b.weight"]), (1 << 22, ["module.update.weight"])]
+
+
+def module(model="Net", **header):
+    """A module with the optimizer's state of one array."""
+    held_bytes = 3 * 4 * (1024 * 1024 + 1024 * 512 + 16)
+    header = {"model": model, "dtype": "float32", "threads": 1, "move_s": 1e-4, "held_bytes": held_bytes} | header
+    buckets = [{"bytes": nbytes, "parameters": names} for nbytes, names in BUCKETS]
+    parameters = [{"name": name, "shape": shape} for name, shape in SHAPES.items()]
+    return {"header": header, "parameters": parameters, "buckets": buckets}
 
 
 def steps(count, slow=1.0, waits=0.0):
@@ -51,9 +56,9 @@ def steps(count, slow=1.0, waits=0.0):
     return times
 
 
-def profile(folder, *of_ranks, module=MODULE, **facts):
+def profile(folder, *of_ranks, described=None, **facts):
     folder.mkdir(exist_ok=True)
-    content = profile_of(module, [each.medians() for each in of_ranks], FACTS | facts)
+    content = profile_of(described or module(), [each.medians() for each in of_ranks], FACTS | facts)
     (folder / PROFILE).write_text(json.dumps(content))
     return str(folder / PROFILE)
 
@@ -118,7 +123,7 @@ def test_a_plan_of_a_profile_predicts_each_strategy(tmp_path):
 
 
 def test_threads_of_a_rank_take_cores(tmp_path):
-    layers = LayerTimes([profile(tmp_path, steps(20), module=ProfiledModule("Net", PARAMETERS, 4, [], 2, 0))])
+    layers = LayerTimes([profile(tmp_path, steps(20), described=module(threads=2))])
     assert layers.of_rank(32, 2).update_s == pytest.approx(8e-3)
     assert any("2 threads" in note for note in layers.notes)
 
@@ -142,5 +147,5 @@ def test_the_command_reads_run_folders_and_refuses_what_is_none(tmp_path):
 
 
 def profile_of_other(folder):
-    profile(folder / "other", steps(20), module=ProfiledModule("Other", PARAMETERS, 4, [], 1, 0))
+    profile(folder / "other", steps(20), described=module("Other"))
     return folder / "other"

@@ -5,15 +5,10 @@ Nothing here imports PyTorch.
     input ─► forward and loss ─► gradient after gradient ─► rest: clipping, the script's own ─► update
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-
-from ringtrain.memory.arena import lay_out
-from ringtrain.memory.spans import Fill, Parameter
 
 PROFILE = "profile.json"
 WARM_UP, MOST_STEPS = 10, 200  # steps before those that are looked at, at most half of a short run; and these
@@ -83,27 +78,12 @@ class StepTimes:
         return {**dict(zip(PARTS, middle, strict=False)), "ready_s": middle[len(PARTS) :], "steps": len(kept)}
 
 
-@dataclass(frozen=True, slots=True)
-class ProfiledModule:
-    """The module whose steps are timed.
-
-    parameters: (name, shape, bytes of an element), as DDP has them; ``itemsize``: of an element that strategies send
-    buckets:    of DDP's reducer, as numbers of parameters; none if it does not say
-    """
-
-    model: str
-    parameters: Sequence[tuple[str, tuple[int, ...], int]]
-    itemsize: int
-    buckets: Sequence[Sequence[int]]
-    threads: int
-    state_bytes: int
-
-
-def profile_of(module: ProfiledModule, of_ranks: Sequence[dict], facts: dict) -> dict:
-    """Return the content of the file. of_ranks: medians, of which the slowest rank's count; facts: of its header"""
+def profile_of(module: dict, of_ranks: Sequence[dict], facts: dict) -> dict:
+    """Return the content of the file. module: its ``header``, ``parameters``, ``buckets``; of_ranks: medians, of which
+    those of the slowest rank count; facts: more of the header"""
     slowest = max(of_ranks, key=lambda each: each["iteration_s"])
-    ready_s = dict(zip((name for name, *_ in module.parameters), slowest["ready_s"], strict=True))
-    layers: dict[str, float] = {}  # to the moment at which all its gradients are there
+    ready_s = dict(zip((each["name"] for each in module["parameters"]), slowest["ready_s"], strict=True))
+    layers: dict[str, float] = {}  # to the moment at which all its gradients are final
     for name, moment in ready_s.items():
         layer = name.rpartition(".")[0]
         layers[layer] = max(moment, layers.get(layer, 0.0))
@@ -115,25 +95,8 @@ def profile_of(module: ProfiledModule, of_ranks: Sequence[dict], facts: dict) ->
     rest = slowest["iteration_s"] - slowest["input_s"] - slowest["forward_s"] - before - slowest["update_s"]
     apart = {"input": slowest["input_s"], "rest": max(rest, 0.0), "update": slowest["update_s"]}
     rows = [*rows[::-1], *({"layer": n, "kind": "", "forward_s": None, "backward_s": s} for n, s in apart.items())]
-    spans = lay_out(tuple((name, Parameter(name, shape, Fill("constant"))) for name, shape, _ in module.parameters))
-    held_bytes = 2 * module.itemsize * spans[-1].stop + module.state_bytes
-    dtype = "float64" if module.itemsize == 8 else "float32"
-    buckets = []
-    for numbers in module.buckets:
-        parts = [module.parameters[number] for number in numbers]
-        names, nbytes = [name for name, *_ in parts], sum(size * math.prod(shape) for _, shape, size in parts)
-        buckets.append({"bytes": nbytes, "ready_s": max(ready_s[name] for name in names), "parameters": names})
-    return {
-        "header": {
-            **facts,
-            "model": module.model,
-            "dtype": dtype,
-            "threads": module.threads,
-            "held_bytes": held_bytes,
-            "steps": slowest["steps"],
-        },
-        "totals": {"iteration_s": slowest["iteration_s"]},
-        "rows": rows,
-        "buckets": buckets,
-        "parameters": [{"name": name, "shape": list(shape)} for name, shape, _ in module.parameters],
-    }
+    buckets = [each | {"ready_s": max(ready_s[name] for name in each["parameters"])} for each in module["buckets"]]
+    header = module["header"] | facts | {"steps": slowest["steps"]}
+    return module | {
+        "header": header, "totals": {"iteration_s": slowest["iteration_s"]}, "rows": rows, "buckets": buckets,
+    }  # fmt: skip

@@ -36,7 +36,7 @@ from ringtrain.storage.run_folder.outcome import DONE, FAILED, RUNNING, WORDS, R
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder
 from ringtrain.train.run.records import peak_bytes
 from ringtrain.train.start.header import provenance
-from ringtrain.train.start.script_profile import PROFILE, ProfiledModule, profile_of
+from ringtrain.train.start.script_profile import PROFILE, profile_of
 from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.base import Transport
 
@@ -178,20 +178,19 @@ class ScriptRun:
         if exchanged is not None and self._folder is not None:
             self._handle(Exchanged(iteration=self._number, epoch=1, seconds=seconds, **exchanged))
 
-    def keep_profile(self, medians: dict | None, module: ProfiledModule | None) -> None:
-        """Write the profile of the script's steps, after :meth:`measure`. Collective. medians: of this rank"""
+    def keep_profile(self, medians: dict | None, module: dict) -> None:
+        """Write the profile of the script's steps, of :func:`profile_of`, after :meth:`measure`. Collective."""
         machine = {"host": socket.gethostname(), "cores": os.cpu_count() or 1, "peak_bytes": peak_bytes()}
         every = self._transport.gather_json({**machine, "medians": medians})
         if self._folder is None:
             return
-        if module is None or any(each["medians"] is None for each in every):
-            note("no profile is written: a rank has not made two steps of a DistributedDataParallel's module")
+        if any(each["medians"] is None for each in every):
+            note("no profile is written: a rank has not made two steps of a module in DistributedDataParallel")
             return
-        facts = {
-            "ringtrain": __version__, "command": self._start["command"], "batch": self._start["batch"],
-            "ranks": self._transport.size, "host_by_rank": [each["host"] for each in every],
-            "host_cores": min(each["cores"] for each in every), "peak_bytes": max(each["peak_bytes"] for each in every),
-        }  # fmt: skip
+        facts = {name: self._start[name] for name in ("command", "batch")} | {"ringtrain": __version__}
+        facts |= {"ranks": self._transport.size, "host_by_rank": [each["host"] for each in every]}
+        facts |= {"host_cores": min(each["cores"] for each in every)}
+        facts |= {"peak_bytes": max(each["peak_bytes"] for each in every)}
         content = profile_of(module, [each["medians"] for each in every], facts)
         self._folder.root.write(PROFILE, json.dumps(content, indent=1).encode())
 
