@@ -39,7 +39,6 @@ from ringtrain.train.start.script_profile import PROFILE
 
 DEFAULTS = ExchangeConfig()
 BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
-SCRIPT_FILE = "profile of `python -m ringtrain.torch --profile --out RUN script.py`"
 OF_CURVES = ("sync", "algorithm", "batch", "weak", "overlap", "average_every", "bucket_bytes", "price")
 
 
@@ -148,7 +147,8 @@ def plan(fabric, ranks, per_node, sync, algorithm, batch, price, curves, target,
 
 def _layer_times(model: str | None, layers: tuple[str, ...], profiles: tuple[str, ...]) -> LayerTimes:
     if profiles and not layers and model is None:
-        return LayerTimes([str(Path(run) / PROFILE) for run in profiles], SCRIPT_FILE)
+        title = "profile of `python -m ringtrain.torch --profile --out RUN script.py`"
+        return LayerTimes([str(Path(run) / PROFILE) for run in profiles], title)
     if profiles or not layers or model is None:
         raise UsageError("give MODEL and --layers FILE of `ringtrain time MODEL`, or else --profile RUN of a script")
     layer_times = LayerTimes(layers)

@@ -44,9 +44,7 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     log = {name: options.pop(name) for name in ("out", "tensorboard", "profile", "metrics", "seed")}
     log["metrics"] = tuple(map(parse_metric, log["metrics"]))
     if log["out"] is None and (log["tensorboard"] or log["metrics"] or log["profile"]):
-        raise UsageError(
-            "--tensorboard, --metric and --profile are of a run that is recorded: give its folder by --out"
-        )
+        raise UsageError("--tensorboard, --metric and --profile are of a recorded run: give its folder by --out")
     if log["tensorboard"]:
         check_tensorboard()
     if options.pop("help"):

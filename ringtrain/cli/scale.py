@@ -83,8 +83,7 @@ def scale(counts, rounds, strong, weak, batch, plan_paths, launcher, out, words,
             for run in planned:
                 if run.name not in failed:
                     where = folder / f"{run.name}-round-{number}"
-                    batch_text = "" if run.batch is None else f"batch {run.batch:<8} "
-                    echo(f"round {number} of {rounds}  {run.name:<14} {batch_text}", end="")
+                    echo(f"round {number} of {rounds}  {run.name:<14} batch {run.batch or 'as it is':<8} ", end="")
                     _take(run, number, start(run.ranks), scaled, where, runs, failed)
                     Folder(folder).write("scale.json", _json(scaled, runs, failed, rows_of).encode())
     return _tell(scaled, runs, failed, paths, rows_of)
@@ -115,14 +114,13 @@ def _take(
     sample = sample_of(log) if log and status == 0 else None
     alike = [each for each in runs if run.scalings[-1] in each["scalings"]]
     problem = ""
-    if sample and sample["ranks"] != run.ranks:
+    if not sample:
+        problem = last_words(output) or "it has no log, as no optimizer has made a step"
+    elif sample["ranks"] != run.ranks:
         other = "the launcher starts another number, or an MPI of another kind"
         problem = f"its log is of ranks: {sample['ranks']}; {other}"
-    elif sample and alike:
+    elif alike:
         problem = scaled.unlike(run, sample["batch"], alike[0])
-    elif not sample:
-        unseen = "no optimizer of PyTorch has made a step, and no log_step has told one"
-        problem = last_words(output) or (unseen if scaled.is_script else "it has no log")
     if problem or log is None or sample is None:
         ended = f"{run.name} ended with status {status} and is not tried again; all it said is in {output}:"
         failed[run.name] = joined([ended, Lines(problem)])
@@ -143,14 +141,15 @@ def _rows(plans: list[PlanFile], scaled: Scaled, runs: list[dict]) -> RowsAndNot
     if not plans:
         return rows, []
 
-    sought = {(each["scaling"], each["ranks"]): _sought(scaled, each) for each in samples}
+    facts = ("model", "ranks", "nodes", "batch")
+    sought = {
+        (each["scaling"], each["ranks"]): SoughtRun(
+            scaled.config, is_script=scaled.is_script, **{name: each[name] for name in facts}
+        )
+        for each in samples
+    }
     rates, notes = find_rates(plans, sought)
     return beside_predictions(rows, rates), notes
-
-
-def _sought(scaled: Scaled, sample: dict) -> SoughtRun:
-    model, ranks, nodes, batch = (sample[name] for name in ("model", "ranks", "nodes", "batch"))
-    return SoughtRun(scaled.config, model, ranks, nodes, batch, scaled.is_script)
 
 
 def _tell(scaled: Scaled, runs: list[dict], failed: dict[str, str], paths: OutputPaths, rows_of: RowsOf) -> int:
@@ -166,5 +165,6 @@ def _tell(scaled: Scaled, runs: list[dict], failed: dict[str, str], paths: Outpu
 
 
 def _json(scaled: Scaled, runs: list[dict], failed: dict[str, str], rows_of: RowsOf) -> str:
-    facts = {"ringtrain": __version__, "command": scaled.text, "rows": rows_of(runs)[0], "runs": runs, "failed": failed}
+    command = shlex.join(scaled.words if scaled.is_script else ["ringtrain", *scaled.words])
+    facts = {"ringtrain": __version__, "command": command, "rows": rows_of(runs)[0], "runs": runs, "failed": failed}
     return json_text(facts)

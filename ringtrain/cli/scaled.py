@@ -1,6 +1,5 @@
 """Trainings of ringtrain, and scripts of PyTorch, that ``ringtrain scale`` measures, and the runs of a round."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ class Scaled:
     words:   as they stand after --
     config:  of the training; of a script its exchange alone
     batch:   of all ranks in strong scaling, of a rank in weak; None: the script's own
-    options: of a script, the words up to it; of a training none
+    options: the words up to the script; none of a training
     """
 
     words: Sequence[str]
@@ -52,10 +51,6 @@ class Scaled:
     @property
     def is_script(self) -> bool:
         return bool(self.options)
-
-    @property
-    def text(self) -> str:
-        return shlex.join(self.words if self.is_script else ["ringtrain", *self.words])
 
     def planned(self, counts: Sequence[int], scalings: Sequence[str]) -> list[PlannedRun]:
         """Return the runs of a round. One rank has the same batch in both kinds of scaling, and one run for both."""
@@ -76,8 +71,7 @@ class Scaled:
         return [*self.options, "--out", str(folder), *script]
 
     def unlike(self, run: PlannedRun, batch: int, sample: dict) -> str:
-        """Return why a run of this batch, over all ranks, is not one of its scaling beside an earlier run of it;
-        nothing if it is. A script may divide a batch itself, or not at all."""
+        """Return why a script's run of this batch is none of its scaling beside an earlier run's, or nothing."""
         is_weak = run.scalings == ("weak",)
         wanted = sample["batch"] // sample["ranks"] * run.ranks if is_weak else sample["batch"]
         if not self.is_script or batch == wanted:
@@ -111,12 +105,9 @@ def _script(words: Sequence[str], batch: int | None, scalings: Sequence[str], co
     options, script, parsed = read_script(words, "scale")
     if parsed.out != FOLDER:
         raise UsageError("scale names the folders of the runs: leave --out out after --")
-    has_place = any(PLACE in word for word in script)
-    if has_place != (batch is not None):
-        missing = f"{PLACE} in the command" if batch is not None else "--batch B before --"
-        raise UsageError(
-            f"{PLACE} in the command is the batch of one rank, and --batch B what it is made from; {missing} is missing"
-        )
+    if any(PLACE in word for word in script) != (batch is not None):
+        missing = "--batch B before --" if batch is None else f"{PLACE} in the command"
+        raise UsageError(f"{PLACE} is the batch of one rank, made from --batch B; {missing} is missing")
     if "strong" in scalings and batch is None:
         raise UsageError(
             f"strong scaling divides a batch among the ranks, and the command has no {PLACE}: put it where the script "

@@ -9,7 +9,7 @@ is one. More ranks than cores take turns.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated
 
@@ -62,14 +62,6 @@ class MeasuredLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfiledParameter:
-    """A parameter of a script's module."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ProfiledBucket:
     """A bucket of DDP's own reducer. parameters: their names"""
 
@@ -80,8 +72,8 @@ class ProfiledBucket:
 @dataclass(frozen=True)
 class LayerFile:
     """One file. ``batch``: of all ranks; ``iteration_s``: of the training loop; ``records``: whether a device records
-    its work; ``threads``, ``move_s``, ``parameters``, ``buckets``: of a script's profile; ``move_s``: an array as long
-    as the weights is read or written"""
+    its work. Of a script's profile: ``threads`` of a rank; ``move_s``, in which an array as long as the weights is read
+    or written; ``parameters``, the shape of each; ``buckets``"""
 
     model: Annotated[str, Rules(key="header.model")]
     dtype: Annotated[str, Rules(key="header.dtype")]
@@ -96,7 +88,7 @@ class LayerFile:
     records: Annotated[bool, Rules(key="header.records")] = False
     threads: Annotated[int, Rules(key="header.threads", low=1)] = 1
     move_s: Annotated[float | None, Rules(key="header.move_s")] = None
-    parameters: tuple[ProfiledParameter, ...] = ()
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     buckets: tuple[ProfiledBucket, ...] = ()
 
     def __post_init__(self) -> None:
@@ -148,9 +140,10 @@ class LayerTimes:
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """The parameters of the network, as they lie in the arena."""
-        roles = [(each.name, each.shape, "weight" if len(each.shape) > 1 else "bias") for each in self.first.parameters]
-        table = tuple((name, Parameter(name, shape, Fill("constant"), role)) for name, shape, role in roles)
-        return lay_out(table or self._graph.parameters())
+        if not self.is_script:
+            return lay_out(self._graph.parameters())
+        shapes, fill = self.first.parameters.items(), Fill("constant")
+        return lay_out(tuple((n, Parameter(n, s, fill, "weight" if len(s) > 1 else "bias")) for n, s in shapes))
 
     @property
     def is_script(self) -> bool:
@@ -158,8 +151,7 @@ class LayerTimes:
         return bool(self.first.parameters)
 
     def buckets(self, config: ExchangeConfig, bucket_bytes: int) -> list[Bucket]:
-        """Return the buckets of an exchange with ``bucket_bytes``; of a script whose gradients DDP's own reducer sums,
-        this one's."""
+        """Return the buckets of an exchange; where DDP's own reducer sums a script's gradients, this one's."""
         is_plain = replace(config, bucket_bytes=bucket_bytes) == ExchangeConfig()
         if not is_plain or not self.first.buckets:
             return make_buckets(self.spans, self.itemsize, bucket_bytes)
@@ -167,8 +159,7 @@ class LayerTimes:
         return [Bucket(0, 0, tuple(spans[n] for n in each.parameters), each.nbytes) for each in self.first.buckets]
 
     def carried_out(self, config: ExchangeConfig, ranks: int) -> ExchangeConfig:
-        """Return the exchange that carries out a strategy on so many ranks. A script's parameters stay whole: each has
-        an owner, as of a server."""
+        """Return the exchange that carries out a strategy: each of a script's parameters stays whole, at an owner."""
         if self.is_script and parts_of(config).in_halves:
             return replace(config, sync="server", servers=min(ranks, len(self.first.parameters)))
         return config

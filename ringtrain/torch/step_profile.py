@@ -52,18 +52,16 @@ class StepProfile:
             self._hooks.pop().remove()
 
     def described(self, state_bytes: int) -> dict:
-        """Return the ``header``, ``parameters`` and ``buckets`` of a profile. move_s: for which as many bytes as the
-        weights are read or written, half those of a copy"""
+        """Return the ``header``, ``parameters`` and ``buckets`` of a profile. move_s: half the seconds of a copy"""
         dtype = "float64" if all(each.dtype is torch.float64 for _, each in self._named) else "float32"
         count = sum(-(-each.numel() // ALIGNMENT) * ALIGNMENT for _, each in self._named)
         source, target = torch.ones(2, count, dtype=getattr(torch, dtype))
         facts = {"model": self._model, "dtype": dtype, "held_bytes": 2 * source.nbytes + state_bytes}
         move_s = median(repeat(partial(target.copy_, source), number=1)) / 2
-        buckets = [[self._named[number] for number in numbers] for numbers in self._buckets]
-        sizes = [sum(each.nbytes for _, each in bucket) for bucket in buckets]
-        names = [[name for name, _ in bucket] for bucket in buckets]
+        buckets = [dict(self._named[number] for number in numbers) for numbers in self._buckets]
+        sizes = [sum(each.nbytes for each in bucket.values()) for bucket in buckets]
         return {
             "header": facts | {"threads": torch.get_num_threads(), "move_s": move_s},
-            "parameters": [{"name": name, "shape": list(each.shape)} for name, each in self._named],
-            "buckets": [{"bytes": n, "parameters": each} for n, each in zip(sizes, names, strict=True)],
+            "parameters": {name: list(each.shape) for name, each in self._named},
+            "buckets": [{"bytes": n, "parameters": list(each)} for n, each in zip(sizes, buckets, strict=True)],
         }

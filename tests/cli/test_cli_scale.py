@@ -161,7 +161,7 @@ def test_a_script_that_divides_otherwise_or_makes_no_step_is_a_failure_with_its_
     assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
     Path("log-2.jsonl").write_text("")
     code, output = run("-n", "1,2", "--rounds", "1", "--weak", "--batch", "60", "--out", "t", *SCRIPT)
-    assert code == 1 and says("weak-2", "optimizer", "log_step").matches(output)
+    assert code == 1 and says("weak-2", "no log", "optimizer").matches(output)
 
 
 def test_the_plan_of_a_script_is_sought_by_its_strategy(run):

@@ -60,7 +60,7 @@ def test_the_steps_of_a_script_are_profiled(mpirun, script, tmp_path, ranks):
     done = mpirun(ranks, ["-W", "ignore", "-m", "ringtrain.torch", *log, str(script)])
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "run" / "profile.json").read_text())
-    assert content["parameters"] == [{"name": "module.weight", "shape": [4, 8]}, {"name": "module.bias", "shape": [4]}]
+    assert content["parameters"] == {"module.weight": [4, 8], "module.bias": [4]}
     assert [each["bytes"] for each in content["buckets"]] == [144] and content["header"]["batch"] == 3 * ranks
     times = LayerTimes([str(tmp_path / "run" / "profile.json")]).of_rank(3, ranks)
     assert [layer.name for layer in times.layers] == ["forward", "module"] and min(times.update_s, times.beside_s) > 0

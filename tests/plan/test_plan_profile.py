@@ -24,8 +24,7 @@ def module(model="Net", **header):
     held_bytes = 3 * 4 * (1024 * 1024 + 1024 * 512 + 16)
     header = {"model": model, "dtype": "float32", "threads": 1, "move_s": 1e-4, "held_bytes": held_bytes} | header
     buckets = [{"bytes": nbytes, "parameters": names} for nbytes, names in BUCKETS]
-    parameters = [{"name": name, "shape": shape} for name, shape in SHAPES.items()]
-    return {"header": header, "parameters": parameters, "buckets": buckets}
+    return {"header": header, "parameters": SHAPES, "buckets": buckets}
 
 
 def steps(count, slow=1.0, waits=0.0):

@@ -1,8 +1,5 @@
 """Times the parts of a script's steps, in the form of ``ringtrain time --json``, for ``ringtrain plan --profile``.
 Nothing here imports PyTorch.
-
-::
-    input ─► forward and loss ─► gradient after gradient ─► rest: clipping, the script's own ─► update
 """
 
 import time
@@ -16,11 +13,8 @@ PARTS = ("iteration_s", "input_s", "forward_s", "update_s")
 
 
 class StepTimes:
-    """The moments of the steps of a rank. Of several backward passes before a step the last one counts as backward,
-    beside which gradients travel; those before it count as forward.
-
-    parameters: their number
-    """
+    """The moments of the steps of a rank, and of so many parameters in them. Of several backward passes before a step
+    the last one counts as backward, beside which gradients travel; those before it count as forward."""
 
     def __init__(self, parameters: int, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._steps, self._waited_s = clock, list[np.ndarray](), 0.0
@@ -82,7 +76,7 @@ def profile_of(module: dict, of_ranks: Sequence[dict], facts: dict) -> dict:
     """Return the content of the file. module: its ``header``, ``parameters``, ``buckets``; of_ranks: medians, of which
     those of the slowest rank count; facts: more of the header"""
     slowest = max(of_ranks, key=lambda each: each["iteration_s"])
-    ready_s = dict(zip((each["name"] for each in module["parameters"]), slowest["ready_s"], strict=True))
+    ready_s = dict(zip(module["parameters"], slowest["ready_s"], strict=True))
     layers: dict[str, float] = {}  # to the moment at which all its gradients are final
     for name, moment in ready_s.items():
         layer = name.rpartition(".")[0]

@@ -180,18 +180,16 @@ class ScriptRun:
 
     def keep_profile(self, medians: dict | None, module: dict) -> None:
         """Write the profile of the script's steps, of :func:`profile_of`, after :meth:`measure`. Collective."""
-        machine = {"host": socket.gethostname(), "cores": os.cpu_count() or 1, "peak_bytes": peak_bytes()}
-        every = self._transport.gather_json({**machine, "medians": medians})
+        every = self._transport.gather_json((socket.gethostname(), os.cpu_count() or 1, peak_bytes(), medians))
         if self._folder is None:
             return
-        if any(each["medians"] is None for each in every):
+        hosts, cores, peaks, each_medians = zip(*every, strict=True)
+        if None in each_medians:
             note("no profile is written: a rank has not made two steps of a module in DistributedDataParallel")
             return
-        facts = {name: self._start[name] for name in ("command", "batch")} | {"ringtrain": __version__}
-        facts |= {"ranks": self._transport.size, "host_by_rank": [each["host"] for each in every]}
-        facts |= {"host_cores": min(each["cores"] for each in every)}
-        facts |= {"peak_bytes": max(each["peak_bytes"] for each in every)}
-        content = profile_of(module, [each["medians"] for each in every], facts)
+        facts = {"host_by_rank": hosts, "host_cores": min(cores), "peak_bytes": max(peaks), "ranks": len(every)}
+        facts |= {name: self._start[name] for name in ("command", "batch")}
+        content = profile_of(module, each_medians, facts)
         self._folder.root.write(PROFILE, json.dumps(content, indent=1).encode())
 
     def ended(self, code: int) -> None:
