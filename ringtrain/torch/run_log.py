@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -49,7 +48,7 @@ def begin(command: ScriptCommand, transport: Transport) -> None:
     if command.profile:
         from ringtrain.torch.step_profile import StepProfile
 
-        _profile = StepProfile()
+        _profile = StepProfile(transport.size)
         register_optimizer_step_pre_hook(lambda *arguments: _profile.times.update())
     register_optimizer_step_post_hook(_after_step)
     _watch_modules(_run)
@@ -143,7 +142,7 @@ def _after_step(optimizer: torch.optim.Optimizer, arguments: tuple, named: dict)
     if _profile is not None:
         _profile.times.updated()
         if next(iter(_optimizers)) is optimizer:
-            _profile.step((_reducer_s or 0.0) if dist.get_world_size() > 1 else 0.0)
+            _profile.step(_reducer_s or 0.0)
     if _run is not None and next(iter(_optimizers)) is optimizer:
         _run.step(float(optimizer.param_groups[0].get("lr", float("nan"))))
         if _run.steps & (_run.steps - 1) == 0:  # now and then: at the script's end its modules are gone

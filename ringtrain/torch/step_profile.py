@@ -15,10 +15,10 @@ from ringtrain.train.start.script_profile import StepTimes
 
 
 class StepProfile:
-    """The profile of a script, which makes one module by DDP's own reducer. ``times``: of its steps"""
+    """The profile of a script, with one module of DDP's own reducer. ``times``: of its steps; ``ranks``: of all"""
 
-    def __init__(self) -> None:
-        self.times, self._buckets = StepTimes(0), list[list[int]]()
+    def __init__(self, ranks: int):
+        self.times, self._ranks, self._buckets = StepTimes(0), ranks, list[list[int]]()
         self._named: list[tuple[str, torch.nn.Parameter]] = []
 
     def watch(self, ddp: DistributedDataParallel) -> None:
@@ -40,10 +40,10 @@ class StepProfile:
         ]
 
     def step(self, waited_s: float) -> None:
-        """End a step, of those that are timed."""
-        if self.times.is_full:
+        """End a step, of those that are timed. waited_s: at the ends of backward so far; one rank alone works there"""
+        if self.times.is_full or not self._named:
             return
-        self.times.step(waited_s)
+        self.times.step(waited_s if self._ranks > 1 else 0.0)
         ddp = self._ddp()
         if not self._buckets and ddp is not None:  # DDP makes them anew when it has seen a backward
             text = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")

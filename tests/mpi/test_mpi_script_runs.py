@@ -76,6 +76,13 @@ def test_a_profile_of_a_strategy_or_of_two_modules_is_refused(mpirun, script, tm
     )
     done = mpirun(1, ["-W", "ignore", "-m", "ringtrain.torch", *out, "--profile", str(script)])
     assert done.returncode and "--profile" in done.stderr and "another DistributedDataParallel" in done.stderr
+    script.write_text(
+        SCRIPT.replace("net = DistributedDataParallel(torch.nn.Linear(8, 4))", "net = torch.nn.Linear(8, 4)")
+    )
+    done = mpirun(
+        1, ["-W", "ignore", "-m", "ringtrain.torch", *out[2:], "--out", str(tmp_path / "b"), "--profile", script]
+    )
+    assert done.returncode == 0 and "no profile is written" in done.stderr
 
 
 @pytest.mark.thorough
