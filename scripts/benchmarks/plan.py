@@ -2,8 +2,8 @@
 
 Layers, all-reduces and the runs of every strategy are measured in turns, so that all meet the same load. A run's figure
 is from the time stamps of one epoch of random images, with the algorithm that the first prediction names as the fastest
-of its strategy; a prediction is made from layers and all-reduces alone. For torch-mlp, torch-conv, torch-gpt, scripts
-(torch_nets.py), a profile on as many ranks is in place of the layers.
+of its strategy; a prediction is made from layers and all-reduces alone. For torch-mlp and its like, which are nets
+of torch_nets.py, a profile on as many ranks is in place of the layers.
 """
 
 import argparse
@@ -31,7 +31,8 @@ from ringtrain.show.tables import text_lines
 from ringtrain.train.start.script_profile import PROFILE
 
 MODELS = {"mlp": (128, 100), "resnet20": (128, 15), "alexnet": (32, 9)}  # batch, iterations
-SCRIPT, SCRIPTS = "torch-", {"torch-mlp": (128, 40), "torch-conv": (32, 40), "torch-gpt": (16, 40)}
+SCRIPT = "torch-"
+SCRIPTS = {"torch-mlp": (128, 40), "torch-conv": (32, 40), "torch-gpt": (16, 40), "torch-paced": (4, 40)}
 WARM_UP = 3  # iterations that are not looked at
 STRATEGIES = "allreduce,sharded,server,averaging --average-every 2"
 NEAR = 0.15

@@ -1,9 +1,11 @@
-"""Three nets as PyTorch's users train them, on random examples: what scripts/bench scripts measures.
+"""Nets as PyTorch's users train them, on random examples, for scripts/bench plan. The layers of "paced" wait in place
+of computing, so that other work on the machine does not change their times.
 
 mpirun -np 2 python -m ringtrain.torch scripts/benchmarks/torch_nets.py conv --batch 16 --steps 30
 """
 
 import argparse
+import time
 from itertools import pairwise
 
 import torch
@@ -28,22 +30,48 @@ class ConvNet(nn.Sequential):
         super().__init__(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))
 
 
+class Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs):
+        time.sleep(0.005)
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.010)
+        return gradient
+
+
+class Paced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(8))
+
+    def forward(self, inputs):
+        for layer in self.layers:
+            inputs = layer(Wait.apply(inputs.requires_grad_()))
+        return inputs
+
+
+SHAPES = {"mlp": (784,), "conv": (3, 32, 32), "paced": (512,)}
+
+
 def examples(net: str, batch: int):
     if net == "gpt":
         text = torch.randint(256, (batch, TOKENS + 1))
         return text[:, :-1], text[:, 1:].flatten()
-    return torch.randn(batch, *((784,) if net == "mlp" else (3, 32, 32))), torch.randint(10, (batch,))
+    return torch.randn(batch, *SHAPES[net]), torch.randint(10, (batch,))
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("net", choices=("mlp", "conv", "gpt"))
+    parser.add_argument("net", choices=(*SHAPES, "gpt"))
     parser.add_argument("--batch", type=int, required=True, help="of a rank")
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    net = DistributedDataParallel({"mlp": MLP, "conv": ConvNet, "gpt": GPT}[options.net]())
+    net = DistributedDataParallel({"mlp": MLP, "conv": ConvNet, "gpt": GPT, "paced": Paced}[options.net]())
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
     for _ in range(options.steps):
         inputs, labels = examples(options.net, options.batch)
