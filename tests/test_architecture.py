@@ -95,8 +95,8 @@ ORDER = {
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
     "torch": "tensors call_order work store shared_buckets backend mixed buckets world torch_optimizer module_arena "
-    "batch_parts engine gradients state exact_order strategy_ddp reproducible replacements run_log stopping datasets "
-    "__main__",
+    "batch_parts engine gradients state exact_order strategy_ddp reproducible replacements step_profile run_log stopping "
+    "datasets __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "

@@ -83,20 +83,29 @@ class ComparedCommand:
 
 def read_command(words: Sequence[str], ranks: int, launcher: str | None, metrics: Sequence[str]) -> ComparedCommand:
     """Return the command of these words. Raises UsageError if it does not go through the launcher of scripts."""
+    options = [word for text in metrics for word in ("--metric", text)]
+    before, script, parsed = read_script(words, f"compare -n {ranks}", options)
+    _check_free(parsed)
+    return ComparedCommand(find_launcher(launcher, os.environ, "compare")(ranks), before, script, options)
+
+
+def read_script(
+    words: Sequence[str], asker: str, more: Sequence[str] = ()
+) -> tuple[Sequence[str], Sequence[str], ScriptCommand]:
+    """Return the words up to the script, the script with its arguments, and what all say, with --out :data:`FOLDER` and
+    ``more`` options. ``asker``: the command that starts the ranks. Raises UsageError if they do not go through the
+    launcher of scripts."""
     at = next((k for k in range(2, len(words)) if words[k - 2 : k] == ("-m", LAUNCHER)), None)
     if at is None:
         raise UsageError(
-            f"compare -n {ranks} starts a script by the launcher of ringtrain, and {shlex.join(words) or 'nothing'!r} "
+            f"{asker} starts a script by the launcher of ringtrain, and {shlex.join(words) or 'nothing'!r} "
             f"does not go through it: -- python -m {LAUNCHER} train.py"
         )
     if Path(words[0]).name in STARTS_RANKS:
-        raise UsageError(f"compare -n {ranks} starts the ranks itself: leave {Path(words[0]).name} out behind --")
-    options = [word for text in metrics for word in ("--metric", text)]
-    parsed = parse([*words[:at], "--out", FOLDER, *options, *words[at:]])
-    _check_free(parsed)
+        raise UsageError(f"{asker} starts the ranks itself: leave {Path(words[0]).name} out behind --")
+    parsed = parse([*words[:at], "--out", FOLDER, *more, *words[at:]])
     split = len(words) - 1 - len(parsed.arguments)
-    start = find_launcher(launcher, os.environ, "compare")(ranks)
-    return ComparedCommand(start, words[:split], words[split:], options)
+    return words[:split], words[split:], parsed
 
 
 def parse(words: Sequence[str]) -> ScriptCommand:

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ringtrain.cli.options import Numbers
+from ringtrain.cli.python_script import exchange_of
 from ringtrain.cli.variants import variants_of
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
@@ -34,6 +35,7 @@ from ringtrain.report.comparison.target import parse_target
 from ringtrain.show.output import echo, echo_notes
 from ringtrain.show.results import OutputPaths, show_tables
 from ringtrain.show.tables import csv_text
+from ringtrain.train.start.script_profile import PROFILE
 
 DEFAULTS = ExchangeConfig()
 BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
@@ -65,13 +67,19 @@ class LinkRates(click.ParamType):
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option(
     "--layers",
     multiple=True,
-    required=True,
     metavar="FILE",
     help="JSON of `ringtrain time MODEL`; one for each number of ranks a node and each batch of a rank.",
+)
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="RUN",
+    help="In place of MODEL and --layers: run folder of `python -m ringtrain.torch --profile`; likewise.",
 )
 @click.option("--fabric", required=True, metavar="FILE", help="JSON of `ringtrain bench-allreduce`.")
 @click.option("-n", "--ranks", type=Numbers(), help="Numbers of ranks. [1 and its doubles to 64 nodes]")
@@ -111,8 +119,8 @@ class LinkRates(click.ParamType):
 @click.option("--json", "json_path", type=click.Path(), help="Write every row.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line a row.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: PNG, SVG or PDF.")
-def plan(model, layers, fabric, ranks, per_node, sync, algorithm, batch, price, curves, target, rates, **options):
-    """Predict the iteration of MODEL on any number of ranks, from what was measured on a few.
+def plan(fabric, ranks, per_node, sync, algorithm, batch, price, curves, target, rates, **options):
+    """Predict the iteration of MODEL, or of a script, on any number of ranks, from what was measured on a few.
 
     Says which strategy is the fastest, and from where on more ranks stop paying; with --curves which one reaches a
     target first over each link, and when. docs/plan.md has the model, and its errors.
@@ -121,12 +129,7 @@ def plan(model, layers, fabric, ranks, per_node, sync, algorithm, batch, price, 
     paths.check()
     if (curves is None) != (target is None) or (rates and curves is None):
         raise UsageError("--curves DIR and --target TEXT go together, and --rates with both")
-    layer_times, exchanges = LayerTimes(layers), ExchangeTimes(fabric)
-    if model != layer_times.model:
-        raise UsageError(
-            f"{layers[0]} has the layers of {layer_times.model}, not of {model}: measure them by `ringtrain time "
-            f"{model} --json`"
-        )
+    layer_times, exchanges = _layer_times(*map(options.pop, ("model", "layers", "profiles"))), ExchangeTimes(fabric)
     per_node = per_node or max(exchanges.measured_on.counts)
     if curves is not None:
         _plan_target(curves, parse_target(target), layer_times, exchanges, rates, ranks, per_node, paths)
@@ -134,7 +137,7 @@ def plan(model, layers, fabric, ranks, per_node, sync, algorithm, batch, price, 
     counts = ranks or [1 << k for k in range((64 * per_node).bit_length())]
     if min(counts) < 1:
         raise UsageError(f"-n {min(counts)}: ranks are counted from 1")
-    strategies = _strategies(sync or ",".join(PARTS), options.pop("average_every"))
+    strategies = _strategies(sync, options.pop("average_every"), layer_times.is_script)
     settings = PlanSettings(batch=batch or layer_times.first.batch, per_node=per_node, **options)
     rows = predict(layer_times, exchanges, sorted(set(counts)), strategies, algorithm or [], settings)
     echo(*plan_lines(layer_times, settings, rows, price))
@@ -142,15 +145,33 @@ def plan(model, layers, fabric, ranks, per_node, sync, algorithm, batch, price, 
     paths.draw(partial(plan_figure, layer_times.model, settings, rows))
 
 
-def _strategies(sync: str, average_every: int) -> list[ExchangeConfig]:
-    """Return the strategies of ``--sync``. Raises as ``train`` for options that do not go together."""
-    configs = []
-    for variant in variants_of((), (sync,), ()):
+def _layer_times(model: str | None, layers: tuple[str, ...], profiles: tuple[str, ...]) -> LayerTimes:
+    if profiles and not layers and model is None:
+        title = "profile of `python -m ringtrain.torch --profile --out RUN script.py`"
+        return LayerTimes([str(Path(run) / PROFILE) for run in profiles], title)
+    if profiles or not layers or model is None:
+        raise UsageError("give MODEL and --layers FILE of `ringtrain time MODEL`, or else --profile RUN of a script")
+    layer_times = LayerTimes(layers)
+    if model != layer_times.model:
+        raise UsageError(
+            f"{layers[0]} has the layers of {layer_times.model}, not of {model}: measure them by `ringtrain time "
+            f"{model} --json`"
+        )
+    return layer_times
+
+
+def _strategies(sync: str | None, average_every: int, is_script: bool) -> list[ExchangeConfig]:
+    """Return the strategies of ``--sync``; without it all that a training, or a script, can have. Raises as ``train``,
+    or the launcher of scripts, for options that do not go together."""
+    default = ",".join(name for name in PARTS if name != "master" or not is_script)
+    exchanges = []
+    for variant in variants_of((), (sync or default,), ()):
         averages = variant.flags["sync"] == "averaging" and "average_every" not in variant.flags
-        flags = variant.flags | ({"average_every": average_every} if averages else {})
-        configs.append(resolve((FLAGS, flags)))
-        check_options(configs[-1])
-    return [config.exchange for config in configs]
+        layer = FLAGS, variant.flags | ({"average_every": average_every} if averages else {})
+        config = resolve(layer)
+        check_options(config)
+        exchanges.append(exchange_of(layer) if is_script else config.exchange)
+    return exchanges
 
 
 def _plan_target(folder, target, layer_times, exchanges, rates, ranks, per_node, paths: OutputPaths) -> None:

@@ -12,7 +12,7 @@ from ringtrain.config.option import as_flag
 from ringtrain.config.resolve import FLAGS, config_fields, read_run_file, resolve
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.launch.printed_metrics import parse_metric
-from ringtrain.launch.python_script import PART_PER_RANK, ScriptCommand
+from ringtrain.launch.python_script import PART_PER_RANK, ScriptCommand, is_plain
 from ringtrain.launch.reproducible import AVX2, ISAS
 from ringtrain.report.tensorboard import check_tensorboard
 
@@ -41,10 +41,12 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     is_exact, batch = options.pop("exact_order"), options.pop("global_batch")
     if is_exact != (batch is not None):
         raise UsageError("--exact-order and --global-batch B, the examples of all ranks, go together: give both")
-    log = {name: options.pop(name) for name in ("out", "tensorboard", "metrics", "seed", "isa", "hash_every")}
+    log = {
+        name: options.pop(name) for name in ("out", "tensorboard", "profile", "metrics", "seed", "isa", "hash_every")
+    }
     log["metrics"] = tuple(map(parse_metric, log["metrics"]))
-    if log["out"] is None and (log["tensorboard"] or log["metrics"]):
-        raise UsageError("--tensorboard and --metric are of a run that is recorded: give its folder by --out")
+    if log["out"] is None and (log["tensorboard"] or log["metrics"] or log["profile"]):
+        raise UsageError("--tensorboard, --metric and --profile are of a recorded run: give its folder by --out")
     if log["tensorboard"]:
         check_tensorboard()
     if options.pop("help"):
@@ -59,6 +61,11 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     exchange = exchange_of(*layers)
     if log["isa"] != AVX2 and not exchange.reproducible:
         raise UsageError(f"--reproducible-isa {log['isa']} is of --reproducible: give both, or neither")
+    if log["profile"] and not is_plain(exchange):
+        raise ConfigError(
+            f"--profile times computing, which is alike under every strategy: leave --sync {exchange.sync} and its "
+            "options out, and ask `ringtrain plan --profile` for each"
+        )
     deadline_s = exchange.deadline_s if any("deadline_s" in values for _, values in layers) else None
     return ScriptCommand(words[0], words[1:], is_module, deadline_s, exchange, **log, batch=batch)
 
@@ -119,6 +126,7 @@ def _sections() -> dict[str, list[str]]:
 @click.option(
     "--out", type=click.Path(), help="Record the run in this folder, for `ringtrain runs`, report and compare."
 )
+@click.option("--profile", is_flag=True, help="Write profile.json into that folder, for `ringtrain plan --profile`.")
 @click.option("--tensorboard", is_flag=True, help="Write scalars for TensorBoard into that folder, too.")
 @click.option(
     "--metric",

@@ -5,18 +5,15 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
 
 from ringtrain import __version__
-from ringtrain.child import child_command
 from ringtrain.cli.commands import ended_by_signals, last_words
-from ringtrain.cli.options import Numbers, explicit_flags
-from ringtrain.cli.train import train
-from ringtrain.config.record import TrainConfig
+from ringtrain.cli.options import Numbers
+from ringtrain.cli.scaled import PlannedRun, Scaled, read_scaled
 from ringtrain.errors import UsageError
 from ringtrain.launch.mpirun import find_launcher, run_to_file
 from ringtrain.plan.plan_file import PlanFile, SoughtRun, find_rates, read_plan
@@ -29,27 +26,9 @@ from ringtrain.show.tables import json_text, print_whole
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 from ringtrain.template import Lines, joined
-from ringtrain.train.checkpoints.resume import Origin, resolve_run
-from ringtrain.train.options import read_options
 
 RowsAndNotes = tuple[list[dict], list[str]]
 RowsOf = Callable[[list[dict]], RowsAndNotes]
-# Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and
-# evaluates at its end alone.
-ONCE = ("--checkpoint-every", "1000000000", "--evaluate-every", "1000000000")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """A run of a round. ``scalings``: the kinds that it counts for, "strong", "weak" or both"""
-
-    ranks: int
-    batch: int
-    scalings: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{'-'.join(self.scalings)}-{self.ranks}"
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -57,6 +36,12 @@ class PlannedRun:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Runs of each number of ranks.")
 @click.option("--strong", is_flag=True, help="Keep the global batch. [without --weak]")
 @click.option("--weak", is_flag=True, help="Multiply the batch by the number of ranks; --base-batch scales the rate.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    metavar="B",
+    help="Of a script: {batch} in its command is B over the ranks (strong), or B (weak).",
+)
 @click.option(
     "--plan",
     "plan_paths",
@@ -69,12 +54,13 @@ class PlannedRun:
 @click.option("-o", "--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, every run too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line for each number of ranks.")
-@click.argument("words", metavar="-- train [OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
-def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **files):
-    """Measure the strong and weak scaling of a training.
+@click.argument("words", metavar="-- train [OPTIONS]... | COMMAND", nargs=-1, type=click.UNPROCESSED)
+def scale(counts, rounds, strong, weak, batch, plan_paths, launcher, out, words, **files):
+    """Measure the strong and weak scaling of a training, or of a script of PyTorch.
 
     \b
     ringtrain scale -n 1,2,4 --rounds 3 -o scale.pdf -- train --model resnet20 --data F.h5 --iterations 60
+    ringtrain scale -n 1,2,4 --batch 64 -- python -m ringtrain.torch train.py --batch {batch}
 
     Trains with each number of ranks in turn, round by round, and starts mpirun itself. The figures are from the logs of
     the runs: medians over iterations, without start and evaluations. docs/scale.md explains the table.
@@ -82,15 +68,10 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **file
     scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
     if min(counts) < 1 or len(set(counts)) < 2:
         raise UsageError(f"-n {','.join(map(str, counts))}: scaling wants two numbers of ranks or more, as -n 1,2,4")
-    if not words or words[0] != "train":
-        raise UsageError(
-            "scale measures `train` with options after --: ringtrain scale -n 1,2 -- train; got "
-            f"{repr(words[0]) if words else 'nothing'}"
-        )
-    flags = list(words[1:])
-    config = _config_of(flags)
+    counts = sorted(set(counts))
+    scaled = read_scaled(words, batch, scalings, counts)
     plans = [read_plan(path) for path in plan_paths]
-    planned, rows_of = _planned(sorted(set(counts)), scalings, config.run.batch), partial(_rows, plans, config)
+    planned, rows_of = scaled.planned(counts, scalings), partial(_rows, plans, scaled)
     start = find_launcher(launcher, os.environ, "scale")
     paths = OutputPaths(**files)
     paths.check()
@@ -102,32 +83,10 @@ def scale(counts, rounds, strong, weak, plan_paths, launcher, out, words, **file
             for run in planned:
                 if run.name not in failed:
                     where = folder / f"{run.name}-round-{number}"
-                    echo(f"round {number} of {rounds}  {run.name:<14} batch {run.batch:<8} ", end="")
-                    _take(run, number, start(run.ranks), flags, where, runs, failed)
-                    Folder(folder).write("scale.json", _json(words, runs, failed, rows_of).encode())
-    return _tell(words, runs, failed, paths, rows_of)
-
-
-# ── before the first run ──────────────────────────────────────────────────────────────────────────────────────────────
-def _config_of(flags: list[str]) -> TrainConfig:
-    """Return the configuration of the training, after the checks that need neither data nor ranks."""
-    params = dict(train.make_context("ringtrain train", list(flags)).params)
-    config, _ = resolve_run(Origin(), read_options(params.pop("run_file"), explicit_flags(params)))
-    if config.run.out is not None or config.run.resume is not None:
-        raise UsageError(
-            "scale names the folders of the runs, and each begins anew: leave "
-            f"{'--out' if config.run.out is not None else '--resume'} out after --"
-        )
-    return config
-
-
-def _planned(counts: list[int], scalings: list[str], batch: int) -> list[PlannedRun]:
-    """Return the runs of a round. One rank has the same batch in both kinds of scaling, and one run for both."""
-    kinds: dict[tuple[int, int], list[str]] = {}
-    for scaling in scalings:
-        for ranks in counts:
-            kinds.setdefault((ranks, batch if scaling == "strong" else batch * ranks), []).append(scaling)
-    return [PlannedRun(ranks, run_batch, tuple(names)) for (ranks, run_batch), names in kinds.items()]
+                    echo(f"round {number} of {rounds}  {run.name:<14} batch {run.batch or 'as it is':<8} ", end="")
+                    _take(run, number, start(run.ranks), scaled, where, runs, failed)
+                    Folder(folder).write("scale.json", _json(scaled, runs, failed, rows_of).encode())
+    return _tell(scaled, runs, failed, paths, rows_of)
 
 
 def _folder(out: str | None) -> str:
@@ -142,23 +101,29 @@ def _folder(out: str | None) -> str:
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _take(
-    run: PlannedRun, number: int, launcher: list[str], flags: list[str], folder: Path, runs: list, failed: dict
+    run: PlannedRun, number: int, launcher: list[str], scaled: Scaled, folder: Path, runs: list, failed: dict
 ) -> None:
     """Train once; add the figures to ``runs``, or the reason to ``failed``: such a run is not tried again."""
     output = folder.with_name(f"{folder.name}.txt")
-    arguments = ["train", *flags, *ONCE, "--batch", str(run.batch), "--out", str(folder)]
-    command = [*launcher, *child_command("ringtrain", *arguments)]
+    command = [*launcher, *scaled.command(run, folder)]
     status = run_to_file(command, output)
     try:
         log = read_run(folder, run.name)
     except UsageError:
         log = None
     sample = sample_of(log) if log and status == 0 else None
-    if log is None or sample is None or sample["ranks"] != run.ranks:
-        ended = f"{run.name} ended with status {status} and is not tried again; all it said is in {output}:"
+    alike = [each for each in runs if run.scalings[-1] in each["scalings"]]
+    problem = ""
+    if not sample:
+        problem = last_words(output) or "it has no log, as no optimizer has made a step"
+    elif sample["ranks"] != run.ranks:
         other = "the launcher starts another number, or an MPI of another kind"
-        why = f"its log is of ranks: {sample['ranks']}; {other}" if sample else Lines(last_words(output))
-        failed[run.name] = joined([ended, why])
+        problem = f"its log is of ranks: {sample['ranks']}; {other}"
+    elif alike:
+        problem = scaled.unlike(run, sample["batch"], alike[0])
+    if problem or log is None or sample is None:
+        ended = f"{run.name} ended with status {status} and is not tried again; all it said is in {output}:"
+        failed[run.name] = joined([ended, Lines(problem)])
         echo("no figure")
         complain(failed[run.name])
         return
@@ -169,7 +134,7 @@ def _take(
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _rows(plans: list[PlanFile], config: TrainConfig, runs: list[dict]) -> RowsAndNotes:
+def _rows(plans: list[PlanFile], scaled: Scaled, runs: list[dict]) -> RowsAndNotes:
     """Return the rows of the table, beside plans if there are any, and notes on what these lack."""
     samples = [{**run, "scaling": scaling} for run in runs for scaling in run["scalings"]]
     rows = scaling_rows(samples)
@@ -177,24 +142,29 @@ def _rows(plans: list[PlanFile], config: TrainConfig, runs: list[dict]) -> RowsA
         return rows, []
 
     facts = ("model", "ranks", "nodes", "batch")
-    sought = {(each["scaling"], each["ranks"]): SoughtRun(config, *(each[name] for name in facts)) for each in samples}
+    sought = {
+        (each["scaling"], each["ranks"]): SoughtRun(
+            scaled.config, is_script=scaled.is_script, **{name: each[name] for name in facts}
+        )
+        for each in samples
+    }
     rates, notes = find_rates(plans, sought)
     return beside_predictions(rows, rates), notes
 
 
-def _tell(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], paths: OutputPaths, rows_of: RowsOf) -> int:
+def _tell(scaled: Scaled, runs: list[dict], failed: dict[str, str], paths: OutputPaths, rows_of: RowsOf) -> int:
     rows, notes = rows_of(runs)
     if rows:
         echo()
         print_whole(scaling_table(rows))
         echo_notes([interval_note(rows), *notes])
-    paths.write(lambda: _json(words, runs, failed, rows_of), lambda: csv_text(rows))
+    paths.write(lambda: _json(scaled, runs, failed, rows_of), lambda: csv_text(rows))
     if rows:
         paths.draw(partial(scaling_figure, rows, runs))
     return 1 if failed else 0
 
 
-def _json(words: tuple[str, ...], runs: list[dict], failed: dict[str, str], rows_of: RowsOf) -> str:
-    command = shlex.join(["ringtrain", *words])
+def _json(scaled: Scaled, runs: list[dict], failed: dict[str, str], rows_of: RowsOf) -> str:
+    command = shlex.join(scaled.words if scaled.is_script else ["ringtrain", *scaled.words])
     facts = {"ringtrain": __version__, "command": command, "rows": rows_of(runs)[0], "runs": runs, "failed": failed}
     return json_text(facts)

@@ -28,6 +28,7 @@ class ScriptCommand:
     deadline_s: how long to wait for ranks without progress; None for the timeout that the script gives to torch
     exchange:   how DDP's ranks stay in step
     out:        the folder in which the run is recorded, ``tensorboard``: with scalars; None: nowhere
+    profile:    whether a profile of its steps is written there, for `ringtrain plan`
     metrics:    of lines that the script prints
     isa:        instruction set of a reproducible run, of :data:`ringtrain.launch.reproducible.ISAS`
     hash_every: steps between hashes of the weights in the log of a reproducible run
@@ -42,6 +43,7 @@ class ScriptCommand:
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     out: str | None = None
     tensorboard: bool = False
+    profile: bool = False
     metrics: tuple[Metric, ...] = ()
     seed: int | None = None
     isa: str = AVX2

@@ -1,4 +1,5 @@
-"""The times of a network's layers on one rank, from files of ``ringtrain time --json``.
+"""The times of a network's layers on one rank, from files of ``ringtrain time --json``, or of ``--profile`` of a script
+(:mod:`ringtrain.train.start.script_profile`).
 
 A file is of a number of ranks a node, which compete for its memory, and of a batch of a rank. Times at another batch
 are on the line through the two nearest ones that were measured with as many ranks a node, or in proportion where there
@@ -8,14 +9,17 @@ is one. More ranks than cores take turns.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated
 
+from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
+from ringtrain.exchange.parts import parts_of
 from ringtrain.humanize import plural
 from ringtrain.memory.arena import lay_out
-from ringtrain.memory.spans import Span
+from ringtrain.memory.buckets import Bucket, make_buckets
+from ringtrain.memory.spans import Fill, Parameter, Span
 from ringtrain.nn import spec
 from ringtrain.nn.graph import Graph
 from ringtrain.records import SOME, Rules, load
@@ -57,10 +61,19 @@ class MeasuredLayer:
     backward_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class ProfiledBucket:
+    """A bucket of DDP's own reducer. parameters: their names"""
+
+    nbytes: Annotated[int, Rules(key="bytes")]
+    parameters: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class LayerFile:
     """One file. ``batch``: of all ranks; ``iteration_s``: of the training loop; ``records``: whether a device records
-    its work"""
+    its work. Of a script's profile: ``threads`` of a rank; ``move_s``, in which an array as long as the weights is read
+    or written; ``parameters``, the shape of each; ``buckets``"""
 
     model: Annotated[str, Rules(key="header.model")]
     dtype: Annotated[str, Rules(key="header.dtype")]
@@ -73,6 +86,10 @@ class LayerFile:
     iteration_s: Annotated[float, Rules(key="totals.iteration_s")]
     rows: tuple[MeasuredLayer, ...]
     records: Annotated[bool, Rules(key="header.records")] = False
+    threads: Annotated[int, Rules(key="header.threads", low=1)] = 1
+    move_s: Annotated[float | None, Rules(key="header.move_s")] = None
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    buckets: tuple[ProfiledBucket, ...] = ()
 
     def __post_init__(self) -> None:
         if not self._layers_s > 0:
@@ -106,12 +123,12 @@ class LayerTimes:
     Raises UsageError for files that are none, or of several networks.
     """
 
-    def __init__(self, paths: Sequence[str]):
-        self.files = [load(LayerFile, path, FILE, {"low": 0}) for path in paths]
+    def __init__(self, paths: Sequence[str], title: str = FILE):
+        self.files = [load(LayerFile, path, title, {"low": 0}) for path in paths]
         self.first = self.files[0]
         self.model = self.first.model
         for path, file in zip(paths, self.files, strict=True):
-            if file.model != self.model:
+            if (file.model, file.parameters) != (self.model, self.first.parameters):
                 raise UsageError(f"{path} is of model {file.model}, not of {self.model}: give files of one model")
         self.names = [row.layer for row in self.first.rows if row.kind]
         self.notes: dict[str, None] = {}
@@ -123,11 +140,36 @@ class LayerTimes:
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """The parameters of the network, as they lie in the arena."""
-        return lay_out(self._graph.parameters())
+        if not self.is_script:
+            return lay_out(self._graph.parameters())
+        shapes, fill = self.first.parameters.items(), Fill("constant")
+        return lay_out(tuple((n, Parameter(n, s, fill, "weight" if len(s) > 1 else "bias")) for n, s in shapes))
+
+    @property
+    def is_script(self) -> bool:
+        """Whether these are profiles of a script of PyTorch."""
+        return bool(self.first.parameters)
+
+    def buckets(self, config: ExchangeConfig, bucket_bytes: int) -> list[Bucket]:
+        """Return the buckets of an exchange; where DDP's own reducer sums a script's gradients, this one's."""
+        is_plain = replace(config, bucket_bytes=bucket_bytes) == ExchangeConfig()
+        if not is_plain or not self.first.buckets:
+            return make_buckets(self.spans, self.itemsize, bucket_bytes)
+        spans = {span.name: span for span in self.spans}
+        return [Bucket(0, 0, tuple(spans[n] for n in each.parameters), each.nbytes) for each in self.first.buckets]
+
+    def carried_out(self, config: ExchangeConfig, ranks: int) -> ExchangeConfig:
+        """Return the exchange that carries out a strategy: each of a script's parameters stays whole, at an owner."""
+        if self.is_script and parts_of(config).in_halves:
+            return replace(config, sync="server", servers=min(ranks, len(self.first.parameters)))
+        return config
 
     @property
     def example_bytes(self) -> tuple[float, float]:
-        """The bytes of an example as data sets hold it, one for each value, and of the network's outputs for it."""
+        """The bytes of an example as data sets hold it, one for each value, and of the network's outputs for it, which
+        the root alone sends and no script has."""
+        if self.is_script:
+            return 0.0, 0.0
         return math.prod(self._graph.input_shape), self.itemsize * math.prod(self._graph.shapes[self._graph.output])
 
     @property
@@ -167,10 +209,11 @@ class LayerTimes:
         self.notes[f"{taken}, for want of a file"] = None
         if self.first.records:  # each rank computes on a device of its own
             return files, 1.0
-        cores = files[0].cores
-        factor = max(1.0, ranks / cores) / max(1.0, nearest / cores)
+        cores, threads = files[0].cores, files[0].threads
+        factor = max(1.0, ranks * threads / cores) / max(1.0, nearest * threads / cores)
         if factor > 1:
-            shared = f"{plural(ranks, 'rank')} a node share {plural(cores, 'core')}"
+            of_threads = f" of {threads} threads" if threads > 1 else ""
+            shared = f"{plural(ranks, 'rank')}{of_threads} a node share {plural(cores, 'core')}"
             self.notes[f"{shared}: layers take {factor:.1f} times as long as measured"] = None
         return files, factor
 

@@ -31,13 +31,14 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True)
 class SoughtRun:
-    """A run whose prediction is looked for. batch: over all ranks"""
+    """A run whose prediction is looked for. batch: over all ranks; is_script: a script of PyTorch"""
 
     config: TrainConfig
     model: str
     ranks: int
     nodes: int
     batch: int
+    is_script: bool = False
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +146,5 @@ def _command(run: SoughtRun, counts: Sequence[int], weak: bool) -> str:
             if values[name] != DEFAULTS[name]
         ),
     ]
-    return (
-        f"ringtrain plan {shlex.quote(run.model)} --layers LAYERS.json --fabric SWEEP.json {' '.join(options)} --json "
-        "PLAN.json"
-    )
+    layers = "--profile RUN" if run.is_script else f"{shlex.quote(run.model)} --layers LAYERS.json"
+    return f"ringtrain plan {layers} --fabric SWEEP.json {' '.join(options)} --json PLAN.json"

@@ -7,7 +7,6 @@ from itertools import pairwise
 from ringtrain.collectives.topology import Topology
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
-from ringtrain.memory.buckets import make_buckets
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import PlannedRank, algorithms_of, iteration_of, of_strategy
@@ -66,7 +65,7 @@ def predict(
     the fastest alone. A strategy with which none of ``algorithms`` works has no row. Raises UsageError if that leaves
     none, or where none works on some number of ranks."""
     alone = _rows(layers, exchanges, 1, strategies[0], [], settings)[0].images_per_s
-    able = [config for config in strategies if not algorithms or algorithms_of(config, algorithms)]
+    able = [each for each in strategies if not algorithms or algorithms_of(layers.carried_out(each, 2), algorithms)]
     rows = []
     for ranks in counts:
         for config in able or strategies:
@@ -83,7 +82,8 @@ def _rows(layers, exchanges, ranks, config, algorithms, settings, alone=None) ->
     if trainers < 1:
         raise UsageError(f"{of_strategy(config)}: of {ranks} ranks none trains: plan more ranks, or fewer servers")
     times = layers.of_rank(batch / trainers, max(topology.counts))
-    buckets = make_buckets(layers.spans, layers.itemsize, settings.bucket_bytes)
+    planned_config = replace(layers.carried_out(config, ranks), overlap=settings.overlap)
+    buckets = layers.buckets(planned_config, settings.bucket_bytes)
     planned = [
         PlannedRank(
             times=times,
@@ -91,16 +91,17 @@ def _rows(layers, exchanges, ranks, config, algorithms, settings, alone=None) ->
             topology=topology,
             exchanges=exchanges,
             algorithm=name,
-            config=replace(config, overlap=settings.overlap),
+            config=planned_config,
             itemsize=layers.itemsize,
             state_arrays=layers.state_arrays,
             example_bytes=layers.example_bytes,
             examples=batch / ranks,
             streams=layers.first.records,
+            measured_move_s=layers.first.move_s,
         )
-        for name in _algorithms(config, exchanges, topology, algorithms)
+        for name in _algorithms(planned_config, exchanges, topology, algorithms)
     ]
-    return [_row(layers, rank, batch, alone) for rank in planned]
+    return [_row(layers, rank, of_strategy(config), batch, alone) for rank in planned]
 
 
 def _algorithms(config: ExchangeConfig, exchanges: ExchangeTimes, topology: Topology, asked: Sequence[str]) -> Sequence:
@@ -117,13 +118,13 @@ def _algorithms(config: ExchangeConfig, exchanges: ExchangeTimes, topology: Topo
     return names
 
 
-def _row(layers: LayerTimes, rank: PlannedRank, batch: int, alone: float | None) -> PlanRow:
+def _row(layers: LayerTimes, rank: PlannedRank, strategy: str, batch: int, alone: float | None) -> PlanRow:
     share, ranks, nodes = iteration_of(rank), rank.topology.size, len(rank.topology.nodes)
     rate = batch / share.seconds
     return PlanRow(
         ranks=ranks,
         nodes=nodes,
-        strategy=of_strategy(rank.config),
+        strategy=strategy,
         algorithm=rank.algorithm,
         batch=batch,
         step_s=share.seconds,

@@ -56,6 +56,7 @@ class PlannedRank:
     example_bytes: of an example as it is read, and of the network's outputs for it
     examples:      of this rank, an iteration
     streams:       no core is needed for exchanges
+    measured_move_s: seconds in which an array as long as the weights is read or written; None: by those of the update
     """
 
     times: RankTimes
@@ -69,6 +70,7 @@ class PlannedRank:
     example_bytes: tuple[float, float]
     examples: float
     streams: bool
+    measured_move_s: float | None = None
 
     @cached_property
     def parts(self) -> Parts:
@@ -81,7 +83,9 @@ class PlannedRank:
 
     @property
     def move_s(self) -> float:
-        """Seconds in which an array as long as the weights is read or written, by those of the update."""
+        """Seconds in which an array as long as the weights is read or written."""
+        if self.measured_move_s is not None:
+            return self.measured_move_s
         return self.times.update_s / (UPDATE_MOVES + 2 * self.state_arrays)
 
     def nbytes(self, bucket: Bucket) -> float:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from ringtrain.api.usable import LEAVING
@@ -24,11 +24,13 @@ from ringtrain.torch.strategy_ddp import ENGINES
 from ringtrain.transport.base import Transport
 
 if TYPE_CHECKING:
+    from ringtrain.torch.step_profile import StepProfile
     from ringtrain.train.start.script_run import ScriptRun
 
 queue_callback = Variable._execution_engine.queue_callback
 _run: "ScriptRun | None" = None
 _hash_every = 0  # steps; 0: at the end alone
+_profile: "StepProfile | None" = None
 _reducer_s: float | None = None  # for which DDP's own reducer has held up backward at its end
 _memory = {"weights_bytes": 0, "gradient_bytes": 0, "state_bytes": 0}
 _modules: WeakKeyDictionary = WeakKeyDictionary()  # in DDP, in the order in which they were wrapped
@@ -37,7 +39,7 @@ _optimizers: WeakKeyDictionary = WeakKeyDictionary()  # in the order of their fi
 
 def begin(command: ScriptCommand, transport: Transport, fixed: str | None) -> None:
     """Record what the script does from now on, if it is asked for. ``fixed``: of a reproducible run. Collective."""
-    global _run, _hash_every
+    global _run, _hash_every, _profile
     if command.seed is not None:
         os.environ[SEED] = str(command.seed)
     if command.out is None:
@@ -46,6 +48,11 @@ def begin(command: ScriptCommand, transport: Transport, fixed: str | None) -> No
     from ringtrain.train.start.script_run import ScriptRun  # loads all of training
 
     _run = ScriptRun(command, transport, traffic, lambda: {**_facts(), "reproducible": fixed})
+    if command.profile:
+        from ringtrain.torch.step_profile import StepProfile
+
+        _profile = StepProfile(transport.size)
+        register_optimizer_step_pre_hook(lambda *arguments: _profile.times.update())
     register_optimizer_step_post_hook(_after_step)
     _watch_modules(_run)
     for name in ("stdout", "stderr") if command.metrics and transport.rank == 0 else ():
@@ -104,6 +111,9 @@ def measure() -> None:
 
 def ended(code: int, sha256: str) -> None:
     """Record that the script has come to its end, with the hash of its weights. Collective."""
+    if _run is not None and _profile is not None:
+        medians = _profile.times.medians()
+        _run.keep_profile(medians, _profile.described(_memory["state_bytes"]) if medians else {})
     if _run is not None:
         _run.ended(code, sha256)
 
@@ -143,6 +153,10 @@ def _facts() -> Mapping[str, Any]:
 def _after_step(optimizer: torch.optim.Optimizer, arguments: tuple, named: dict) -> None:
     """Count the steps of the first optimizer: of several, all step in an iteration."""
     _optimizers.setdefault(optimizer)
+    if _profile is not None:
+        _profile.times.updated()
+        if next(iter(_optimizers)) is optimizer:
+            _profile.step(_reducer_s or 0.0)
     if _run is not None and next(iter(_optimizers)) is optimizer:
         _run.step(float(optimizer.param_groups[0].get("lr", float("nan"))))
         if _hash_every and _run.steps % _hash_every == 0:
@@ -167,15 +181,24 @@ def _watch_modules(run: "ScriptRun") -> None:
         if torch.is_grad_enabled() and next(iter(_modules)) is ddp.module:
             tensors = (each for each in tree_leaves((arguments, named)) if isinstance(each, torch.Tensor))
             run.forward(next((len(each) for each in tensors if each.ndim), 1))
+            if _profile is not None:
+                _profile.times.forward()
 
     def end_forward(ddp, arguments: tuple, outputs) -> None:
         leaves = tree_leaves(outputs) if torch.is_grad_enabled() and not ENGINES else []
         for tensor in [each for each in leaves if isinstance(each, torch.Tensor) and each.grad_fn is not None][:1]:
-            tensor.register_hook(lambda gradient: queue_callback(_time_reducer))
+            tensor.register_hook(begin_backward)
+
+    def begin_backward(gradient: torch.Tensor) -> None:
+        queue_callback(_time_reducer)
+        if _profile is not None:
+            _profile.times.backward()
 
     def make(ddp, module, *arguments, **named) -> None:
         torchs_own(ddp, module, *arguments, **named)
         _modules.setdefault(module)
+        if _profile is not None:
+            _profile.watch(ddp)
         ddp.register_forward_pre_hook(torch._dynamo.disable(begin_forward), with_kwargs=True)
         ddp.register_forward_hook(torch._dynamo.disable(end_forward))
 

@@ -2,7 +2,8 @@
 
 Layers, all-reduces and the runs of every strategy are measured in turns, so that all meet the same load. A run's figure
 is from the time stamps of one epoch of random images, with the algorithm that the first prediction names as the fastest
-of its strategy; a prediction is made from layers and all-reduces alone.
+of its strategy; a prediction is made from layers and all-reduces alone. For torch-mlp and its like, which are nets
+of torch_nets.py, a profile on as many ranks is in place of the layers.
 """
 
 import argparse
@@ -27,8 +28,11 @@ from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, predict
 from ringtrain.show.tables import text_lines
+from ringtrain.train.start.script_profile import PROFILE
 
 MODELS = {"mlp": (128, 100), "resnet20": (128, 15), "alexnet": (32, 9)}  # batch, iterations
+SCRIPT = "torch-"
+SCRIPTS = {"torch-mlp": (128, 40), "torch-conv": (32, 40), "torch-gpt": (16, 40), "torch-paced": (4, 40)}
 WARM_UP = 3  # iterations that are not looked at
 STRATEGIES = "allreduce,sharded,server,averaging --average-every 2"
 NEAR = 0.15
@@ -39,6 +43,11 @@ NEVER = str(10**9)
 HOSTS = 2  # of scripts/cluster, with --rate
 
 
+def size_of(model: str) -> tuple[int, int]:
+    """Return the batch over all ranks, and the iterations of a run."""
+    return (MODELS | SCRIPTS)[model]
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Where commands run: this machine, or hosts of scripts/cluster with a limited rate."""
@@ -47,19 +56,33 @@ class Machine:
     rate: str | None
     hosts: int = HOSTS
 
-    def run(self, ranks: int, *arguments) -> None:
-        """Run a command of ringtrain on so many ranks; an error ends the benchmark."""
+    def run(self, ranks: int, *arguments, module: str = "ringtrain") -> None:
+        """Run a command of ringtrain, or of another module, on so many ranks; an error ends the benchmark."""
         launcher = ["mpirun", "-np", str(ranks)]
         if self.rate is not None and ranks > 1:
             cluster = [str(ROOT / "scripts" / "cluster"), "run", "-n", str(self.hosts)]
             launcher = [*cluster, "--ranks", str(self.per_node(ranks)), "--rate", self.rate, "--"]
-        command = [*launcher, sys.executable, "-m", "ringtrain", *map(str, arguments)]
+        command = [*launcher, sys.executable, "-m", module, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
         if done.returncode:
             sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def layers(self, model: str, ranks: int, number: int) -> Path:
-        return self.folder / f"{model}-{ranks}-{number}.json"
+        name = f"{model}-{ranks}-{number}"
+        return self.folder / name / PROFILE if model in SCRIPTS else self.folder / f"{name}.json"
+
+    def run_script(self, model: str, ranks: int, out: Path, *options) -> None:
+        batch, iterations = size_of(model)
+        script = ROOT / "scripts" / "benchmarks" / "torch_nets.py", model.removeprefix(SCRIPT)
+        words = *options, "--out", out, *script, "--batch", batch // ranks, "--steps", iterations
+        self.run(ranks, *words, module="ringtrain.torch")
+
+    def measure_layers(self, model: str, ranks: int, number: int) -> None:
+        path, (batch, iterations) = self.layers(model, ranks, number), size_of(model)
+        if model in SCRIPTS:
+            self.run_script(model, ranks, path.parent, "--profile")
+        else:  # as many iterations as of a run: ten of mlp's are a tenth of a second
+            self.run(ranks, "time", model, "-b", batch, "-n", iterations, "-w", 2, "--json", path)
 
     def sweep(self, ranks: int, number: int) -> Path:
         """Return the sweep of a round; for one rank, which exchanges nothing, any."""
@@ -93,13 +116,16 @@ def measure_run(
 ) -> list[float]:
     """Return the seconds of an iteration, each of them; of averaging the means of its periods. Of gossip with
     --gossip-max-lag 1: with more lag records of several iterations come at once."""
-    batch, iterations = MODELS[model]
+    batch, iterations = size_of(model)
     out, each = Path(tempfile.mkdtemp(dir=machine.folder)) / "run", parts_of(config_of(strategy)).every
-    flags = ["--model", model, "--data", data or make_data(machine, model), "--batch", batch]
-    flags += ["--iterations", max(iterations, WARM_UP + 3 * each)]
-    flags += ["--sync", *shlex.split(strategy), "--out", out, "--checkpoint-every", NEVER, "--evaluate-every", NEVER]
-    flags += ["--algorithm", algorithm] if algorithm and algorithm != "star" else []
-    machine.run(ranks, "train", *flags)
+    options = ["--sync", *shlex.split(strategy)]
+    options += ["--algorithm", algorithm] if algorithm and algorithm != "star" else []
+    if model in SCRIPTS:
+        machine.run_script(model, ranks, out, *options)
+    else:
+        flags = ["--model", model, "--data", data or make_data(machine, model), "--batch", batch]
+        flags += ["--iterations", max(iterations, WARM_UP + 3 * each), *options]
+        machine.run(ranks, "train", *flags, "--out", out, "--checkpoint-every", NEVER, "--evaluate-every", NEVER)
     stamps = [record["seconds"] for record in records(out) if record["event"] == "iteration"][WARM_UP - 1 :]
     return [(stamps[i] - stamps[i - each]) / each for i in range(each, len(stamps), each)]
 
@@ -113,9 +139,7 @@ def measure(machine: Machine, models: list[str], counts: list[int], strategies: 
                 flags = *SIZES, "--algorithm", ALGORITHMS if machine.rate is None else BETWEEN_HOSTS
                 machine.run(ranks, "bench-allreduce", *flags, "--json", machine.sweep(ranks, number))
             for model in models:
-                layers = machine.layers(model, ranks, number)
-                batch, iterations = MODELS[model]  # as many as of a run: ten of mlp's are a tenth of a second
-                machine.run(ranks, "time", model, "-b", batch, "-n", iterations, "-w", 2, "--json", layers)
+                machine.measure_layers(model, ranks, number)
                 for strategy in strategies if ranks > 1 else ["allreduce"]:
                     key = model, ranks, strategy
                     algorithm, seconds = runs.setdefault(key, (predicted(machine, *key, number).algorithm, []))
@@ -128,7 +152,7 @@ def predicted(machine: Machine, model: str, ranks: int, strategy: str, number: i
     """Return the prediction of a round, with the fastest algorithm unless one is named."""
     layers = LayerTimes([str(machine.layers(model, ranks, number))])
     exchanges = ExchangeTimes(str(machine.sweep(ranks, number)))
-    settings = PlanSettings(MODELS[model][0], per_node=machine.per_node(ranks))
+    settings = PlanSettings(size_of(model)[0], per_node=machine.per_node(ranks))
     (row,) = predict(layers, exchanges, [ranks], [config_of(strategy)], [algorithm] if algorithm else [], settings)
     return row
 

@@ -19,10 +19,10 @@ from tests.plan_rows import plan_row, plan_text
 from tests.readers import EVENTS
 from tests.says import says
 
-# The last word is the run's folder. Eight ranks do not start; the others have a log of so many ranks.
+# The run's folder is behind the last --out. Eight ranks do not start; the others have a log of so many ranks.
 LAUNCHER = """#!/bin/sh
-ranks=$1 last=
-for last; do :; done
+ranks=$1 before= last=
+for word; do [ "$before" != --out ] || last=$word; before=$word; done
 echo "$@" >>started
 [ "$ranks" != 8 ] || { echo "There are not enough slots"; echo "--------"; exit 1; }
 mkdir -p "$last/checkpoints" && cp "log-$ranks.jsonl" "$last/log.jsonl"
@@ -129,9 +129,60 @@ def test_the_error_of_a_run_is_told_and_a_file_in_place_of_the_folder_of_runs(tm
     assert run("-n", "1,2", *TRAIN) == (2, says("--out", "runs", "File exists"))
 
 
+SCRIPT = ("--", "python", "-m", "ringtrain.torch", "--sync", "sharded", "t.py", "--batch", "{batch}")
+
+
+def log_batches(batches):
+    for ranks, batch in batches.items():
+        first, _, rest = Path(f"log-{ranks}.jsonl").read_text().partition("\n")
+        Path(f"log-{ranks}.jsonl").write_text(json.dumps(json.loads(first) | {"batch": batch}) + "\n" + rest)
+
+
+def test_a_script_has_its_share_of_the_batch_in_strong_scaling_and_all_of_it_in_weak(run):
+    log_batches({2: 120})
+    code, output = run("-n", "1,2", "--rounds", "2", "--weak", "--batch", "60", "--out", "s", "-o", "s.svg", *SCRIPT)
+    assert code == 0, output
+    log_batches({2: 60})
+    Path("started").rename("weak")
+    code, output = run("-n", "1,2", "--rounds", "1", "--batch", "60", "--out", "t", *SCRIPT)
+    assert code == 0, output
+    strong, weak = ([line.split() for line in Path(name).read_text().splitlines()] for name in ("started", "weak"))
+    assert [(words[0], words[-1]) for words in weak] == [("1", "60"), ("2", "60")] * 2
+    assert [(words[0], words[-1]) for words in strong] == [("1", "60"), ("2", "30")]
+    assert strong[1][4:] == ["--sync", "sharded", "--out", "t/strong-2-round-1", "t.py", "--batch", "30"]
+    rows = [json.loads(Path(f"{name}/scale.json").read_text()) for name in "st"]
+    assert [[row["batch"] for row in each["rows"]] for each in rows] == [[60, 120], [60, 60]]
+    assert rows[0]["command"] == "python -m ringtrain.torch --sync sharded t.py --batch '{batch}'"
+
+
+def test_a_script_that_divides_otherwise_or_makes_no_step_is_a_failure_with_its_reason(run):
+    code, output = run("-n", "1,2", "--rounds", "1", "--weak", "--batch", "60", "--out", "s", *SCRIPT)
+    assert code == 1 and says("weak-2", 60, 2, "weak", 120, "{batch}").matches(output)
+    assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
+    Path("log-2.jsonl").write_text("")
+    code, output = run("-n", "1,2", "--rounds", "1", "--weak", "--batch", "60", "--out", "t", *SCRIPT)
+    assert code == 1 and says("weak-2", "no log", "optimizer").matches(output)
+
+
+def test_the_plan_of_a_script_is_sought_by_its_strategy(run):
+    rows = plan_row(batch=60, step_s=0.5), plan_row(2, batch=60, step_s=0.5, strategy="sharded")
+    Path("plan.json").write_text(plan_text(*rows, model="digits"))
+    code, output = run("-n", "1,2", "--rounds", "1", "--batch", "60", "--plan", "plan.json", "--out", "s", *SCRIPT)
+    assert code == 0 and re.search(r"\nstrong +2 .* 120 +\+18\n", output), output
+    assert says("plan.json", "strong", "`ringtrain plan --profile RUN --fabric SWEEP.json").matches(output)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("-n", "1,2", *SCRIPT), says("{batch}", "--batch B")),
+        (("-n", "1,2", "--batch", "6", *SCRIPT[:-2]), says("{batch}", "missing")),
+        (("-n", "1,2", *SCRIPT[:-2]), says("strong", "{batch}", "--weak")),
+        (("-n", "1,3,4", "--batch", "6", *SCRIPT), says("--batch 6", 4)),
+        (("-n", "1,2", "--batch", "6", *TRAIN), says("--batch 6", "train")),
+        (("-n", "1,2", "--weak", "--", *SCRIPT[1:4], "--out", "o", "t.py"), says("--out")),
+        (("-n", "1,2", "--weak", "--", "mpirun", *SCRIPT[1:-2]), says("mpirun")),
+        (("-n", "1,2", "--weak", "--", *SCRIPT[1:4], "--sink", "x", "t.py"), says("--sink")),
         (("-n", "2", *TRAIN), says("-n 2")),
         (("-n", "2,2", *TRAIN), says("-n 2,2")),
         (("-n", "0,2", *TRAIN), says("-n 0,2")),

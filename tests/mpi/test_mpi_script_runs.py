@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.report.comparison.logs import read_run
 
 pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
@@ -51,6 +52,37 @@ def test_a_script_is_recorded(mpirun, script, tmp_path, options):
     assert min(run.ranks["bytes_sent"]) > 0 and run.end["exposed_share"] >= 0
     assert run.ranks["weights_bytes"] == [144, 144] and min(run.ranks["state_bytes"]) >= 288
     assert run.start["strategy"].startswith("averaging every 3" if options else "allreduce")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_steps_of_a_script_are_profiled(mpirun, script, tmp_path, ranks):
+    log = ("--out", str(tmp_path / "run"), "--seed", "5", "--profile")
+    done = mpirun(ranks, ["-W", "ignore", "-m", "ringtrain.torch", *log, str(script)])
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "run" / "profile.json").read_text())
+    assert content["parameters"] == {"module.weight": [4, 8], "module.bias": [4]}
+    assert [each["bytes"] for each in content["buckets"]] == [144] and content["header"]["batch"] == 3 * ranks
+    times = LayerTimes([str(tmp_path / "run" / "profile.json")]).of_rank(3, ranks)
+    assert [layer.name for layer in times.layers] == ["forward", "module"] and min(times.update_s, times.beside_s) > 0
+    assert all(layer.forward_s + layer.backward_s > 0 for layer in times.layers)
+
+
+def test_a_profile_of_a_strategy_or_of_two_modules_is_refused(mpirun, script, tmp_path):
+    out = ("--out", str(tmp_path / "run"), "--seed", "5")
+    done = mpirun(1, ["-m", "ringtrain.torch", *out, "--profile", "--sync", "gossip", str(script)])
+    assert done.returncode == 2 and "--sync gossip" in done.stderr
+    script.write_text(
+        SCRIPT.replace("optimizer =", "other = DistributedDataParallel(torch.nn.Linear(8, 4)); optimizer =")
+    )
+    done = mpirun(1, ["-W", "ignore", "-m", "ringtrain.torch", *out, "--profile", str(script)])
+    assert done.returncode and "--profile" in done.stderr and "another DistributedDataParallel" in done.stderr
+    script.write_text(
+        SCRIPT.replace("net = DistributedDataParallel(torch.nn.Linear(8, 4))", "net = torch.nn.Linear(8, 4)")
+    )
+    done = mpirun(
+        1, ["-W", "ignore", "-m", "ringtrain.torch", *out[2:], "--out", str(tmp_path / "b"), "--profile", script]
+    )
+    assert done.returncode == 0 and "no profile is written" in done.stderr
 
 
 @pytest.mark.thorough

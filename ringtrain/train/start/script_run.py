@@ -2,8 +2,11 @@
 and from the scores that it tells before a step or behind it. Nothing here imports PyTorch.
 """
 
+import json
 import math
+import os
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +36,7 @@ from ringtrain.storage.run_folder.outcome import DONE, FAILED, RUNNING, WORDS, R
 from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder
 from ringtrain.train.run.records import peak_bytes
 from ringtrain.train.start.header import provenance
+from ringtrain.train.start.script_profile import PROFILE, profile_of
 from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.base import Transport
 
@@ -184,6 +188,20 @@ class ScriptRun:
         self._lag = lag
         if exchanged is not None and self._folder is not None:
             self._handle(Exchanged(iteration=self._number, epoch=1, seconds=seconds, **exchanged))
+
+    def keep_profile(self, medians: dict | None, module: dict) -> None:
+        """Write the profile of the script's steps, of :func:`profile_of`, after :meth:`measure`. Collective."""
+        every = self._transport.gather_json((socket.gethostname(), os.cpu_count() or 1, peak_bytes(), medians))
+        if self._folder is None:
+            return
+        hosts, cores, peaks, each_medians = zip(*every, strict=True)
+        if None in each_medians:
+            note("no profile is written: a rank has not made two steps of a module in DistributedDataParallel")
+            return
+        facts = {"host_by_rank": hosts, "host_cores": min(cores), "peak_bytes": max(peaks), "ranks": len(every)}
+        facts |= {name: self._start[name] for name in ("command", "batch")}
+        content = profile_of(module, each_medians, facts)
+        self._folder.root.write(PROFILE, json.dumps(content, indent=1).encode())
 
     def ended(self, code: int, weights_sha256: str) -> None:
         """Record the end, after :meth:`measure`. Collective."""
