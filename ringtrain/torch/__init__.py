@@ -8,6 +8,9 @@ from ringtrain.errors import UsageError, naming_packages
 
 try:
     with naming_packages():
+        from ringtrain.torch.private_names import check_names
+
+        check_names()
         from ringtrain.torch.replacements import register
         from ringtrain.torch.run_log import log_step
         from ringtrain.torch.stopping import should_stop
@@ -15,7 +18,9 @@ try:
 except UsageError as error:
     if sys.argv[0] != "-m":
         raise
-    sys.exit(f"ringtrain: {error}")  # python -m ringtrain.torch imports this before the launcher, which would say it
+    from ringtrain.cli.world import end_with
+
+    sys.exit(end_with(error))  # python -m ringtrain.torch imports this before the launcher, which would say it
 
 __all__ = ["load_state_dict", "log_step", "parallel", "should_stop", "state_dict", "synchronize"]
 
