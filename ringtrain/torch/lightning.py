@@ -10,28 +10,22 @@ from ringtrain.torch.stopping import REQUEUE, should_stop
 from ringtrain.torch.strategy_ddp import load_state_dict, state_dict
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+LOADED = [name for name in PACKAGES if sys.modules.get(name)]
+INSTALLED = [name for name in PACKAGES if find_spec(name.partition(".")[0])]
 
-
-def _callbacks() -> Any:
-    loaded = [name for name in PACKAGES if name in sys.modules]
-    installed = [name for name in PACKAGES if find_spec(name.partition(".")[0])]
-    with naming_packages():
-        return import_module(f"{[*loaded, *installed, *PACKAGES][0]}.callbacks")
-
-
-OnExceptionCheckpoint: Any = _callbacks().OnExceptionCheckpoint
+with naming_packages():
+    OnExceptionCheckpoint: Any = import_module([*LOADED, *INSTALLED, *PACKAGES][0] + ".callbacks").OnExceptionCheckpoint
 
 
 class StopInTime(OnExceptionCheckpoint):
-    """A callback of Lightning's Trainer. When a rank is told to stop (:func:`ringtrain.torch.should_stop`), all save a
-    checkpoint after the step and end with exit code 75. ``fit()`` goes on from it, or from the newest ``last.ckpt`` of
-    a ``ModelCheckpoint``; at its end the checkpoint is removed. All checkpoints have the strategy's state.
+    """A callback: when a rank is told to stop (:func:`ringtrain.torch.should_stop`), all save a checkpoint after the
+    step and end with exit code 75. ``fit()`` goes on from it, or from the newest ``last.ckpt`` of a ModelCheckpoint;
+    at its end the checkpoint is removed. All checkpoints have the strategy's state.
 
-    dirpath:  folder of the checkpoint, which all ranks see
-    filename: without ``.ckpt``
+    dirpath, filename: of the checkpoint, which all ranks see; without ``.ckpt``
     """
 
-    best_model_path = ""  # which the trainer asks its checkpoint callbacks for
+    best_model_path = ""  # the trainer asks all its checkpoint callbacks for it
 
     def __init__(self, dirpath, filename: str = "stopped"):
         super().__init__(dirpath, filename)

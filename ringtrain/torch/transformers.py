@@ -12,27 +12,22 @@ from ringtrain.torch.strategy_ddp import load_state_dict, state_dict, synchroniz
 with naming_packages():
     from transformers import TrainerCallback
 
-STRATEGY = "strategy.pt"  # in a checkpoint
-
 
 class StopInTimeCallback(TrainerCallback):
-    """A callback of the Trainer. When a rank is told to stop (:func:`ringtrain.torch.should_stop`), all save a
-    checkpoint after the step, without an evaluation before it, and end with exit code 75;
-    ``train(resume_from_checkpoint=…)`` goes on from it. All checkpoints have the strategy's state.
-    """
+    """When a rank is told to stop (:func:`ringtrain.torch.should_stop`), all save a checkpoint after the step, without
+    an evaluation before it, and end with exit code 75; ``train(resume_from_checkpoint=…)`` goes on from it. All
+    checkpoints have the strategy's state."""
 
-    def __init__(self) -> None:
-        self._stops = False
+    _stops = False
 
     def on_train_begin(self, args, state, control, **_) -> None:
-        path = _checkpoint(args, state) / STRATEGY
+        path = _strategy_path(args, state)
         if state.global_step and path.exists():
             load_state_dict(torch.load(path))
 
     def on_step_end(self, args, state, control, **_) -> None:
         if not control.should_training_stop and should_stop():
-            self._stops = control.should_save = True
-            control.should_evaluate = False
+            self._stops, control.should_save, control.should_evaluate = True, True, False
         self.on_epoch_end(args, state, control)
 
     def on_epoch_end(self, args, state, control, **_) -> None:
@@ -40,13 +35,13 @@ class StopInTimeCallback(TrainerCallback):
             synchronize()
 
     def on_save(self, args, state, control, **_) -> None:
-        strategy, folder = state_dict(), _checkpoint(args, state)
+        strategy, path = state_dict(), _strategy_path(args, state)
         if strategy and state.is_world_process_zero:
-            torch.save(strategy, folder / "part.pt")
-            (folder / "part.pt").replace(folder / STRATEGY)
+            torch.save(strategy, path.with_suffix(".part"))
+            path.with_suffix(".part").replace(path)
         if self._stops:
             sys.exit(REQUEUE)
 
 
-def _checkpoint(args, state) -> Path:
-    return Path(args.output_dir, f"checkpoint-{state.global_step}")
+def _strategy_path(args, state) -> Path:
+    return Path(args.output_dir, f"checkpoint-{state.global_step}", "strategy.pt")
