@@ -94,9 +94,9 @@ ORDER = {
     "plan": "layer_times exchange_times iteration strategies prediction plan_file target_times tables plots",
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
-    "torch": "tensors call_order work store shared_buckets backend mixed buckets world torch_optimizer module_arena "
-    "batch_parts engine gradients state exact_order strategy_ddp reproducible replacements step_profile run_log stopping "
-    "datasets __main__",
+    "torch": "private_names tensors call_order work store shared_buckets backend mixed buckets world torch_optimizer "
+    "module_arena batch_parts engine gradients state exact_order strategy_ddp reproducible replacements step_profile "
+    "run_log stopping lightning transformers datasets __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
@@ -110,6 +110,8 @@ CONFINED = {
     "cudnn": {"ops/cuda/convolution/cudnn.py"},
     "click": {"cli"},
     "torch": {"torch"},
+    "lightning": {"torch"},
+    "transformers": {"torch"},
     "h5py": {"checkpoint", "data", "hdf5", "storage"},
     "safetensors": {"weights"},
     "onnx": {"weights"},

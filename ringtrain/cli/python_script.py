@@ -19,6 +19,7 @@ from ringtrain.report.tensorboard import check_tensorboard
 NAME = "python -m ringtrain.torch"
 OF_SCRIPT = "a script of PyTorch has its own data, layers and restarts"
 OPTIONS = tuple(spec.name for spec in fields(ExchangeConfig))
+OF_COMMAND = ("out", "tensorboard", "profile", "metrics", "seed", "isa", "hash_every")
 # Options of an exchange that want what the script owns, and what to do instead.
 REFUSED = {
     "fc": "its layers are placed by the script: leave it out",

@@ -8,6 +8,9 @@ from ringtrain.errors import UsageError, naming_packages
 
 try:
     with naming_packages():
+        from ringtrain.torch.private_names import check_names
+
+        check_names()
         from ringtrain.torch.datasets import open_dataset
         from ringtrain.torch.exact_order import ExactSampler
         from ringtrain.torch.replacements import register
@@ -18,7 +21,9 @@ try:
 except UsageError as error:
     if sys.argv[0] != "-m":
         raise
-    sys.exit(f"ringtrain: {error}")  # python -m ringtrain.torch imports this before the launcher, which would say it
+    from ringtrain.cli.world import end_with
+
+    sys.exit(end_with(error))  # python -m ringtrain.torch imports this before the launcher, which would say it
 
 __all__ = [
     "ExactSampler",

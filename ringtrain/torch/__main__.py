@@ -104,11 +104,13 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
             transport.abort(code)
     except Exception as raised:
         error = _with_rank_states(quoted_error(raised), transport)
-        if isinstance(error, ConfigError):  # options that do not suit the model: no line of the script is wrong
+        no_package = isinstance(error, UsageError) and isinstance(error.__cause__, ModuleNotFoundError)
+        in_words = no_package or isinstance(error, ConfigError)  # options do not suit the model: no line is wrong
+        if in_words:
             _tell(f"ringtrain: {where}: {error}")
         else:
             _tell(joined([f"ringtrain: {where} failed:", Lines("".join(_traceback_of(error)).rstrip())]))
-        code = error.exit_code if isinstance(error, (*STOPPING, ConfigError)) else 1
+        code = getattr(error, "exit_code", 1) if in_words or isinstance(error, STOPPING) else 1
         run_log.failed(error, code, where)
         if transport.size > 1:
             transport.abort(code)

@@ -1,11 +1,11 @@
 """Stop a script of PyTorch in time, on all ranks at the same step."""
 
 import signal
-from functools import cache
 
 import torch
 import torch.distributed as dist
 
+REQUEUE = 75  # the exit code by which a batch script queues its job again
 STOPPING = (signal.SIGUSR1, signal.SIGTERM)  # of a scheduler, before it ends the job
 
 _signals: list[int] = []  # signals that this process got
@@ -14,11 +14,11 @@ _signals: list[int] = []  # signals that this process got
 def should_stop(group: dist.ProcessGroup | None = None) -> bool:
     """Return whether a rank of the group got SIGUSR1 or SIGTERM: the same answer on all of its ranks. Collective.
 
-    Call it once a step, on the main thread; if it is true save a checkpoint and end by ``sys.exit(75)``. The first call
-    replaces the handlers of both signals, which would end the process. It costs an all-reduce of one number; before
+    Call it once a step, on the main thread; if it is true save a checkpoint and end by ``sys.exit(75)``. A call
+    replaces handlers of both signals that are not its own. It costs an all-reduce of one number; before
     ``init_process_group`` the answer is of this rank alone.
 
-    Raises: ValueError on a thread that is not the main one, at the first call
+    Raises: ValueError on a thread that is not the main one, if it has to replace a handler
     """
     _watch()
     if not dist.is_initialized():
@@ -29,7 +29,11 @@ def should_stop(group: dist.ProcessGroup | None = None) -> bool:
     return bool(count.item())
 
 
-@cache
 def _watch() -> None:
     for number in STOPPING:
-        signal.signal(number, lambda number, _: _signals.append(number))
+        if signal.getsignal(number) is not _note:  # Lightning puts its own in their place, and takes them away
+            signal.signal(number, _note)
+
+
+def _note(number: int, frame: object) -> None:
+    _signals.append(number)

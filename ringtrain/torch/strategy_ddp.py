@@ -59,12 +59,12 @@ class ExchangeReducer:
 
     def _refuse(self, *arguments):
         raise UsageError(
-            "DDP's join() and its own mixed precision belong to its reducer, and a strategy exchanges otherwise: give "
-            "all ranks as many batches and use autocast, or leave --sync and the others out"
+            "DDP's join(), its own mixed precision and manual finalization belong to its reducer, and a strategy "
+            "exchanges otherwise: give all ranks as many batches and use autocast, or leave --sync and the others out"
         )
 
     _set_forward_pass_work_handle = _get_zeros_like_grad_buckets = _set_uneven_input_join = _refuse
-    _set_mixed_precision_param_dtype = _refuse
+    _set_mixed_precision_param_dtype = _set_manual_finalization_required = _finalize_backward_manual = _refuse
 
     def _refuse_hook(self, *arguments):
         raise UsageError(
@@ -120,10 +120,10 @@ def _make_reducer(ddp: DistributedDataParallel, parameters, expect_sparse_gradie
     assert transport is not None, "this rank is in the group of its module"
     transport.activity = current().transport.activity
     named = [(name, each) for name, each in named if each.numel()]  # no strategy has something to send of the others
-    engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, ddp.forward_sync_buffers)
+    engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, ddp.broadcast_buffers)
     engine.wrapper = ref(ddp)
     if engine.differs:
-        ddp.forward_sync_buffers = False  # they are averaged with the weights
+        ddp.broadcast_buffers = False  # they are averaged with the weights
     ddp.reducer = ddp.logger = ExchangeReducer(engine)
     ENGINES.append(engine)
     _engine_of.update(dict.fromkeys(map(id, parameters), engine))

@@ -9,7 +9,9 @@ from tests.slurm.conftest import ROOT, TWO_RANKS
 
 pytestmark = pytest.mark.slurm
 BOTH = pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-SAVES = ROOT / "tests" / "mpi" / "programs" / "pytorch" / "saves.py"
+PROGRAMS = ROOT / "tests" / "mpi" / "programs" / "pytorch"
+SAVES = PROGRAMS / "saves.py"
+SCRIPTS = {"torch": [SAVES], **{each: [PROGRAMS / "stops.py", each] for each in ("lightning.pytorch", "transformers")}}
 TORCH = (sys.executable, "-W", "ignore", "-m", "ringtrain.torch")
 # The first start, on both ranks, ignores what it is told; the next one ends at once.
 DEAF = "trap '' USR1; [ -e begun ] && exit; sleep 20; touch begun; sleep 600"
@@ -20,10 +22,11 @@ def steps(slurm) -> list[int]:
 
 
 @BOTH
-def test_a_script_of_pytorch_saves_and_goes_on(slurm, launcher):
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("library", SCRIPTS)
+def test_a_script_of_pytorch_saves_and_goes_on(slurm, launcher, library):
+    pytest.importorskip(library)
     slurm.hold(30)
-    script = slurm.write("run", "--launcher", launcher, "--", *TORCH, SAVES, 50)
+    script = slurm.write("run", "--launcher", launcher, "--", *TORCH, *SCRIPTS[library], 50)
     job = slurm.submit(script)
     job.until(slurm.are_held)
     slurm.call("scancel", "--batch", "--signal=USR1", job.number)
@@ -32,7 +35,7 @@ def test_a_script_of_pytorch_saves_and_goes_on(slurm, launcher):
     assert f"job {job.number}: start 2 on n1 n2" in job.log and "from step 31 on 2 ranks" in job.log
     assert steps(slurm) == list(range(50))
     (slurm.work / "whole").mkdir()
-    slurm.call(*TWO_RANKS, "--wdir", slurm.work / "whole", *TORCH, SAVES, 50)  # nobody interrupts them
+    slurm.call(*TWO_RANKS, "--wdir", slurm.work / "whole", *TORCH, *SCRIPTS[library], 50)  # nobody interrupts them
     assert (slurm.work / "weights").read_text() == (slurm.work / "whole" / "weights").read_text()
 
 

@@ -40,6 +40,10 @@ def hold(step):
             pass
 
 
+def sha256(net):
+    return hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in net.parameters())).hexdigest()
+
+
 def main():
     os.chdir(sys.argv[2] if len(sys.argv) > 2 else ".")
     dist.init_process_group("gloo")
@@ -73,8 +77,8 @@ def main():
         if (step + 1) % EVERY == 0:
             save(step + 1, net, optimizer)
     if rank == 0:
-        whole = b"".join(each.detach().numpy().tobytes() for each in net.parameters())
-        Path("weights").write_text(hashlib.sha256(whole).hexdigest())
+        Path("weights").write_text(sha256(net))
 
 
-main()
+if __name__ == "__main__":
+    main()
