@@ -341,28 +341,28 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "allreduce": (875, 525),
     "api": (2_375, 1_550),
     "bench": (3_750, 2_325),
-    "cli": (3_200, 1_950),  # of it 200 are `compare` of scripts of PyTorch
+    "cli": (3_375, 2_025),  # of it 350 are `compare` and `scale` of scripts of PyTorch
     "collectives": (4_400, 2_500),
     "config": (1_000, 375),
     "data": (6_025, 3_925),  # with text
     "exchange": (8_025, 5_025),  # of it 200 are the six parts and 450 lossy sums
-    "launch": (1_200, 750),  # scores in lines of a script
+    "launch": (1_275, 775),  # scores in lines of a script, and what fixes its bits
     "memory": (325, 225),
     "monitor": (1_150, 800),
     "nn": (3_100, 2_025),
     "ops": (7_325, 4_525),  # of it 180 are levels of few bits
     "optim": (500, 275),  # of it 90 are Muon
-    "plan": (1_450, 925),
-    "report": (3_875, 2_350),  # runs without tests
+    "plan": (1_500, 975),  # with profiles of scripts
+    "report": (3_900, 2_350),  # runs without tests
     "runs": (475, 300),
     "show": (600, 400),
     "storage": (1_350, 850),
-    "torch": (3_425, 2_375),  # with every strategy for a script, its state, its run folder and what ends it
-    "train": (6_825, 4_600),  # of it 200 are the run folder of a script of PyTorch
+    "torch": (4_550, 3_125),  # with every strategy for a script, exact order (525), same bits, its run folder and its end
+    "train": (6_950, 4_700),  # of it 320 are the run folder of a script of PyTorch
     "transport": (5_200, 3_375),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 68_010, 59_740, 8_075  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 69_525, 61_000, 8_200  # lines
 
 
 def lines_of(paths) -> int:

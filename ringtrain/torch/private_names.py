@@ -45,13 +45,13 @@ def check_names() -> None:
     """Raise UsageError for a name that this PyTorch has not."""
     for owner, names in NAMES.items():
         try:
-            found = inspect.unwrap(resolve_name(f"torch.{owner}"))
+            value = inspect.unwrap(resolve_name(f"torch.{owner}"))
         except (AttributeError, ImportError):
-            found = None
-        code = getattr(found, "__code__", None)
+            value = None
+        code = getattr(value, "__code__", None)
         inside = () if code is None else code.co_varnames + code.co_names
         for name in names.split():
-            if not any(hasattr(found, each) or each in inside for each in name.split("|")):
+            if not any(hasattr(value, each) or each in inside for each in name.split("|")):
                 raise UsageError(
                     f"PyTorch {torch.__version__} has no {name} in torch.{owner}, on which ringtrain.torch relies; "
                     f"tried versions are {TRIED}: install one of these"
