@@ -357,7 +357,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "runs": (475, 300),
     "show": (600, 400),
     "storage": (1_350, 850),
-    "torch": (4_550, 3_125),  # with every strategy for a script, exact order (525), same bits, its run folder and its end
+    "torch": (4_550, 3_125),  # with every strategy for a script, exact order (525), its run folder and its end
     "train": (6_950, 4_700),  # of it 320 are the run folder of a script of PyTorch
     "transport": (5_200, 3_375),
     "weights": (950, 575),
