@@ -50,6 +50,8 @@ def main(arguments: list[str]) -> int:
                 print(command)
             return 0
         _check_found(command)
+        if command.batch is not None:
+            check_batch(command.batch, read_launch(os.environ).size)
         if command.exchange.reproducible:
             start_with_fixed_arithmetic(command.isa)
         if command.deadline_s is not None:
@@ -89,7 +91,6 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
     world = TorchWorld(bare(transport), command.exchange, asked_deadline(os.environ))
     take_over(world)
     if command.batch is not None:
-        check_batch(command.batch, transport.size)
         replace_shuffling(command.batch, command.seed or 0)
     run_log.begin(command, transport, fixed)
     code, where = 0, f"rank {transport.rank} ({hosts[transport.rank]})"
