@@ -4,7 +4,7 @@ By ``import ringtrain.torch``:
 
 * a backend "ringtrain" joins PyTorch's registry, and is the last that is made of a group with several;
 * the rendezvous of ``env://``, the default, is that of the MPI, unless another launcher has set RANK;
-* ``monitored_barrier`` and ``_set_pg_timeout`` take ringtrain's groups too;
+* ``monitored_barrier`` and ``_set_pg_timeout`` take ringtrain's groups too, and PyTorch's flight recorder takes none;
 * ``torch.distributed.Reducer``, which DDP makes, gets a process group of its own, if the model's is ringtrain's; and
   ``_register_builtin_comm_hook``, by which DDP gives it a hook in C++, takes one in Python where only that works.
 
@@ -23,6 +23,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from urllib.parse import parse_qs, urlparse
 
 import torch.distributed as dist
@@ -56,12 +57,19 @@ def register() -> None:
     HANDLERS["env"] = of_environment
     dist.monitored_barrier = c10d.monitored_barrier = _for_all_groups(c10d.monitored_barrier, "monitored_barrier")
     c10d._set_pg_timeout = _for_all_groups(c10d._set_pg_timeout, "set_timeout")
+    if hasattr(c10d, "_maybe_attach_flight_recorder"):  # of 2.15 on; it records groups of C++ alone
+        c10d._maybe_attach_flight_recorder = partial(_attach_recorder, c10d._maybe_attach_flight_recorder)
     dist.Reducer = BucketReducer
     dist._register_builtin_comm_hook = register_builtin_comm_hook
 
 
 def _new_group(options, _) -> RingtrainGroup:
     return current().group(options, other_backends(sys._getframe(1)))
+
+
+def _attach_recorder(torchs_own: Callable, group: dist.ProcessGroup, *more) -> None:
+    if not isinstance(group, RingtrainGroup):
+        torchs_own(group, *more)
 
 
 def _for_all_groups(torchs_own: Callable, method: str) -> Callable:

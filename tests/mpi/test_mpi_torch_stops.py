@@ -1,19 +1,22 @@
 """Trainers of libraries that are told to stop, and go on; and a PyTorch or a library that is not as it should be."""
 
 import importlib
+import os
 import re
+import sys
 from contextlib import nullcontext
 
 import pytest
 
 from ringtrain.errors import UsageError
-from tests.mpi.conftest import PROGRAMS, ROOT
+from tests.mpi.conftest import PATIENCE_S, PROGRAMS, ROOT, run
 from tests.tiers import grid
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 pytestmark = pytest.mark.mpi
 
 PYTORCH = PROGRAMS / "pytorch"
+PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # with the real matplotlib
 LIBRARIES = ("lightning.pytorch", "pytorch_lightning", "transformers", "accelerate")
 # Averages are due in steps 5, 10 and 15, and the stop is in step 13.
 STRATEGIES = {
@@ -39,7 +42,7 @@ def test_a_trainer_that_is_told_to_stop_saves_and_goes_on_to_the_same_weights(mp
 
     def start(name):
         (tmp_path / name).mkdir(exist_ok=True)
-        return mpirun(2, [*command, tmp_path / name], PYTHONPATH=str(ROOT))
+        return mpirun(2, [*command, tmp_path / name], PYTHONPATH=PATH)
 
     done = start("whole")
     assert done.returncode == 0, done.stderr
@@ -67,11 +70,19 @@ def test_a_package_that_is_missing_is_named_in_one_line(mpirun, tmp_path):
         assert "Traceback" not in done.stderr
 
 
+def test_libraries_are_loaded_by_their_callbacks_alone():
+    loaded = (
+        "import sys, ringtrain.torch; assert not {'lightning', 'pytorch_lightning', 'transformers'} & {*sys.modules}"
+    )
+    done = run([sys.executable, "-c", loaded], PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_pytorch_with_another_function_is_refused_at_the_start_of_all_ranks(mpirun, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import torch.nn.utils.clip_grad as clip\nclip._get_total_norm = lambda gradients, norm_type: None\n"
     )
-    path = f"{tmp_path}:{ROOT}"
+    path = os.pathsep.join([str(tmp_path), PATH])
     done = mpirun(2, ["-m", "ringtrain.torch", PYTORCH / "saves.py", 3, tmp_path], PYTHONPATH=path)
     words = r"PyTorch \S+ has no tensors in torch\.nn\.utils\.clip_grad\._get_total_norm, .*tried versions are .*2\.13"
     assert done.returncode == 2 and len(re.findall(words, done.stderr)) == 1, done.stderr

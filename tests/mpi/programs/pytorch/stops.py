@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from saves import hold, sha256
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -16,6 +15,7 @@ from torch.nn.functional import cross_entropy
 import ringtrain.torch
 
 BATCH, EPOCH = 12, 20  # examples of a step on all ranks; steps
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 class Net(nn.Module):
@@ -37,19 +37,19 @@ def examples():
 
 
 def began(step):
-    if dist.get_rank() == 0:
-        print(f"from step {step} on {dist.get_world_size()} ranks", flush=True)
+    if RANK == 0:
+        print(f"from step {step} on {RANKS} ranks", flush=True)
 
 
 def made(step):
-    if dist.get_rank() == 0:
+    if RANK == 0:
         with open("steps", "a") as file:
             file.write(f"{step}\n")
 
 
 def ended(net):
     ringtrain.torch.synchronize()
-    if dist.get_rank() == 0:
+    if RANK == 0:
         Path("weights").write_text(sha256(net))
 
 
@@ -67,9 +67,9 @@ def by_lightning(steps, package):
 
         def training_step(self, batch, index):
             """Data and the generator's state by step: Lightning keeps neither."""
-            step, rank, size = self.global_step, dist.get_rank(), dist.get_world_size()
+            step = self.global_step
             hold(step)
-            torch.manual_seed(step * size + rank)
+            torch.manual_seed(step * RANKS + RANK)
             made(step)
             return self.net(torch.randn(BATCH, 64), torch.randint(0, 10, (BATCH,)))["loss"]
 
@@ -90,11 +90,7 @@ def by_lightning(steps, package):
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Fit(), torch.utils.data.DataLoader(range(EPOCH * dist_size())), ckpt_path="last")
-
-
-def dist_size():
-    return int(os.environ["WORLD_SIZE"])
+    trainer.fit(Fit(), torch.utils.data.DataLoader(range(EPOCH * RANKS)), ckpt_path="last")
 
 
 def by_transformers(steps):
@@ -114,7 +110,7 @@ def by_transformers(steps):
         use_cpu=True,
         ddp_backend="gloo",
         max_steps=steps,
-        per_device_train_batch_size=BATCH // dist_size(),
+        per_device_train_batch_size=BATCH // RANKS,
         save_strategy="epoch",
         eval_strategy="epoch",
         report_to=[],
@@ -138,10 +134,10 @@ def by_accelerate(steps):
     if first:
         accelerator.load_state(f"checkpoints/{first}")
     began(first)
-    rows, rank, size = examples(), dist.get_rank(), dist.get_world_size()
+    rows = examples()
     for step in range(first, steps):
         hold(step)
-        batch = [rows[(step * BATCH + each) % len(rows)] for each in range(rank, BATCH, size)]
+        batch = [rows[(step * BATCH + each) % len(rows)] for each in range(RANK, BATCH, RANKS)]
         optimizer.zero_grad()
         out = net(**{name: torch.stack([row[name] for row in batch]) for name in ("x", "labels")})
         accelerator.backward(out["loss"])
