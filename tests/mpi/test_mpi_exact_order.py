@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ringtrain.data.batches.sampler import Sampler, batch_part
+from tests.mpi.conftest import ROOT
 from tests.mpi.test_mpi_torch import launched  # noqa: F401 (a fixture)
 from tests.tiers import thorough
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.mpi
 ORDER = Sampler(37, 8)
 LIBRARIES = {"plain": "torch", "lightning": "lightning", "accelerate": "accelerate", "trainer": "transformers"}
 EXACT = ("--exact-order", "--global-batch", "8")
+PATH = {"PYTHONPATH": str(ROOT)}  # Lightning imports the real matplotlib
 OTHERS = ("lightning", "accelerate", "trainer")
 
 
@@ -44,7 +46,7 @@ def trained(launched, tmp_path):  # noqa: F811
     def run(library, ranks, *words, options=EXACT, folder=tmp_path, first=0):
         pytest.importorskip(LIBRARIES[library])
         name = f"run{ranks}-{len(list(folder.iterdir()))}"
-        done = launched(ranks, " ".join(["exact.py", library, str(folder), name, *words]), *options)
+        done = launched(ranks, " ".join(["exact.py", library, str(folder), name, *words]), *options, **PATH)
         assert done.returncode == 0, done.stdout + done.stderr
         return read(folder, name, ranks, first), np.array(json.loads((folder / f"{name}.json").read_text()))
 
@@ -95,7 +97,7 @@ def test_a_killed_run_goes_on_with_another_number_of_ranks(trained, launched, tm
     losses, weights = trained(library, 1)
     folder = tmp_path / "killed"
     folder.mkdir()
-    killed = launched(3, f"exact.py {library} {folder} first every=3 stop=7 workers=2", *EXACT)
+    killed = launched(3, f"exact.py {library} {folder} first every=3 stop=7 workers=2", *EXACT, **PATH)
     assert killed.returncode == 137, killed.stdout + killed.stderr
     rest = trained(library, 2, "every=3", folder=folder, first=6)
     check_alike((losses[6:], weights), [rest])
