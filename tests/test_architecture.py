@@ -362,7 +362,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_200, 3_375),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 69_525, 61_000, 8_200  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 69_530, 61_000, 8_200  # lines
 
 
 def lines_of(paths) -> int:
