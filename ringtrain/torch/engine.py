@@ -132,7 +132,7 @@ class Engine:
             module.register_forward_pre_hook(on("_before_forward"), prepend=True),
             module.register_forward_hook(on("_after_forward")),
             module.register_state_dict_pre_hook(on("_before_saving")),
-            module.register_load_state_dict_pre_hook(on("_wait_for_weights")),
+            module.register_load_state_dict_pre_hook(on("wait_for_weights")),
         ]
 
     def _before_forward(self, module: torch.nn.Module, inputs: tuple) -> None:
@@ -158,20 +158,20 @@ class Engine:
     def _after_forward(self, module: torch.nn.Module, inputs: tuple, outputs) -> None:
         """Learn where backward begins."""
         if self._called:
-            self._wait_for_weights()
+            self.wait_for_weights()
             self._uncalled = [each for each in self._uncalled if each[1].name not in self._called]
         for tensor in tree_leaves(outputs) if torch.is_grad_enabled() else ():
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
                 tensor.register_hook(self._begin_pass)
 
-    def _wait_for_weights(self, *arguments) -> None:
+    def wait_for_weights(self, *arguments) -> None:
         for arena in self.arenas:
             for span in arena.arena.spans:
                 arena.before_read(span)
 
     def _before_saving(self, module: torch.nn.Module, prefix: str, keep_vars: bool) -> None:
         self._note_own_weights()
-        self._wait_for_weights()
+        self.wait_for_weights()
 
     def _note_own_weights(self) -> None:
         if self.differs:
@@ -207,7 +207,7 @@ class Engine:
         self.batch.check_statistics()
         self.begun = True
         if not in_forward or any(arena.copies for arena in self.arenas):
-            self._wait_for_weights()
+            self.wait_for_weights()
         for arena in self.arenas:
             arena.before(self.iteration)
 

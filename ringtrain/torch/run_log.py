@@ -122,10 +122,11 @@ def weights_sha256() -> str:
     """Return the hash of the parameters and buffers of all modules that have engines; empty without one."""
     digest = hashlib.sha256()
     for engine in ENGINES:
-        for name, tensor in engine.module.state_dict().items():
-            if isinstance(tensor, torch.Tensor):
-                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-                digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+        if not engine.differs:
+            engine.wait_for_weights()
+        for name, tensor in (*engine.module.named_parameters(), *engine.module.named_buffers()):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+            digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest() if ENGINES else ""
 
 
