@@ -5,8 +5,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from ringtrain.errors import naming_packages
-from ringtrain.torch.stopping import REQUEUE, should_stop
+from ringtrain.errors import Interrupted, naming_packages
+from ringtrain.torch.stopping import should_stop
 from ringtrain.torch.strategy_ddp import load_state_dict, state_dict
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -46,7 +46,7 @@ class StopInTime(OnExceptionCheckpoint):
         before, self._steps = self._steps, trainer.global_step
         if self._steps > before and should_stop():  # not while gradients add up
             trainer.save_checkpoint(self.ckpt_path)
-            sys.exit(REQUEUE)
+            sys.exit(Interrupted.exit_code)
 
     def on_exception(self, *_) -> None:
         """Save nothing: it is the exit above, or an error that other ranks may not have."""

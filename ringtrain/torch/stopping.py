@@ -5,7 +5,6 @@ import signal
 import torch
 import torch.distributed as dist
 
-REQUEUE = 75  # the exit code by which a batch script queues its job again
 STOPPING = (signal.SIGUSR1, signal.SIGTERM)  # of a scheduler, before it ends the job
 
 _signals: list[int] = []  # signals that this process got

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from ringtrain.errors import naming_packages
-from ringtrain.torch.stopping import REQUEUE, should_stop
+from ringtrain.errors import Interrupted, naming_packages
+from ringtrain.torch.stopping import should_stop
 from ringtrain.torch.strategy_ddp import load_state_dict, state_dict, synchronize
 
 with naming_packages():
@@ -40,7 +40,7 @@ class StopInTimeCallback(TrainerCallback):
             torch.save(strategy, path.with_suffix(".part"))
             path.with_suffix(".part").replace(path)
         if self._stops:
-            sys.exit(REQUEUE)
+            sys.exit(Interrupted.exit_code)
 
 
 def _strategy_path(args, state) -> Path:
