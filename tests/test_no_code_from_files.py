@@ -52,6 +52,8 @@ def _of_call(node: ast.Call, over_mpi: bool) -> list[str]:
     constants = {each.arg: each.value.value for each in node.keywords if isinstance(each.value, ast.Constant)}
     if said in ("np.load", "numpy.load"):
         return [] if constants.get("allow_pickle") is False else ["np.load without allow_pickle=False"]
+    if said == "torch.load" and constants.get("weights_only") is True:
+        return []
     if flags := [key for key in ("allow_pickle", "shell") if constants.get(key)]:
         return flags
     by_pickle = over_mpi and name in PICKLED and "comm" in said.lower()

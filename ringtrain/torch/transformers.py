@@ -23,7 +23,7 @@ class StopInTimeCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **_) -> None:
         path = _strategy_path(args, state)
         if state.global_step and path.exists():
-            load_state_dict(torch.load(path))
+            load_state_dict(torch.load(path, weights_only=True))
 
     def on_step_end(self, args, state, control, **_) -> None:
         if not control.should_training_stop and should_stop():

@@ -47,7 +47,10 @@ def test_options_come_before_the_script_and_its_own_behind(arguments, wanted):
         (["--sync", "master", "a.py"], says("--sync master", "--sync server")),
         (["--fc", "hybrid", "a.py"], says("--fc", "script")),
         (["--elastic", "shrink", "a.py"], says("--elastic", "should_stop")),
-        (["--reproducible", "a.py"], says("--reproducible", "batch")),
+        (["--reproducible", "--sync", "gossip", "a.py"], says("--reproducible", "--sync gossip")),
+        (["--reproducible-isa", "lowest", "a.py"], says("--reproducible-isa lowest", "--reproducible")),
+        (["--shards", "4", "a.py"], says("--shards 4", "--reproducible")),
+        (["--exact-order", "a.py"], says("--exact-order", "--global-batch")),
         (["--wire", "float16", "--sync", "gossip", "a.py"], says("--wire float16", "--sync gossip")),
         (["--servers", "2", "a.py"], says("--servers 2", "--sync")),
         (["--deadline-s", "soon", "a.py"], "Invalid value for '--deadline-s': 'soon' is not a valid float"),
@@ -98,4 +101,4 @@ def test_without_pytorch_the_launcher_says_so_in_one_line(tmp_path):
     command = [sys.executable, "-m", "ringtrain.torch", "a.py"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and says("torch", "pip install").matches(done.stderr)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and says("torch", "pip install").matches(done.stderr)

@@ -203,7 +203,7 @@ class ScriptRun:
         content = profile_of(module, each_medians, facts)
         self._folder.root.write(PROFILE, json.dumps(content, indent=1).encode())
 
-    def ended(self, code: int, weights_sha256: str) -> None:
+    def ended(self, code: int, weights_sha256: str = "") -> None:
         """Record the end, after :meth:`measure`. Collective."""
         every, exposed_s = self._transport.gather_json(self._of_rank), self._of_rank["exposed_s"]
         if self._folder is None:
