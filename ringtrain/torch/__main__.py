@@ -23,6 +23,7 @@ from ringtrain.launch.python_script import (
     set_variables,
     torchrun_variables,
 )
+from ringtrain.launch.reproducible import THREADS
 from ringtrain.monitor.guarded_transport import bare, guard_of
 from ringtrain.template import Lines, joined
 from ringtrain.torch import run_log
@@ -35,7 +36,6 @@ from ringtrain.torch.world import TorchWorld
 from ringtrain.transport.base import Transport
 from ringtrain.transport.launch_environment import read_launch
 
-THREADS = "OMP_NUM_THREADS"
 STOPPING = (StalledError, Interrupted)  # batch scripts act on their exit codes
 IN_ORDER = (0, Interrupted.exit_code)  # every rank ends with it: another may still write its part of a checkpoint
 PACKAGE = str(Path(__file__).parents[1])
@@ -118,7 +118,7 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
         return code
     if code in IN_ORDER:
         run_log.measure()
-        run_log.ended(code, _leave(transport, command.exchange.reproducible))
+        run_log.ended(code, _leave(transport, command))
         world.leave()
     return code
 
@@ -132,16 +132,17 @@ def _fix(command: ScriptCommand, transport: Transport) -> str:
     return fixed
 
 
-def _leave(transport: Transport, is_hash_shown: bool) -> str:
-    """Meet the other ranks at the end of the script. Returns the hash of the weights."""
+def _leave(transport: Transport, command: ScriptCommand) -> str:
+    """Meet the other ranks at the end of the script. Returns the hash of the weights if it is recorded or shown."""
     transport.activity.at("the end of the script")
     try:
         leave(transport)
-        sha256 = run_log.weights_sha256()
+        is_asked = command.out is not None or command.exchange.reproducible
+        sha256 = run_log.weights_sha256() if is_asked else ""
         close_engines(transport)
     except StalledError as error:
         raise _with_rank_states(error, transport) from None
-    if is_hash_shown and sha256 and transport.rank == 0:
+    if command.exchange.reproducible and sha256 and transport.rank == 0:
         _tell(f"ringtrain: weights sha256 {sha256}")
     return sha256
 

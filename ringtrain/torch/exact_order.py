@@ -126,7 +126,7 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
 
 
 class LoaderPass(Iterator[list[int]]):
-    """The index lists of what is left of an epoch. It begins when the first one is asked for."""
+    """Yields this rank's index lists, one a batch, to the end of the epoch. The first list begins the pass."""
 
     def __init__(self, sampler: ExactSampler):
         self._sampler, self.stop = sampler, 0  # examples done after it
