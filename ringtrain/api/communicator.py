@@ -46,10 +46,6 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.world import connect
 
 DEADLINE_S = 600.0
-FORKED = (
-    "the communicator is of the process that this one was forked from, and is used there alone: hand the arrays to "
-    "it, or start more ranks with mpirun"
-)
 
 
 class Communicator(CommunicatorMethods):
@@ -400,8 +396,13 @@ class Communicator(CommunicatorMethods):
         if self._flying:
             raise UsageError(f"{call}() while a prepared reduction is under way: wait() for it first")
 
-    def leave_in_child(self) -> None:
-        """Be of no use in a process that is forked."""
+    def leave(self, why: str) -> None:
+        """Be of no use any more, in a process that is forked. Not collective."""
         self._closed = True
-        self._usable.end(FORKED)
-        self._progress.leave(UsageError(FORKED))
+        self._usable.end(why)
+        self._progress.leave(UsageError(why))
+
+    def abandon(self, why: str) -> None:
+        """Be of no use any more, after the death of a rank. Not collective."""
+        self._progress.stop()
+        self.leave(why)

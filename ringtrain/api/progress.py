@@ -128,7 +128,7 @@ class ProgressThread:
         atexit.unregister(self._at_exit)
 
     def leave(self, error: RingtrainError) -> None:
-        """End all that is in flight with an error, in a process that is forked: it has no thread, and a lock may stay
+        """End all that is in flight with an error, when there is no thread: in a process that is forked a lock may stay
         held.
         """
         atexit.unregister(self._at_exit)

@@ -45,14 +45,18 @@ class Usable:
             self.end_by(error)
 
 
-# The communicators that are told of a fork in the new process: the MPI's connections and the counters in shared memory
-# are the parent's.
+FORKED = (
+    "the communicator is of the process that this one was forked from, and is used there alone: hand the arrays to "
+    "it, or start more ranks with mpirun"
+)
+# The communicators that are told of a fork in the new process, where the MPI's connections and the counters in shared
+# memory are the parent's, and of the death of a rank.
 LEAVING: weakref.WeakSet = weakref.WeakSet()
 
 
 def _leave_all() -> None:
     for communicator in list(LEAVING):
-        communicator.leave_in_child()
+        communicator.leave(FORKED)
 
 
 os.register_at_fork(after_in_child=_leave_all)

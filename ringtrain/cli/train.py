@@ -31,6 +31,6 @@ def train(run_file, **flags):
             stop.end_all = partial(end_all, session.world)
             options, replacement = read_options(run_file, explicit_flags(flags)), []
             if options.elastic is not None:
-                replacement = child_command("ringtrain.cli.replacement", *sys.argv[1:])  # of a lost rank
+                replacement = child_command("ringtrain", *sys.argv[1:])  # of a lost rank
             ElasticRun(session.world, options, replacement, stop).train()
         return session.code

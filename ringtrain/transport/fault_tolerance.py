@@ -12,12 +12,14 @@ import termios
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NoReturn
 
 START_TOLERANT = "start with `mpirun --with-ft ulfm`"
 NOT_SURVIVED = "--elastic survives only a later death: start the run again with the same command"
 LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
-MARK = "RINGTRAIN_REPLACES"  # in the environment of a process that was started in place of a lost rank
+MARK = "RINGTRAIN_REPLACES"  # in the environment of processes that start in place of lost ranks: these ranks' numbers
 LET_OUT_S = 2.0  # a launcher reads at once
+REJOIN_S = 120.0  # for the survivors to find one another; only the start of a Python takes a second
 KILLED_S = 10.0  # within this time a launcher that was signalled to end has ended its ranks
 
 
@@ -55,6 +57,12 @@ def end_job() -> None:
         os.kill(launcher, signal.SIGTERM)
         time.sleep(KILLED_S)
     os.kill(os.getpid(), signal.SIGKILL)  # a death by a signal is one that the others hear of
+
+
+def end_unseen() -> NoReturn:
+    """End this process, a replacement, so that the others go on: an exit status would end them."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL ends the process")
 
 
 def wait_until_read() -> None:

@@ -17,7 +17,7 @@ from ringtrain.transport.cuda_aware.visibility import device_names, visibility_e
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
-from ringtrain.transport.fault_tolerance import MARK, NOT_SURVIVED, is_fault_tolerant
+from ringtrain.transport.fault_tolerance import MARK, NOT_SURVIVED, REJOIN_S, is_fault_tolerant
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.mpi.openmpi import starting
@@ -103,13 +103,14 @@ class World:
     """
 
     def __init__(self, dress: Callable[[Transport], Transport], patience_s: float = JOIN_S):
-        self.joined = os.environ.pop(MARK, None) is not None
+        mark = os.environ.pop(MARK, None)
+        self.joined = mark is not None
         self._dress = dress
         self.survived: RecoveredWorld | None = None
         self._bridge: Intercommunicator | None = None
         self._bare: Transport
-        if self.joined:
-            self._bare, self._bridge = _join(patience_s)
+        if mark is not None:
+            self._bare, self._bridge = _join(patience_s, mark)
         else:
             self._bare = connect()
         self.transport = self._bare
@@ -119,14 +120,22 @@ class World:
         self.transport = self._dress(self._bare)
         return self.transport
 
-    def survive(self, facts: dict, order: Callable, wanted: int, command: Sequence[str], expired: Callable) -> None:
+    def survive(
+        self,
+        facts: dict,
+        order: Callable | None,
+        wanted: int,
+        command: Sequence[str],
+        expired: Callable,
+        limit_s: float = REJOIN_S,
+    ) -> None:
         """Leave a world that has lost a rank for a world of the survivors
         (:mod:`ringtrain.transport.mpi.ulfm_recovery`). Collective over the survivors."""
         from ringtrain.transport.mpi.messages import Messages
         from ringtrain.transport.mpi.ulfm_recovery import survive
 
         assert isinstance(self._bare, Messages), "only a world of an MPI outlives its ranks"
-        recovered = survive(self._bare, facts, order, wanted, command, expired)
+        recovered = survive(self._bare, facts, order, wanted, command, expired, limit_s)
         self.survived, self._bridge = recovered, recovered.bridge
         self.transport = self._bare = recovered.transport
 
@@ -157,6 +166,10 @@ class World:
         """Part from the replacements. Their own world has no dead rank, so its MPI can end."""
         from mpi4py import MPI
 
+        from ringtrain.transport.mpi.messages import Messages
+
+        assert isinstance(self._bare, Messages), "replacements are of an MPI"
+        self._bare.close_groups()  # processes that have a communicator in common cannot part
         self.transport.close()
         if self._bridge is not None:
             self._bridge.take_down()
@@ -164,14 +177,14 @@ class World:
             MPI.Finalize()
 
 
-def _join(patience_s: float):
+def _join(patience_s: float, mark: str):
     """Join the survivors as a replacement. If they no longer wait, the start of the MPI may hang: the deadline ends
     this process by a signal, since an exit status of its own would end the others."""
     with Deadline(min(JOIN_S, patience_s), -signal.SIGKILL):
         with starting():
             from ringtrain.transport.mpi.ulfm_recovery import join_survivors
 
-        return join_survivors()
+        return join_survivors(mark)
 
 
 def remove_segments() -> None:

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -73,6 +74,7 @@ class Messages(Transport):
         self._reduces: deque[Handle] = deque(maxlen=REDUCES_KEPT)
         self._counters: list[RmaCounters] = []
         self._spaces: list[SingleMessages] = []
+        self._groups: list[Messages] = []  # that are open
         self.before_closing, self.before_leaving = [], []
         self.activity = Activity()
         self.rank_info = self._find_rank_info(claims)
@@ -127,7 +129,9 @@ class Messages(Transport):
         return handle
 
     def tag_space(self) -> TagSpace:
-        self._spaces.append(SingleMessages(self._comm.Dup(), self._requests.limit, self.patience, self.world_ranks))
+        with naming_peers("making a space of messages", self._comm):
+            comm = self._comm.Dup()
+        self._spaces.append(SingleMessages(comm, self._requests.limit, self.patience, self.world_ranks))
         return self._spaces[-1]
 
     def group(self, ranks: Sequence[int], tag: int = 0) -> Transport | None:
@@ -144,6 +148,8 @@ class Messages(Transport):
                 world_ranks=[self.world_ranks[rank] for rank in ranks],
             )
         messages.links = LinkTraffic(messages.neighbours, self.links)
+        self._groups.append(messages)
+        messages.before_closing.append(partial(self._groups.remove, messages))
         for handle in (comm, part, whole):
             handle.Free()
         return messages
@@ -216,7 +222,8 @@ class Messages(Transport):
         return self._counters[-1]
 
     def service_messages(self) -> ServiceMessages:
-        return MpiServiceMessages(self._comm, THREAD_LEVELS[MPI.Query_thread()])
+        with naming_peers("making messages of a service", self._comm):
+            return MpiServiceMessages(self._comm, THREAD_LEVELS[MPI.Query_thread()])
 
     def _any(self, flag: bool) -> bool:
         every = np.array([flag], np.int64)
@@ -232,9 +239,11 @@ class Messages(Transport):
         MPI.COMM_WORLD.Abort(code)
 
     def abandon(self) -> None:
-        """Leave this world after a death: wake the ranks that wait in it, and end its threads here. Its requests and
-        memory stay. Not collective, unlike :meth:`close`.
+        """Leave this world and its groups after a death: wake the ranks that wait in it, and end its threads here. Its
+        requests and memory stay. Not collective, unlike :meth:`close`.
         """
+        for group in self._groups:
+            group.abandon()
         for comm in (self._comm, self._node_comm):
             with suppress(MPI.Exception):
                 comm.Revoke()
@@ -251,6 +260,11 @@ class Messages(Transport):
     @property
     def comm(self) -> MPI.Intracomm:
         return self._comm
+
+    def close_groups(self) -> None:
+        """Close the groups that are open, with their lasting groups. Collective over the ranks of each."""
+        for group in list(self._groups):
+            group.close()
 
     def close(self) -> None:
         for action in self.before_closing:

@@ -28,10 +28,20 @@ def transport_error(what: str, error: MPI.Exception, comm) -> TransportError:
     text = error.Get_error_string()
     if is_fault_tolerant(os.environ) and (error.Get_error_class() in LOST or _hears_of_death(comm)):
         return RankLostError(
-            f"a rank has died (seen while {what}: {text}). Continue from the last checkpoint with --resume auto; with "
-            "--elastic the other ranks continue by themselves"
+            f"{_who_died(comm)} died (seen while {what}: {text}). Continue from the last checkpoint with --resume "
+            "auto; with --elastic the other ranks continue by themselves"
         )
     return TransportError(f"MPI failed while {what}: {text}")
+
+
+def _who_died(comm) -> str:
+    """Return the ranks of this communicator that are known to have died, by their numbers when the MPI started."""
+    ranks: list[int] = []
+    with suppress(MPI.Exception):
+        failed = comm.Get_failed()
+        numbers = failed.Translate_ranks(list(range(failed.Get_size())), MPI.COMM_WORLD.Get_group())
+        ranks = [number for number in numbers if number != MPI.UNDEFINED]  # the number of a rank that replaced one
+    return f"{peers(ranks)} {'has' if len(ranks) == 1 else 'have'}" if ranks else "a rank has"
 
 
 def has_lost(comm) -> bool:

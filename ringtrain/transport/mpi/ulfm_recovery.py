@@ -5,7 +5,8 @@
     gather     each sends its old rank and its facts; all agree that all have them, or shrink again
     calm       before replacements start: wait until no further death follows the last, as many do
     spawn      start the same command again for each lost rank; the new processes join (:func:`join_survivors`)
-    order      the ranks of the new world: the holders of the newest state first, replacements last
+    order      the ranks of the new world: the holders of the newest state first, replacements last; or all by the
+               numbers that they or those that they replace had
 
 Every step ends with an agreement, which is the same on all ranks even if one dies: all go on, or all begin again.
 
@@ -13,11 +14,10 @@ Source: MPI Forum, ULFM chapter, "Fault-Tolerance", as of Open MPI 5; MPI 4.1, 1
 """
 
 import json
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,12 +27,11 @@ from mpi4py import MPI
 
 from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.deadline import Deadline
-from ringtrain.transport.fault_tolerance import end_job
+from ringtrain.transport.fault_tolerance import MARK, REJOIN_S, end_job, end_unseen
 from ringtrain.transport.mpi.messages import Messages
 from ringtrain.transport.mpi.node import gather_text
 from ringtrain.transport.mpi.requests import has_lost
 
-REJOIN_S = 120.0  # for the survivors to find one another; only the start of a Python takes a second
 SPAWNS = 2  # after so many failed starts of replacements the survivors continue without
 CALM_S = 0.25  # deaths come in numbers, as where memory runs out; Open MPI's launcher may crash by one while it spawns
 LAST = 1 << 20  # a key after all survivors' keys
@@ -81,19 +80,22 @@ class Intercommunicator:
 def survive(
     old: Messages,
     facts: dict,
-    order: Callable[[dict], tuple],
+    order: Callable[[dict], tuple] | None = None,
     wanted: int = 0,
     command: Sequence[str] = (),
     expired: Callable[[StalledError], None] = lambda error: None,
+    limit_s: float = REJOIN_S,
 ) -> RecoveredWorld:
     """The world of the survivors of ``old``. Collective over them; each may call it from another place.
 
     facts:   JSON-able, of this rank; its number in ``old`` is added as "rank"
-    order:   order(facts) → the key by which the new world's ranks are sorted
-    wanted:  the number of ranks in all, if there is a ``command`` that starts replacements
-    expired: expired(error) runs before the run ends because the recovery takes longer than :data:`REJOIN_S`
+    order:   order(facts) → the key by which the new world's ranks are sorted; None: all keep their numbers, which close
+             up where none is replaced
+    wanted:  the number of ranks in all, if there is a ``command`` that starts replacements: of any rank, but with the
+             numbers kept of none where rank 0 has died
+    expired: expired(error) runs before the run ends because the recovery takes longer than ``limit_s``
     """
-    with _deadline(expired):
+    with _deadline(expired, limit_s):
         abandon(old)
         comm: MPI.Comm = old.comm
         trials = SPAWNS if command else 0
@@ -102,30 +104,35 @@ def survive(
             survivors = _settled(comm, partial(_gathered, comm, {**facts, "rank": old.rank}))
             if survivors is None:
                 continue
-            bridge = None
-            if trials and comm.size < wanted:
+            bridge, lost = None, set(range(old.size)) - {each["rank"] for each in survivors}
+            if trials and comm.size < wanted and not (order is None and 0 in lost):
                 if not _settled(comm, partial(_calm, comm)):
                     continue
-                bridge, trials = _bridged(comm, command, wanted - comm.size), trials - 1
+                marked = _marked(command, order is None, lost)
+                bridge, trials = _bridged(comm, marked, wanted - comm.size), trials - 1
                 if bridge is None:
                     continue
-            ranked = sorted(survivors, key=order)
-            key = [other["rank"] for other in ranked].index(old.rank)
+            ranked = sorted(survivors, key=order or (lambda other: other["rank"]))
+            key = old.rank if order is None else [other["rank"] for other in ranked].index(old.rank)
             world = _world_of(comm, bridge, key)
             if world is not None:
-                lost = set(range(old.size)) - {other["rank"] for other in ranked}
                 return RecoveredWorld(world, tuple(sorted(lost)), tuple(ranked), world.size - comm.size, bridge)
 
 
-def join_survivors() -> tuple[Messages, Intercommunicator]:
+def join_survivors(mark: str) -> tuple[Messages, Intercommunicator]:
     """The world in which this process replaces a rank; the other end of :func:`survive`. Does not return if the
-    survivors continue without it because another rank was lost."""
+    survivors continue without it because another rank was lost. ``mark``: the value of :data:`MARK`"""
     bridge = _merged(MPI.Comm.Get_parent(), high=True)
-    world = _world_of(bridge.merged, bridge, LAST + MPI.COMM_WORLD.rank) if bridge else None
+    key = int(mark.split(",")[MPI.COMM_WORLD.rank]) if mark else LAST + MPI.COMM_WORLD.rank
+    world = _world_of(bridge.merged, bridge, key) if bridge else None
     if bridge is None or world is None:
-        os.kill(os.getpid(), signal.SIGKILL)  # an exit status would end the others
-        raise AssertionError("SIGKILL ends the process")
+        end_unseen()
     return world, bridge
+
+
+def _marked(command: Sequence[str], by_number: bool, lost: Iterable[int]) -> list[str]:
+    """Return the command with its mark. ``by_number``: whether a process takes the number of the rank it replaces."""
+    return ["env", f"{MARK}={','.join(map(str, sorted(lost))) if by_number else ''}", *command]
 
 
 def abandon(old: Messages) -> None:
@@ -187,11 +194,11 @@ def _merged(inter, high: bool) -> Intercommunicator | None:
         return None
 
 
-def _deadline(expired: Callable[[StalledError], None]) -> Deadline:
+def _deadline(expired: Callable[[StalledError], None], limit_s: float) -> Deadline:
     """Ends the run where the recovery takes too long: a call of the MPI may wait for ever."""
     error = StalledError(
-        f"the survivors of a lost rank did not find each other within {REJOIN_S:g} s. Continue from the last "
-        "checkpoint with --resume auto"
+        f"the survivors of a lost rank did not find each other within {limit_s:g} s. Continue from the last "
+        "checkpoint (with --resume auto, but for a script of PyTorch)"
     )
 
     def expire() -> None:
@@ -199,4 +206,4 @@ def _deadline(expired: Callable[[StalledError], None]) -> Deadline:
         expired(error)
         end_job()
 
-    return Deadline(REJOIN_S, -signal.SIGKILL, str(error), first=expire)  # a status of its own is not seen by others
+    return Deadline(limit_s, -signal.SIGKILL, str(error), first=expire)  # a status of its own is not seen by others
