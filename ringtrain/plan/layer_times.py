@@ -16,6 +16,7 @@ from typing import Annotated
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
 from ringtrain.exchange.parts import parts_of
+from ringtrain.exchange.servers.shards import divide_ownership, in_even_order
 from ringtrain.humanize import plural
 from ringtrain.memory.arena import lay_out
 from ringtrain.memory.buckets import Bucket, make_buckets
@@ -163,6 +164,16 @@ class LayerTimes:
         if self.is_script and parts_of(config).in_halves:
             return replace(config, sync="server", servers=min(ranks, len(self.first.parameters)))
         return config
+
+    def server_shares(self, config: ExchangeConfig) -> list[float]:
+        """Return the share of the weights that each server has."""
+        servers = parts_of(config).owners
+        if not self.is_script:
+            return [1 / servers] * servers
+        table = [(span.name, span.parameter) for span in self.spans]
+        spans = lay_out(tuple(table[index] for index in in_even_order(self.spans, servers)))
+        counts = [sum(span.count for span in part) for part in divide_ownership(spans, servers, whole=True)]
+        return [count / sum(counts) for count in counts]
 
     @property
     def example_bytes(self) -> tuple[float, float]:

@@ -57,6 +57,7 @@ class PlannedRank:
     examples:      of this rank, an iteration
     streams:       no core is needed for exchanges
     measured_move_s: seconds in which an array as long as the weights is read or written; None: by those of the update
+    server_shares: of the weights, by server
     """
 
     times: RankTimes
@@ -71,6 +72,7 @@ class PlannedRank:
     examples: float
     streams: bool
     measured_move_s: float | None = None
+    server_shares: Sequence[float] = ()
 
     @cached_property
     def parts(self) -> Parts:
@@ -184,9 +186,13 @@ def _apart(rank: PlannedRank) -> float:
 
 
 def _server_share(rank: PlannedRank) -> float:
-    """Of the messages of all other ranks to one server, those to one of several."""
-    servers, others = rank.parts.owners, rank.topology.size - 1
-    return (others + 1 - servers if rank.config.dedicated else others) / others / servers
+    """Of the messages of all other ranks to one server, those to the one of several that has most; between nodes, to
+    all of a node, which share its link."""
+    shares, others = rank.server_shares, rank.topology.size - 1
+    most = max(sum(shares[number] for number in node if number < len(shares)) for node in rank.topology.nodes)
+    if len(rank.topology.nodes) == 1:
+        most = max(shares)
+    return (others + 1 - len(shares) if rank.config.dedicated else others) / others * most
 
 
 EXCHANGES: dict[str, Callable[[PlannedRank], float]] = {

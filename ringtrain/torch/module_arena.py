@@ -14,7 +14,7 @@ from ringtrain.errors import UsageError
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.parts import parts_of
 from ringtrain.exchange.replica_check import ReplicaCheck
-from ringtrain.exchange.servers.shards import divide_ownership
+from ringtrain.exchange.servers.shards import in_even_order
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.memory.arena import Arena, lay_out
 from ringtrain.memory.spans import Fill, Parameter, Span
@@ -25,7 +25,6 @@ from ringtrain.torch.torch_optimizer import TorchOptimizer, view_of
 from ringtrain.transport.base import Transport
 
 TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "float32"}  # of a tensor → of its arena
-EVEN = 1.3  # times the mean: the most that an owner has, unless one parameter is larger
 UNKEPT = 3  # references to a tensor that is in a list, in a variable and an argument
 AS_THEY_ARE = Fill("constant")  # values are the module's
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -55,7 +54,8 @@ class ModuleArena:
         config = _whole_parameters(config, size, len(parameters))
         strategy = parts_of(config)
         if strategy.has_servers and not strategy.averages:
-            parameters = in_even_order(parameters, config.servers)
+            order = in_even_order(lay_out(_table(parameters)), config.servers)
+            parameters = [parameters[index] for index in order]
         ops = make_ops("cpu", dtype)
         self._guard = Guard(group, config.deadline_s) if config.check_collectives and size > 1 else None
         self.transport = group if self._guard is None else GuardedTransport(group, self._guard)
@@ -68,6 +68,7 @@ class ModuleArena:
         self.spans = self.arena.spans[: len(self.parameters)]
         _check_apart([*parameters, *buffers])
         self.copies = parameters[0][1].dtype is torch.bfloat16
+        self._keeps = config.elastic is not None
         self._due: set[str] = set()  # names of copies that an exchange may have changed since they were given back
         self._places = {
             span.name: (tensor, view_of(self.arena.weights, span.start, tensor))
@@ -169,6 +170,8 @@ class ModuleArena:
         parameter, span = self.parameters[index], self.spans[index]
         self._let_keep(index)
         gradient = self.gradients[index]
+        if self._keeps and parameter.grad is not None and parameter.grad.data_ptr() == gradient.data_ptr():
+            parameter.grad = gradient.clone()  # the survivors of a death add it again
         if parameter.grad is None:
             gradient.zero_()
         elif parameter.grad.is_sparse:
@@ -213,19 +216,6 @@ def _whole_parameters(config: ExchangeConfig, size: int, parameters: int) -> Exc
     if parts_of(config).in_halves:
         return replace(config, sync="server", servers=min(size, parameters), algorithm=AUTO)
     return config
-
-
-def in_even_order(parameters: Named, owners: int) -> Named:
-    """Return parameters so that owners of neighbours have about equal parts: as they are where these have, since
-    backward finishes them in that order; else each, the largest first, goes to the owner that has least."""
-    spans, counts = lay_out(_table(parameters)), [tensor.numel() for _, tensor in parameters]
-    parts = [sum(span.count for span in part) for part in divide_ownership(spans, owners, whole=True)]
-    if max(parts) <= max(max(counts), EVEN * sum(counts) / owners):
-        return parameters
-    rows: list[list[int]] = [[] for _ in range(owners)]
-    for index in sorted(range(len(counts)), key=lambda each: -counts[each]):
-        min(rows, key=lambda row: sum(counts[each] for each in row)).append(index)
-    return [parameters[index] for row in rows for index in sorted(row)]
 
 
 def _table(named: Named, role: str = "") -> tuple[tuple[str, Parameter], ...]:

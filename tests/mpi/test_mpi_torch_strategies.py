@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.exchange.servers.shards import divide_ownership
+from ringtrain.exchange.servers.shards import divide_ownership, in_even_order
 from ringtrain.memory.arena import lay_out
 from ringtrain.memory.spans import Fill, Parameter
 from tests.tiers import daily, thorough
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
-from ringtrain.torch.module_arena import in_even_order  # noqa: E402
 from tests import lossy  # noqa: E402
 from tests.mpi import torch_references as references  # noqa: E402
 
@@ -185,8 +184,9 @@ def test_a_rank_has_state_of_the_parameters_that_it_updates(trained, options, ow
 
 @pytest.mark.parametrize("ranks", range(2, 17))
 def test_owners_of_whole_parameters_have_about_equal_parts(ranks):
-    named = in_even_order(list(references.GPT().named_parameters()), ranks)
-    spans = lay_out(tuple((name, Parameter(name, tuple(p.shape), Fill("constant"))) for name, p in named))
+    named = references.GPT().named_parameters()
+    table = [(name, Parameter(name, tuple(p.shape), Fill("constant"))) for name, p in named]
+    spans = lay_out(tuple(table[index] for index in in_even_order(lay_out(tuple(table)), ranks)))
     parts = [sum(span.count for span in part) for part in divide_ownership(spans, ranks, whole=True)]
     assert sum(parts) == sum(span.count for span in spans) == sum(p.numel() for p in references.GPT().parameters())
     assert is_even(parts, max(span.count for span in spans))

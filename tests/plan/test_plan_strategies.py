@@ -35,8 +35,8 @@ def row(tmp_path, exchanges):
     """row(options...) → the prediction of a strategy on so many nodes of one rank."""
     layers = LayerTimes([layers_file(tmp_path, 32), layers_file(tmp_path, 64)])
 
-    def of(ranks=2, overlap="none", **options) -> PlanRow:
-        settings = PlanSettings(64, per_node=1, overlap=overlap)
+    def of(ranks=2, overlap="none", per_node=1, **options) -> PlanRow:
+        settings = PlanSettings(64, per_node=per_node, overlap=overlap)
         (one,) = predict(layers, exchanges, [ranks], [ExchangeConfig(**options)], [], settings)
         return one
 
@@ -106,6 +106,12 @@ def test_servers_share_the_messages_and_the_root_sends_the_examples(row):
         row(4, sync="server", servers=4, dedicated=True)
     root = row(8, sync="master").exposed_s - one.exposed_s
     assert root == pytest.approx(BYTE_S * 7 * (64 / 8) * (784 + 2 * 40), rel=0.05)
+
+
+def test_servers_of_one_node_share_its_link(row):
+    one, two = (row(4, sync="server", servers=number, per_node=2) for number in (1, 2))
+    assert two.exposed_s == pytest.approx(one.exposed_s)
+    assert row(4, sync="server", servers=4, per_node=2).exposed_s == pytest.approx(one.exposed_s / 2, rel=0.1)
 
 
 def test_averages_of_weights_changes_and_state_once_a_period(row):

@@ -94,6 +94,23 @@ def divide_ownership(spans: Sequence[Span], servers: int, whole: bool = False) -
     return [_within(spans, *bounds) for bounds in pairwise(edges)]
 
 
+EVEN = 1.3  # times the mean: the most that an owner has, unless one parameter is larger
+
+
+def in_even_order(spans: Sequence[Span], owners: int) -> list[int]:
+    """Return the order of whole parameters in which owners of neighbours have about equal parts: as they are where
+    these have, since backward finishes them in that order; else each, the largest first, goes to the owner that has
+    least."""
+    counts, every = [span.count for span in spans], list(range(len(spans)))
+    parts = [sum(span.count for span in part) for part in divide_ownership(spans, owners, whole=True)]
+    if max(parts) <= max(max(counts), EVEN * sum(counts) / owners):
+        return every
+    rows: list[list[int]] = [[] for _ in range(owners)]
+    for index in sorted(every, key=lambda each: -counts[each]):
+        min(rows, key=lambda row: sum(counts[each] for each in row)).append(index)
+    return [index for row in rows for index in sorted(row)]
+
+
 def _within(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
     pieces = []
     for span in spans:
