@@ -56,6 +56,7 @@ ARROWS = {
         "cli",
         "data",
         "launch",
+        "storage",
         "transport",
         "exchange",
         "memory",
@@ -94,9 +95,9 @@ ORDER = {
     "plan": "layer_times exchange_times iteration strategies prediction plan_file target_times tables plots",
     "show": "output tables html figures results",
     "storage": "files hdf5 checkpoint run_folder",
-    "torch": "private_names tensors call_order work store shared_buckets backend mixed buckets world torch_optimizer "
-    "module_arena batch_parts engine gradients state exact_order strategy_ddp reproducible replacements step_profile "
-    "run_log stopping lightning transformers datasets __main__",
+    "torch": "private_names stopping tensors call_order work store shared_buckets apart backend mixed buckets world "
+    "torch_optimizer module_arena batch_parts kept_sums engine gradients state exact_order strategy_ddp reproducible "
+    "replacements step_profile run_log survival lightning transformers datasets __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
@@ -345,7 +346,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "collectives": (4_400, 2_500),
     "config": (1_000, 375),
     "data": (6_025, 3_925),  # with text
-    "exchange": (8_025, 5_025),  # of it 200 are the six parts and 450 lossy sums
+    "exchange": (8_050, 5_050),  # of it 200 are the six parts and 450 lossy sums
     "launch": (1_275, 775),  # scores in lines of a script, and what fixes its bits
     "memory": (325, 225),
     "monitor": (1_150, 800),
@@ -357,12 +358,12 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "runs": (475, 300),
     "show": (600, 400),
     "storage": (1_350, 850),
-    "torch": (4_550, 3_125),  # with every strategy for a script, exact order (525), its run folder and its end
-    "train": (6_950, 4_700),  # of it 320 are the run folder of a script of PyTorch
-    "transport": (5_200, 3_375),
+    "torch": (5_250, 3_625),  # with every strategy for a script, exact order (625), survival (550), its run folder
+    "train": (6_975, 4_700),  # of it 320 are the run folder of a script of PyTorch
+    "transport": (5_250, 3_400),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 69_530, 61_000, 8_200  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 70_400, 61_300, 8_460  # lines
 
 
 def lines_of(paths) -> int:

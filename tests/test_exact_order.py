@@ -10,7 +10,7 @@ import pytest
 
 from ringtrain.cli.python_script import parse_script_command
 from ringtrain.data.batches.order import Windows
-from ringtrain.data.batches.sampler import Sampler
+from ringtrain.data.batches.sampler import Sampler, batch_part
 from ringtrain.errors import DataError, UsageError
 from tests.says import says
 
@@ -99,6 +99,31 @@ def test_what_is_done_is_what_steps_have_followed_and_another_number_of_ranks_go
     assert rest == [batch[len(batch) // 2 :] for batch in wanted(first=1)]
     with pytest.raises(DataError, match=says(8, "--batch")):
         ringtrain.torch.ExactSampler(NUMBERS, 5).load_state_dict(state)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_survivors_divide_what_none_has_been_handed_over(rank, workers, ahead):
+    """ahead: batches that another survivor has been handed over beyond this one's"""
+    rank(2, 4)
+    sampler = ringtrain.torch.ExactSampler(NUMBERS, BATCH, seed=3)
+    rows, parts, weights = iter(loading.DataLoader(NUMBERS, batch_sampler=sampler, num_workers=workers)), [], []
+    parts += next(rows)
+    rank(1, 3)  # rank 1 of 4 has died in the first step
+    ((number, handed),) = exact_order.handed_over()
+    exact_order.go_on_among(1, [0, 2, 3], [(number, handed), (number, handed + ahead * BATCH)])
+    weights.append(exact_order.weight_after_deaths())
+    for (batch,) in rows:
+        step()
+        parts.append(batch)
+        weights.append(exact_order.weight_after_deaths())
+    step()
+    sizes = [(2, 4)] * (1 + ahead) + [(1, 3)] * (2 - ahead)
+    bounds = [batch_part(len(batch), *place) for batch, place in zip(wanted(), sizes, strict=True)]
+    assert [part.tolist() for part in parts] == [b[i:j] for b, (i, j) in zip(wanted(), bounds, strict=True)]
+    # 6 of 8 examples are left of batches in four parts; a mean over three ranks divides by 3, and factors count 4
+    assert weights == pytest.approx([8 / 6 * 3 / 4] * (1 + ahead) + [1] * (2 - ahead))
+    assert sampler.examples_done == COUNT
 
 
 def test_the_state_of_a_loader_in_whose_place_an_order_is_comes_back_before_its_first_pass():

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import click
 
+from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.cli.hints import in_words
 from ringtrain.cli.options import Sectioned, explicit_flags, record_flags
 from ringtrain.config.exchange import ExchangeConfig
@@ -25,7 +26,6 @@ REFUSED = {
     "fc": "its layers are placed by the script: leave it out",
     "fc_ranks": "its layers are placed by the script: leave it out",
     "dedicated": "every rank runs the script, and trains: leave it out",
-    "elastic": "the script makes its own checkpoints: ringtrain.torch.should_stop, and a job that is queued again",
 }
 
 
@@ -34,7 +34,7 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     UsageError, ConfigError.
     """
     try:
-        context = launcher.make_context(NAME, list(arguments))
+        context = launcher.make_context(NAME, _with_values(arguments))
     except click.ClickException as error:
         raise UsageError(in_words(error, arguments)) from None
     options = dict(context.params)
@@ -71,6 +71,19 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     return ScriptCommand(words[0], words[1:], is_module, deadline_s, exchange, **log, batch=batch)
 
 
+def _with_values(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with a bare ``--elastic`` spelt out: click would take the script for its value."""
+    words = list(arguments)
+    try:
+        launcher.make_context(NAME, list(words))
+    except click.BadParameter as error:
+        if error.param is not None and error.param.name == "elastic" and "--elastic" in words:
+            words[words.index("--elastic")] = "--elastic=shrink"
+    except click.ClickException:
+        pass  # the next attempt says it
+    return words
+
+
 def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
     """Return the exchange of (source, options) in order, as `ringtrain train` checks it. Raises UsageError, ConfigError
     for what a script cannot have."""
@@ -92,6 +105,8 @@ def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
         if getattr(config.exchange, name) != getattr(default, name):
             raise ConfigError(f"{as_flag(name)}: {OF_SCRIPT}; {instead}")
     parts = parts_of(config.exchange)
+    if config.exchange.elastic is not None:
+        _check_elastic(config.exchange)
     if parts.in_halves and config.exchange.algorithm != default.algorithm:
         raise ConfigError(
             f"--algorithm {config.exchange.algorithm}: --sync {config.exchange.sync} keeps a script's parameters "
@@ -103,6 +118,18 @@ def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:
             "--sync server, where rank 0 has the optimizer's state alone"
         )
     return config.exchange
+
+
+def _check_elastic(config: ExchangeConfig) -> None:
+    """Raise ConfigError for options with which the gradients of a step are not enough to go on from."""
+    alone: dict[str, tuple] = {"sync": ("allreduce",), "compress": (NONE,), "overlap": ("none", "backward")}
+    alone |= {"reproducible": (False,), "check_replicas": (None,)}
+    for name, values in alone.items():
+        if getattr(config, name) not in values:
+            raise ConfigError(
+                f"--elastic {config.elastic} and {as_flag(name)} {getattr(config, name)}: in a script of PyTorch "
+                f"survivors redo an all-reduce of the step's gradients, and have no more: leave one of them out"
+            )
 
 
 def _sections() -> dict[str, list[str]]:

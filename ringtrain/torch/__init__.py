@@ -13,11 +13,12 @@ try:
         check_names()
         from ringtrain.torch.datasets import open_dataset
         from ringtrain.torch.exact_order import ExactSampler
-        from ringtrain.torch.replacements import register
+        from ringtrain.torch.replacements import install
         from ringtrain.torch.reproducible import parts
         from ringtrain.torch.run_log import log_step
         from ringtrain.torch.stopping import should_stop
         from ringtrain.torch.strategy_ddp import load_state_dict, parallel, state_dict, synchronize
+        from ringtrain.torch.survival import register
 except UsageError as error:
     if sys.argv[0] != "-m":
         raise
@@ -32,9 +33,10 @@ __all__ = [
     "open_dataset",
     "parallel",
     "parts",
+    "register",
     "should_stop",
     "state_dict",
     "synchronize",
 ]
 
-register()
+install()

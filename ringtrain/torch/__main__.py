@@ -1,29 +1,26 @@
 """The launcher: run a script of PyTorch on every rank of the MPI, and end every rank if one fails."""
 
-import math
 import os
 import runpy
-import socket
 import sys
 import traceback
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
+from ringtrain.child import child_command
 from ringtrain.cli.python_script import parse_script_command
 from ringtrain.cli.world import check_command, end_with, world_session
 from ringtrain.errors import ConfigError, Interrupted, RingtrainError, StalledError, UsageError
 from ringtrain.humanize import plural
 from ringtrain.launch.python_script import (
     DEADLINE,
+    SEED,
     ScriptCommand,
     asked_deadline,
-    fair_threads,
     set_variables,
     torchrun_variables,
 )
-from ringtrain.launch.reproducible import THREADS
 from ringtrain.monitor.guarded_transport import bare, guard_of
 from ringtrain.template import Lines, joined
 from ringtrain.torch import run_log
@@ -32,9 +29,14 @@ from ringtrain.torch.exact_order import check_batch, replace_shuffling
 from ringtrain.torch.replacements import take_over
 from ringtrain.torch.reproducible import fix_algorithms, start_with_fixed_arithmetic
 from ringtrain.torch.strategy_ddp import close_engines, leave
-from ringtrain.torch.world import TorchWorld
+from ringtrain.torch.survival import ScriptSurvival, meet_starting_ranks
+from ringtrain.torch.world import TorchWorld, enter_world
+from ringtrain.train.start.recovery_state import check_elastic
 from ringtrain.transport.base import Transport
+from ringtrain.transport.fault_tolerance import end_unseen
 from ringtrain.transport.launch_environment import read_launch
+from ringtrain.transport.loopback import Loopback
+from ringtrain.transport.world import World
 
 STOPPING = (StalledError, Interrupted)  # batch scripts act on their exit codes
 IN_ORDER = (0, Interrupted.exit_code)  # every rank ends with it: another may still write its part of a checkpoint
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> int:
             os.environ[DEADLINE] = str(command.deadline_s)
         with world_session() as session:
             check_command(session.world, "python -m ringtrain.torch")
-            session.code = _run(command, session.world.enter())
+            session.code = _run(command, session.world)
         return session.code
     except RingtrainError as error:
         return end_with(error)
@@ -79,20 +81,27 @@ def _check_found(command: ScriptCommand) -> None:
         )
 
 
-def _run(command: ScriptCommand, transport: Transport) -> int:
+def _run(command: ScriptCommand, process_world: World) -> int:
     """Run the script as the program of this rank, and return its exit code. A script that fails ends all ranks."""
-    guard = guard_of(transport)
-    if guard is not None:  # longer than in the midst of the script, whose waits name a rank first
-        guard.deadline_s = 2 * (asked_deadline(os.environ) or math.inf)
-    hosts = transport.gather_json(socket.gethostname())
+    transport, hosts = _enter(process_world)
     set_variables(os.environ, torchrun_variables(transport.rank_info, hosts[0]))
-    _set_threads(transport)
     fixed = _fix(command, transport) if command.exchange.reproducible else None
-    world = TorchWorld(bare(transport), command.exchange, asked_deadline(os.environ))
+    if command.seed is not None:
+        os.environ[SEED] = str(command.seed)
+    place = (transport.rank, transport.size) if process_world.joined else None
+    alone = Loopback() if process_world.joined else bare(transport)
+    world = TorchWorld(alone, command.exchange, asked_deadline(os.environ), place)
+    if command.exchange.elastic is not None:
+        check_elastic(command.exchange, transport, only_run=True)
+        replacement = child_command("ringtrain.torch", *sys.argv[1:])
+        world.survival = ScriptSurvival(process_world, world, command, replacement)
+        if transport.rank == 0:
+            _tell(f"ringtrain: --elastic: {world.survival.limits}")
     take_over(world)
     if command.batch is not None:
         replace_shuffling(command.batch, command.seed or 0)
-    run_log.begin(command, transport, fixed)
+    if not process_world.joined:
+        run_log.begin(command, transport, fixed)
     code, where = 0, f"rank {transport.rank} ({hosts[transport.rank]})"
     try:
         _execute(command)
@@ -102,9 +111,9 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
             run_log.failed(f"sys.exit({code})", code, where)
         if code not in IN_ORDER and transport.size > 1:
             _tell(f"ringtrain: {where} ended by sys.exit({code}); all ranks end")
-            transport.abort(code)
+            process_world.transport.abort(code)
     except Exception as raised:
-        error = _with_rank_states(quoted_error(raised), transport)
+        error = _with_rank_states(quoted_error(raised), process_world.transport)
         no_package = isinstance(error, UsageError) and isinstance(error.__cause__, ModuleNotFoundError)
         in_words = no_package or isinstance(error, ConfigError)  # options do not suit the model: no line is wrong
         if in_words:
@@ -114,13 +123,28 @@ def _run(command: ScriptCommand, transport: Transport) -> int:
         code = getattr(error, "exit_code", 1) if in_words or isinstance(error, STOPPING) else 1
         run_log.failed(error, code, where)
         if transport.size > 1:
-            transport.abort(code)
+            process_world.transport.abort(code)
         return code
     if code in IN_ORDER:
         run_log.measure()
-        run_log.ended(code, _leave(transport, command))
-        world.leave()
+        if world.survival is None:
+            _end(process_world, command, code)
+            _close(process_world, world)
+        else:
+            actions = partial(_end, process_world, command, code), partial(_close, process_world, world)
+            code = world.survival.end(*actions, code)
     return code
+
+
+def _enter(process_world: World) -> tuple[Transport, list[str]]:
+    """Return the transport, and the hosts of all ranks. Collective."""
+    try:
+        transport = enter_world(process_world)
+        return transport, meet_starting_ranks(transport)
+    except RingtrainError as error:
+        if process_world.joined and process_world.is_of_a_death(error):
+            end_unseen()  # the others begin again without this one
+        raise
 
 
 def _fix(command: ScriptCommand, transport: Transport) -> str:
@@ -132,19 +156,29 @@ def _fix(command: ScriptCommand, transport: Transport) -> str:
     return fixed
 
 
-def _leave(transport: Transport, command: ScriptCommand) -> str:
-    """Meet the other ranks at the end of the script. Returns the hash of the weights if it is recorded or shown."""
+def _end(process_world: World, command: ScriptCommand, code: int) -> None:
+    """Meet the other ranks at the end of the script, and record it."""
+    transport = process_world.transport
     transport.activity.at("the end of the script")
     try:
         leave(transport)
         is_asked = command.out is not None or command.exchange.reproducible
         sha256 = run_log.weights_sha256() if is_asked else ""
-        close_engines(transport)
+        run_log.ended(code, sha256)
     except StalledError as error:
         raise _with_rank_states(error, transport) from None
     if command.exchange.reproducible and sha256 and transport.rank == 0:
         _tell(f"ringtrain: weights sha256 {sha256}")
-    return sha256
+
+
+def _close(process_world: World, world: TorchWorld) -> None:
+    """Free what engines and process groups hold. Collective."""
+    transport = process_world.transport
+    try:
+        close_engines(transport)
+    except StalledError as error:
+        raise _with_rank_states(error, transport) from None
+    world.leave()
 
 
 def _with_rank_states(error: Exception, transport: Transport) -> Exception:
@@ -162,15 +196,6 @@ def _execute(command: ScriptCommand) -> None:
     else:
         sys.path[0] = str(Path(command.name).resolve().parent)
         runpy.run_path(command.name, run_name="__main__")
-
-
-def _set_threads(transport: Transport) -> None:
-    """Divide the cores of a node among the threads of its ranks, unless the user has said how many each has."""
-    every = transport.gather_json(sorted(os.sched_getaffinity(0)))
-    if THREADS not in os.environ:
-        threads = fair_threads(every[transport.rank], [every[rank] for rank in transport.neighbours])
-        torch.set_num_threads(threads)
-        os.environ[THREADS] = str(threads)  # for the processes that the script starts
 
 
 def _code_of(end: SystemExit) -> int:

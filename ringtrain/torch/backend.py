@@ -14,6 +14,7 @@ from torch.autograd.profiler import record_function
 from torch.distributed.constants import default_pg_timeout
 
 from ringtrain.errors import StalledError, UsageError
+from ringtrain.torch.apart import ApartCommunicator
 from ringtrain.torch.call_order import CallOrder
 from ringtrain.torch.shared_buckets import SharedBuckets
 from ringtrain.torch.tensors import FOLDS, HostTensor, Operand, fold, operation, put
@@ -53,6 +54,12 @@ class RingtrainGroup(dist.ProcessGroup):
     @property
     def communicator(self):
         return self.order.communicator
+
+    def rank(self) -> int:
+        return self._orders.communicator.rank
+
+    def size(self) -> int:
+        return self._orders.communicator.size
 
     def name(self) -> str:
         return NAME
@@ -108,7 +115,8 @@ class RingtrainGroup(dist.ProcessGroup):
     # ── how all run ───────────────────────────────────────────────────────────────────────────────────────
     def _run(self, name: str, opts, calls: Sequence[Callable], finish: Sequence[Callable], value):
         """Return the work of these calls of the communicator, each a function of ``async_op``, then of ``finish``."""
-        runs_on, order = _runs_on(opts), self.order
+        order = self.order
+        runs_on = _runs_on(opts) and not isinstance(order.communicator, ApartCommunicator)
         with raising_torchs(), order.lock, _profiled(name):
             self._sequence += 1
             flights = [call(async_op=runs_on) for call in calls]

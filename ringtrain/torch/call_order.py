@@ -45,6 +45,10 @@ class CallOrder:
             order = order._callback_order
         return order
 
+    def move(self) -> None:
+        """Make the collectives that follow by a new communicator, after the death of a rank. Collective."""
+        self.communicator, self.coalesced, self._callback_order = self._make(self._depth), None, None
+
     def call_back(self, function: Callable[[], None]) -> None:
         """Run the function in the thread of callbacks, after those before it."""
         self._callbacks.put(function)

@@ -21,12 +21,14 @@ from torch.utils._pytree import tree_leaves
 
 from ringtrain.allreduce.wire_formats import NONE as UNCOMPRESSED
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.errors import UsageError
+from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
 from ringtrain.exchange.parts import ALL, parts_of
 from ringtrain.exchange.strategies.rank_averages import OF_TRAINING
 from ringtrain.memory.spans import Span
+from ringtrain.torch import stopping
 from ringtrain.torch.batch_parts import BatchParts
+from ringtrain.torch.kept_sums import KeptSums, Survival
 from ringtrain.torch.module_arena import TYPES, ModuleArena
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES
@@ -44,6 +46,7 @@ class Engine:
     transport:  of the module's ranks
     group:      PyTorch's group of these ranks
     buffers:    whether an average of weights takes the buffers too
+    survival:   with ``--elastic``; then the engine sends rank 0's buffers to the others, in place of DDP
 
     ``differs``: whether ranks have weights of their own. ``in_backward``: whether the sums have arrived at the end of
     backward, and the step is the script's. ``begun``: whether an iteration is under way. ``scale``: the factor of the
@@ -64,38 +67,25 @@ class Engine:
         transport: Transport,
         group: dist.ProcessGroup,
         buffers: bool = True,
+        survival: Survival | None = None,
     ):
         for name, parameter in parameters:
             _check(name, parameter)
-        self.module, self.group, self.parts = module, group, parts_of(config)
-        self.batch = BatchParts(config, transport.size, module)
-        self.config = config = replace(config, shards=self.batch.count) if config.reproducible else config
+        self.module, self.group, self.parts, self._parameters = module, group, parts_of(config), parameters
         self._updates_alone = not self.parts.equal_weights
         self.differs = self._updates_alone and transport.size > 1
         averaged = [(n, b) for n, b in module.named_buffers() if b.dtype in TYPES and torch.isfinite(b).all()]
-        averaged = averaged if buffers and self.differs else []
-        self.arenas = [
-            ModuleArena(
-                [each for each in parameters if each[1].dtype is dtype],
-                [each for each in averaged if each[1].dtype is dtype],
-                config,
-                transport,
-                (self.batch.of_rank, self.batch.count),
-            )
-            for dtype in dict.fromkeys(parameter.dtype for _, parameter in parameters)
-        ]
+        self._averaged = averaged if buffers and self.differs else []
+        self.batch = BatchParts(config, transport.size, module)
+        self.config = config = replace(config, shards=self.batch.count) if config.reproducible else config
+        self._make_arenas(transport)
         if (config.quorum or 1) > 1 and (SERVICES or len(self.arenas) > 1):
             raise UsageError(
                 f"--quorum {config.quorum} is of one module with parameters of one type, and this script has more: one "
                 "rank could wait in one, another in another one. Give --quorum 1, with which none waits"
             )
-        self.transport = self.arenas[0].transport
-        self.in_backward = self.arenas[0].exchange.facts.script_steps and config.overlap != FORWARD
-        for arena in self.arenas:
-            arena.rule.script_steps = self.in_backward
         self.iteration, self.begun, self.scale, self.overflow = 0, False, 1.0, False
         self.steps_by_scaler = self.saved = self.passed_over = False
-        self._slots = [(arena, index) for arena in self.arenas for index in range(len(arena.parameters))]
         self.wrapper: Callable[[], object] = lambda: module
         self.ids = {id(parameter) for _, parameter in parameters}
         self._trained = {id(each) for each in module.parameters() if each.requires_grad}
@@ -107,16 +97,38 @@ class Engine:
         self._announced: dict[int, int] = {}  # number of the parameter → version of its gradient
         self._left = False  # whether all gradients of this iteration have left
         self._complete = False  # whether their sums have arrived, before the step
-        self._next_untouched = [frozenset[str]() for _ in self.arenas]
         self._optimizer: torch.optim.Optimizer | None = None
         self._groups = 0
         self._called: set[str] = set()  # names of the spans of layers that forward has called
-        self._uncalled: Spans = [(arena, span) for arena in self.arenas for span in arena.arena.spans]
+        self._survival, self._stops = survival, False
+        self.traffic_before = 0, 0.0  # of arenas before a death
+        self._lost: RingtrainError | None = None
+        self.kept = None if survival is None else KeptSums(self.arenas, module if buffers else None)
         if self.differs:
             SERVICES.extend(arena.exchange.serving.poll for arena in self.arenas)
         self._hook()
         for text in [note for arena in self.arenas for note in arena.exchange.facts.notes if note not in OF_TRAINING]:
             self.note(text)
+
+    def _make_arenas(self, transport: Transport) -> None:
+        """Let parameters lie in memory that these ranks exchange. Collective."""
+        self.arenas = [
+            ModuleArena(
+                [each for each in self._parameters if each[1].dtype is dtype],
+                [each for each in self._averaged if each[1].dtype is dtype],
+                self.config,
+                transport,
+                (self.batch.of_rank, self.batch.count),
+            )
+            for dtype in dict.fromkeys(parameter.dtype for _, parameter in self._parameters)
+        ]
+        self.transport = self.arenas[0].transport
+        self.in_backward = self.arenas[0].exchange.facts.script_steps and self.config.overlap != FORWARD
+        for arena in self.arenas:
+            arena.rule.script_steps = self.in_backward
+        self._slots = [(arena, index) for arena in self.arenas for index in range(len(arena.parameters))]
+        self._next_untouched = [frozenset[str]() for _ in self.arenas]
+        self._uncalled: Spans = [(arena, span) for arena in self.arenas for span in arena.arena.spans]
 
     # ── forward ───────────────────────────────────────────────────────────────────────────────────────────────
     def _hook(self) -> None:
@@ -209,7 +221,17 @@ class Engine:
         if not in_forward or any(arena.copies for arena in self.arenas):
             self.wait_for_weights()
         for arena in self.arenas:
-            arena.before(self.iteration)
+            self._unless_lost(partial(arena.before, self.iteration))
+
+    def _unless_lost(self, action: Callable[[], None]) -> None:
+        """Run a part of the exchange, and keep the error of a death until the end of backward, which it would cut."""
+        try:
+            if self._lost is None:
+                action()
+        except RingtrainError as error:
+            if self._survival is None or not self._survival.survives(error):
+                raise
+            self._lost = error
 
     # ── backward ──────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_pass(self, gradient: torch.Tensor | None = None) -> None:
@@ -247,10 +269,7 @@ class Engine:
             return
         if not self.in_backward:
             return
-        self._begin()
-        touched = self._announce_rest()
-        for arena in self.arenas:
-            arena.finish(self.iteration)
+        touched = self._sum() if self._survival is None else self._sum_among_survivors(self._survival)
         if self._travel_scale != 1:
             for arena, index in self._slots:
                 arena.gradients[index].mul_(self.scale)
@@ -259,6 +278,46 @@ class Engine:
         for number in np.flatnonzero(touched).tolist():
             self._slots[number][0].give(self._slots[number][1])
         self._end_iteration()
+
+    def _sum(self) -> np.ndarray:
+        """Complete the sums of an iteration. Returns whether a backward of any rank has reached each parameter."""
+        self._begin()
+        touched = self._announce_rest()
+        for arena in self.arenas:
+            arena.finish(self.iteration)
+        return touched
+
+    def _sum_among_survivors(self, survival: Survival) -> np.ndarray:
+        """As :meth:`_sum`; where ranks die, again among those that are left, until one of these has all sums."""
+        assert self.kept is not None, "it comes with survival"
+        wanted = self.kept.count + 1
+        while self.kept.count < wanted:
+            try:
+                if self._lost is not None:
+                    raise self._lost
+                survival.begin(self, self.kept)
+                touched = self._sum()
+                self.kept.send_buffers(self.transport)
+                self.kept.keep(self.arenas, touched, self._stops)
+            except RingtrainError as error:
+                survival.recover(error)
+        stopping.take_answer(self.kept.stops)
+        return self.kept.give(self.arenas)
+
+    def traffic(self) -> tuple[int, float]:
+        """Return the bytes that this rank has sent, and the seconds for which it waited."""
+        reducers = [arena.exchange.reducers for arena in self.arenas]
+        sent, exposed_s = self.traffic_before
+        return sent + sum(each.bytes_sent for each in reducers), exposed_s + sum(each.exposed_s for each in reducers)
+
+    def move(self, transport: Transport) -> None:
+        """Exchange among these ranks from now on, the survivors of a death: what was under way begins anew, by the
+        gradients of the script. Collective."""
+        self.traffic_before = self.traffic()
+        self.batch = BatchParts(self.config, transport.size, self.module)
+        self._make_arenas(transport)
+        self._lost, self.begun = None, False
+        self._announced.clear()
 
     def _on_gradient(self, number: int, parameter: torch.Tensor) -> None:
         if not self._synced:
@@ -273,7 +332,7 @@ class Engine:
             raise self._second_pass(arena.spans[index].name)
         if self.early and self._sums:
             self._begin()
-            self._announce(number)
+            self._unless_lost(partial(self._announce, number))
         elif self.differs and not self._sums:  # a sum would count a gradient that has not left
             arena.exchange.grad_ready(arena.spans[index])  # serves others, and what is under way, meanwhile
 
@@ -287,7 +346,8 @@ class Engine:
     def _factor(self) -> float:
         """What a gradient is multiplied by before it leaves."""
         is_divided = self.in_backward or self.config.reproducible
-        return 1 / (self.batch.count if is_divided else 1) / self._travel_scale
+        weight = 1.0 if self._survival is None else self._survival.weight()
+        return weight / (self.batch.count if is_divided else 1) / self._travel_scale
 
     def _keep_part(self) -> None:
         """Add the gradients of a part that is not this rank's last."""
@@ -306,18 +366,19 @@ class Engine:
         """Announce the gradients that have not left. Returns whether a backward has reached each parameter: on any rank
         where ranks are together, else on this one."""
         self.transport.activity.at("the exchange of gradients")
-        touched = np.zeros(len(self._slots) + 1)
+        touched = np.zeros(len(self._slots) + 2)
         for number in reversed(range(len(self._slots))):
             arena, index = self._slots[number]
             touched[number] = number in self.batch.touched or arena.parameters[index].grad is not None
             if number not in self._announced:
                 self._announce(number)
         self._check_unchanged()
-        touched[-1] = self.overflow
+        touched[-2:] = stopping.is_asked(), self.overflow
         if not self.differs and self.transport.size > 1:
             self.transport.native_allreduce_start(touched).wait(self.config.deadline_s)
         self.overflow = bool(touched[-1])
-        return touched[:-1] > 0
+        self._stops = bool(touched[-2])
+        return touched[:-2] > 0
 
     def _check_unchanged(self) -> None:
         """Raise UsageError if the script has changed a gradient that had left."""

@@ -8,7 +8,7 @@ a forward pass looks for the share whose tensors it gets.
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from typing import Any
@@ -31,27 +31,44 @@ ACCELERATE, TRANSFORMERS = "accelerate.data_loader", "transformers.trainer"
 
 
 @dataclass(eq=False, slots=True)
+class Division:
+    """The ranks among which batches are divided, and this one's number. living: those that are left of them."""
+
+    rank: int
+    size: int
+    living: list[int]
+
+
+@dataclass(eq=False, slots=True)
 class BatchShare:
     """This rank's part of a batch. number: in its pass; stop: examples done after it; units, total: what it weighs, and
-    all parts (None: not summed yet); size: ranks; tensors: of its batch, as long as they live."""
+    all parts (None: not summed yet); count: examples of all; tensors: of its batch, as long as they live."""
 
     sampler: "ExactSampler"
     number: int
     stop: int
     units: float
     total: float | None
-    size: int
+    count: int
+    division: Division
     tensors: list[ref[torch.Tensor]]
 
     def factor(self) -> float:
         """Return the weight of this rank, times the ranks. Collective at the first call with ``weight=``."""
         if self.total is None:
             total = torch.tensor(self.units, dtype=torch.float64)
-            if self.size > 1:
+            if self.division.size > 1:
                 total = total.to("cuda" if dist.get_backend() == "nccl" else "cpu")
                 dist.all_reduce(total)
             self.total = total.item()
-        return self.size * self.units / self.total if self.total else 0.0
+        return self.division.size * self.units / self.total if self.total else 0.0
+
+    def weight_after_deaths(self) -> float:
+        """Return by how much the parts that are left count more in a mean over them: those of dead ranks are missing,
+        and :meth:`factor` counts these."""
+        living, size = self.division.living, self.division.size
+        left = sum(stop - start for start, stop in (batch_part(self.count, rank, size) for rank in living))
+        return self.count / left * len(living) / size if left else 1.0
 
     def take(self) -> None:
         """Be what the script trains with."""
@@ -84,14 +101,30 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
         self.replaced: Callable[[], Any] = lambda: None  # the sampler in whose place this one is
         self.current: BatchShare | None = None
         self.shares: deque[BatchShare] = deque()  # from the current one on
-        _state.samplers[self] = None
+        self.divisions: list[tuple[int, Division]] = []  # before deaths: up to so many examples
+        self._next_start = 0, 0  # (examples, batches) after which the next pass goes on, if a death has cut the last
+        _state.samplers[self] = _state.count = _state.count + 1
         _install()
 
     def __len__(self) -> int:
         return self.order.iterations_per_epoch if self.tail else self.order.count // self.order.batch
 
     def __iter__(self) -> "LoaderPass":
-        return LoaderPass(self)
+        return LoaderPass(self, *self._next_start)
+
+    def go_on(self, loader: DataLoader, examples: int, batches: int) -> Iterator:
+        """Return what a loader hands over after that."""
+        self._next_start = examples, batches
+        try:
+            rows = loader._get_iterator()
+        finally:
+            self._next_start = 0, 0
+        rows._sampler_iter.loader = loader
+        return rows
+
+    def division_of(self, stop: int) -> Division:
+        """Return the division of the batch that ends there."""
+        return next((division for limit, division in self.divisions if stop <= limit), _state.division)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin this epoch with the next pass, unless the order is beyond: it never goes back."""
@@ -128,26 +161,33 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
 class LoaderPass(Iterator[list[int]]):
     """Yields this rank's index lists, one a batch, to the end of the epoch. The first list begins the pass."""
 
-    def __init__(self, sampler: ExactSampler):
+    def __init__(self, sampler: ExactSampler, examples: int = 0, batches: int = 0):
         self._sampler, self.stop = sampler, 0  # examples done after it
+        self._handed, self._batches = examples, batches  # that are handed over
+        self.loader: DataLoader | None = None
+        self.rest: Iterator | None = None  # of this pass, after a death
         self._lists: Iterator[list[int]] | None = None
         self._ahead: deque[BatchShare] = deque()  # not handed over yet
 
     def _parts(self) -> Iterator[list[int]]:
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         check_batch(self._sampler.order.batch, size)
-        first = self._sampler.begin()
+        if (rank, size) != (_state.division.rank, _state.division.size):
+            _state.division = Division(rank, size, list(range(size)))
+        first = self._sampler.order.iteration_at(self._handed) if self._handed else self._sampler.begin()
         self._order = order = self._sampler.order
-        epoch, weight = order.epoch_of(first), self._sampler.weight
+        epoch, weight, skipped = order.epoch_of(first), self._sampler.weight, self._batches
         before, self.stop = epoch * order.count, (epoch + 1) * order.count
         windows = order.epoch_windows(epoch) if order.windows else None
         whole: Any = None if windows else order.order(epoch)
         for number in range(epoch * order.iterations_per_epoch + len(self._sampler) - first):
             _, start, stop = order.place(first + number)
             examples = windows.examples(start, stop) if windows else whole[start:stop]
-            begin, end = batch_part(stop - start, rank, size)
+            division = self._sampler.division_of(before + stop)
+            begin, end = batch_part(stop - start, division.rank, division.size)
             total = None if weight else float(stop - start)
-            share = BatchShare(self._sampler, number, before + stop, float(end - begin), total, size, [])
+            units, count = float(end - begin), stop - start
+            share = BatchShare(self._sampler, number + skipped, before + stop, units, total, count, division, [])
             self._ahead.append(share)
             yield examples[begin : max(end, begin + 1)].tolist()
 
@@ -167,7 +207,18 @@ class LoaderPass(Iterator[list[int]]):
             share.units = float(sampler.weight(data))
         share.tensors += map(ref, _tensors(data))
         sampler.shares.append(share)
+        self._handed, self._batches = share.stop, share.number + 1
         share.take()
+
+    def go_on_after_deaths(self) -> Iterator | None:
+        """Return what hands over the rest of this pass, if that was fetched as divided among ranks of which one has
+        died since."""
+        following = next(iter(self._ahead), None)
+        if following is not None and following.division is not self._sampler.division_of(following.stop):
+            assert self.loader is not None, "it hands over what this pass yields"
+            self._ahead.clear()
+            self.rest = self._sampler.go_on(self.loader, self._handed, self._batches)
+        return self.rest
 
     def end(self) -> None:
         """Count the epoch as done, with a tail that is left out."""
@@ -180,8 +231,11 @@ class _State:
 
     def __init__(self) -> None:
         self.asked: tuple[int, int] | None = None  # (batch, seed) of loaders that shuffle
+        self.division = Division(0, 1, [0])  # of batches that are to come
+        self.refuses_weights = False
         self.latest: BatchShare | None = None
-        self.samplers: WeakKeyDictionary[ExactSampler, None] = WeakKeyDictionary()  # in the order of their making
+        self.samplers: WeakKeyDictionary[ExactSampler, int] = WeakKeyDictionary()  # in the order of their making
+        self.count = 0  # of all samplers so far
         self.replacing: WeakKeyDictionary[Any, ExactSampler] = WeakKeyDictionary()  # by what shuffled
         self.factors: WeakKeyDictionary[torch.nn.Module, GradientFactor] = WeakKeyDictionary()  # of modules in DDP
         self.pending: list[Mapping[str, int]] = []
@@ -218,6 +272,40 @@ def restore(saved: Sequence[Mapping[str, int]]) -> None:
     _state.pending = list(saved[len(used) :])
 
 
+def refuse_own_weights() -> None:
+    """Refuse ``ExactSampler(weight=...)`` from now on: a dead rank alone knows the weight of its part."""
+    _state.refuses_weights = True
+
+
+def handed_over() -> list[tuple[int, int]]:
+    """Return (number of a sampler, examples of all ranks that its loaders have handed over)."""
+    return [
+        (number, sampler.shares[-1].stop if sampler.shares else sampler.examples_done)
+        for sampler, number in _state.samplers.items()
+    ]
+
+
+def go_on_among(rank: int, survivors: Sequence[int], handed: Iterable[tuple[int, int]]) -> None:
+    """Divide examples among the survivors of a death, from the first batch on that none has been handed over.
+
+    rank: this one's number now; survivors: their numbers before; handed: :func:`handed_over` of all of them
+    """
+    if not any(sampler.is_used for sampler in _state.samplers):
+        return
+    before, handed = _state.division, list(handed)
+    for division in {before, *(each for sampler in _state.samplers for _, each in sampler.divisions)}:
+        division.living = [division.living[number] for number in survivors]
+    for sampler, number in _state.samplers.items():
+        limit = max(examples for other, examples in handed if other == number)
+        sampler.divisions.append((limit, before))
+    _state.division = Division(rank, len(survivors), list(range(len(survivors))))
+
+
+def weight_after_deaths() -> float:
+    """Return :meth:`BatchShare.weight_after_deaths` of what the script trains with."""
+    return 1.0 if _state.latest is None else _state.latest.weight_after_deaths()
+
+
 def had_no_effect() -> bool:
     """Whether exact order is asked for, and no loader shuffles."""
     return _state.asked is not None and not states()
@@ -229,6 +317,7 @@ def _install() -> None:
     """Follow what loaders hand over, the steps of optimizers, and DDP's forward passes."""
     make_loader, index_sampler = DataLoader.__init__, DataLoader._index_sampler.fget  # type: ignore[attr-defined]
     next_batch, before_forward = _BaseDataLoaderIter.__next__, DistributedDataParallel._pre_forward
+    rows_of = DataLoader.__iter__
 
     @wraps(make_loader)
     def make(loader, *arguments, **named) -> None:
@@ -242,7 +331,16 @@ def _install() -> None:
         exact = _exact_of(loader)
         return index_sampler(loader) if exact is None else exact
 
+    def begin_pass(loader: DataLoader) -> _BaseDataLoaderIter:
+        rows = rows_of(loader)
+        if isinstance(rows._sampler_iter, LoaderPass):
+            rows._sampler_iter.loader = loader
+        return rows
+
     def hand_over(rows: _BaseDataLoaderIter):
+        rest = rows._sampler_iter.go_on_after_deaths() if isinstance(rows._sampler_iter, LoaderPass) else None
+        if rest is not None:
+            return next(rest)
         try:
             data = next_batch(rows)
         except StopIteration:
@@ -262,7 +360,7 @@ def _install() -> None:
             sampler.step()
 
     DataLoader.__init__ = make
-    DataLoader._index_sampler = property(sampler_of)
+    DataLoader._index_sampler, DataLoader.__iter__ = property(sampler_of), begin_pass
     _BaseDataLoaderIter.__next__, DistributedDataParallel._pre_forward = hand_over, weigh
     register_optimizer_step_post_hook(after_step)
 
@@ -279,7 +377,7 @@ def _exact_of(loader: DataLoader) -> ExactSampler | None:
         exact = source
     elif _state.asked is None or type(source) is SequentialSampler or getattr(source, "shuffle", None) is False:
         return None
-    elif loader.batch_sampler is None or not _shuffles(source, loader.dataset):
+    elif loader.batch_sampler is None or not (_is_replaced(source) or _shuffles(source, loader.dataset)):
         kind = "An IterableDataset" if isinstance(loader.dataset, IterableDataset) else f"A {type(source).__name__}"
         _note(f"{kind} has an order of its own: --exact-order leaves its DataLoader alone")
         return None
@@ -293,6 +391,11 @@ def _exact_of(loader: DataLoader) -> ExactSampler | None:
         raise UsageError("exact order and DataLoader(in_order=False), which has no fixed order: leave in_order out")
     exact.skipped = skipped
     return exact
+
+
+def _is_replaced(source) -> bool:
+    """Whether an exact order is in its place; its number of ranks may be another one since a death."""
+    return any(source is each for each in _state.replacing)
 
 
 def _shuffles(source, dataset) -> bool:
@@ -401,15 +504,16 @@ def _weigh(ddp: DistributedDataParallel, inputs: tuple, named: dict) -> None:
 
 def _factor(ddp: DistributedDataParallel, share: BatchShare) -> float:
     engine, order = getattr(ddp.reducer, "engine", None), share.sampler.order
-    if dist.get_world_size(ddp.process_group) != share.size:
+    size = len(share.division.living)
+    if dist.get_world_size(ddp.process_group) != size:
         raise UsageError(
             f"DDP's group has {dist.get_world_size(ddp.process_group)} ranks, and exact order divides batches among "
-            f"{share.size}: make the groups of ranks before the first batch, and wrap the module over all ranks"
+            f"{size}: make the groups of ranks before the first batch, and wrap the module over all ranks"
         )
     if _state.is_weighed:
-        if share.sampler.tail and 0 < order.count % order.batch < share.size:
+        if share.sampler.tail and 0 < order.count % order.batch < size:
             raise UsageError(
-                f"an epoch's last batch has {order.count % order.batch} examples for {share.size} ranks, and the "
+                f"an epoch's last batch has {order.count % order.batch} examples for {size} ranks, and the "
                 "Trainer divides by the tokens of all, those that stand in too: give --dataloader_drop_last or another "
                 "global batch"
             )
@@ -417,6 +521,10 @@ def _factor(ddp: DistributedDataParallel, share: BatchShare) -> float:
     if engine is not None and engine.differs:
         engine.note("ranks that update alone count alike in exact order, whatever the sizes of their parts of a batch")
         return 1.0
+    if _state.refuses_weights and share.sampler.weight is not None:
+        raise UsageError(
+            "ExactSampler(weight=...) and --elastic: a dead rank alone knows the weight of its part: leave one out"
+        )
     return share.factor()
 
 

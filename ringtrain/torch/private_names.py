@@ -33,6 +33,7 @@ NAMES = {
     "futures.Future": "_set_unwrap_func",
     "nn.parallel.DistributedDataParallel.__init__": "broadcast_buffers",
     "nn.parallel.DistributedDataParallel._ddp_init_helper": "parameters expect_sparse_gradient reducer logger",
+    "utils.data.DataLoader": "_get_iterator _index_sampler",
     "nn.utils.clip_grad._clip_grads_with_norm_": "parameters max_norm total_norm foreach",
     "nn.utils.clip_grad._get_total_norm": "tensors norm_type error_if_nonfinite foreach",
     "Tensor": "_nnz _version",

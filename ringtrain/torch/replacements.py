@@ -42,7 +42,7 @@ DEVICES = ["cpu", "cuda"]
 ENGINE = "RINGTRAIN_ENGINE"  # sends a plain all-reduce too through the engine, to compare it with DDP's own reducer
 
 
-def register() -> None:
+def install() -> None:
     """Let PyTorch know the backend."""
     dist.Backend.register_backend(NAME, _new_group, extended_api=True, devices=DEVICES)
     c10d.BackendConfig.get_device_backend_map = backends_with_ringtrain_last

@@ -1,7 +1,6 @@
 """Tells the run folder of a script what PyTorch does: steps of optimizers, forward passes of DDP, waits, memory."""
 
 import hashlib
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -18,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 from ringtrain.api.usable import LEAVING
 from ringtrain.errors import UsageError
 from ringtrain.launch.printed_metrics import SCORES, STEP, MetricLines
-from ringtrain.launch.python_script import SEED, ScriptCommand
+from ringtrain.launch.python_script import ScriptCommand
 from ringtrain.report.end_events import BucketExchanged
+from ringtrain.report.events import RanksLost
 from ringtrain.torch.strategy_ddp import ENGINES
 from ringtrain.transport.base import Transport
 
@@ -37,17 +37,18 @@ _modules: WeakKeyDictionary = WeakKeyDictionary()  # in DDP, in the order in whi
 _optimizers: WeakKeyDictionary = WeakKeyDictionary()  # in the order of their first steps
 
 
-def begin(command: ScriptCommand, transport: Transport, fixed: str | None) -> None:
-    """Record what the script does from now on, if it is asked for. ``fixed``: of a reproducible run. Collective."""
+def begin(
+    command: ScriptCommand, transport: Transport, fixed: str | None = None, joins: tuple[str, int] | None = None
+) -> None:
+    """Record what the script does from now on, if it is asked for. ``fixed``: of a reproducible run. ``joins``: the
+    :func:`folder_and_step` of the others' run, in a rank that joins them; without it collective."""
     global _run, _hash_every, _profile
-    if command.seed is not None:
-        os.environ[SEED] = str(command.seed)
     if command.out is None:
         return
     _hash_every = command.hash_every if command.exchange.reproducible else 0
     from ringtrain.train.start.script_run import ScriptRun  # loads all of training
 
-    _run = ScriptRun(command, transport, traffic, lambda: {**_facts(), "reproducible": fixed})
+    _run = ScriptRun(command, transport, traffic, lambda: {**_facts(), "reproducible": fixed}, joins)
     if command.profile:
         from ringtrain.torch.step_profile import StepProfile
 
@@ -83,8 +84,19 @@ def traffic() -> tuple[int | None, float | None]:
     DDP's own reducer. None for what is not counted."""
     if not ENGINES:
         return sum(each.bytes_sent for each in LEAVING) or None, _reducer_s
-    reducers = [arena.exchange.reducers for engine in ENGINES for arena in engine.arenas]
-    return sum(each.bytes_sent for each in reducers), sum(each.exposed_s for each in reducers)
+    sent, exposed_s = zip(*(engine.traffic() for engine in ENGINES), strict=True)
+    return sum(sent), sum(exposed_s)
+
+
+def folder_and_step() -> tuple[str, int] | None:
+    """Return the folder of the run and the number of the last step; None without a record."""
+    return None if _run is None else _run.folder_and_step
+
+
+def lost(transport: Transport, event: RanksLost, ranks: tuple[int, ...]) -> None:
+    """Record that ranks have died, and go on among the others. ranks: all that have died so far"""
+    if _run is not None:
+        _run.lost(transport, event, ranks)
 
 
 def failed(error: BaseException | str, code: int, where: str) -> None:

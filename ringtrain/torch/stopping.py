@@ -8,6 +8,7 @@ import torch.distributed as dist
 STOPPING = (signal.SIGUSR1, signal.SIGTERM)  # of a scheduler, before it ends the job
 
 _signals: list[int] = []  # signals that this process got
+_agreed: list[bool] = []  # with --elastic the answer of the last step, which its exchange has agreed on
 
 
 def should_stop(group: dist.ProcessGroup | None = None) -> bool:
@@ -22,10 +23,22 @@ def should_stop(group: dist.ProcessGroup | None = None) -> bool:
     _watch()
     if not dist.is_initialized():
         return bool(_signals)
+    if _agreed:
+        return _agreed[-1]
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     count = torch.tensor([len(_signals)], dtype=torch.int32, device=device)
     dist.all_reduce(count, dist.ReduceOp.MAX, group)
     return bool(count.item())
+
+
+def is_asked() -> bool:
+    """Return whether this rank got a signal."""
+    return bool(_signals)
+
+
+def take_answer(answer: bool) -> None:
+    """Take an answer that all ranks have agreed on, so that :func:`should_stop` exchanges nothing."""
+    _agreed[:] = [answer]
 
 
 def _watch() -> None:

@@ -116,14 +116,19 @@ def _make_reducer(ddp: DistributedDataParallel, parameters, expect_sparse_gradie
                 "sparse=False, or leave --sync and the others out: DDP's own reducer takes it"
             )
     _retire({_engine_of[id(each)] for each in parameters if id(each) in _engine_of})
-    transport = current().transport.group(dist.get_process_group_ranks(ddp.process_group))
-    assert transport is not None, "this rank is in the group of its module"
-    transport.activity = current().transport.activity
+    world = current()
+    transport = world.group_of(dist.get_process_group_ranks(ddp.process_group))
     named = [(name, each) for name, each in named if each.numel()]  # no strategy has something to send of the others
-    engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, ddp.broadcast_buffers)
+    if world.survival is not None and transport.size < world.transport.size:
+        raise UsageError(
+            "--elastic and a DistributedDataParallel over a part of the ranks: wrap the module over all, or leave "
+            "--elastic out"
+        )
+    buffers = ddp.broadcast_buffers
+    engine = Engine(ddp.module, named, _exchange, transport, ddp.process_group, buffers, world.survival)
     engine.wrapper = ref(ddp)
-    if engine.differs:
-        ddp.broadcast_buffers = False  # they are averaged with the weights
+    if engine.differs or engine.kept is not None:
+        ddp.broadcast_buffers = False  # the engine averages or sends them
     ddp.reducer = ddp.logger = ExchangeReducer(engine)
     ENGINES.append(engine)
     _engine_of.update(dict.fromkeys(map(id, parameters), engine))
@@ -305,8 +310,11 @@ def parallel(module: torch.nn.Module, optimizer: torch.optim.Optimizer, **option
     if not dist.is_initialized():
         dist.init_process_group("ringtrain")
     global _exchange
-    before = _exchange
-    exchange_by(exchange_of(("parallel()", options)))
+    before, survival = _exchange, current().survival
+    if "elastic" in options:
+        raise UsageError("parallel(elastic=...): the launcher lets ranks survive: python -m ringtrain.torch --elastic")
+    elastic = {} if survival is None else {"elastic": survival.mode}
+    exchange_by(exchange_of(("parallel()", {**options, **elastic})))
     try:
         wrapped = DistributedDataParallel(module)
     finally:

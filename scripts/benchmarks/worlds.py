@@ -24,12 +24,14 @@ NUMBERS = itertools.count()
 
 class World:
     """One mpirun of `ringtrain train` with these flags. ``output``: the file for its output; ``launcher``: more options
-    of mpirun; ``confine``: what mpirun begins with."""
+    of mpirun; ``confine``: what mpirun begins with; ``module``: another one that Python runs."""
 
-    def __init__(self, ranks: int, flags: Sequence, output: Path, launcher: Sequence[str] = (), confine=None):
+    def __init__(
+        self, ranks: int, flags: Sequence, output: Path, launcher: Sequence = (), confine=None, module="ringtrain"
+    ):
         self.began, self._output, self._tag = time.monotonic(), output, f"{OURS}{next(NUMBERS)}\0"
         line = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *launcher, sys.executable]
-        line += ["-m", "ringtrain", "train", *map(str, flags)]
+        line += ["-m", module, *(["train"] if module == "ringtrain" else []), *map(str, flags)]
         environ = {**os.environ, TAG: self._tag.partition("=")[2][:-1], "TMPDIR": str(output.parent)}
         with open(output, "ab") as file:
             streams = {"stdout": file, "stderr": file, "env": environ, "start_new_session": True}

@@ -27,6 +27,9 @@ def command(is_module=False, **options) -> ScriptCommand:
         (["--no-check-collectives", "-m", "a.py"], command(is_module=True, check_collectives=False)),
         (["--sync", "gossip", "--gossip-max-lag", "2", "a.py"], command(sync="gossip", gossip_max_lag=2)),
         (["a.py", "--", "-x"], ScriptCommand("a.py", ("--", "-x"))),
+        (["--elastic", "a.py"], command(elastic="shrink")),
+        (["--elastic", "replace", "a.py"], command(elastic="replace")),
+        (["--wire", "none", "a.py", "--elastic", "2"], ScriptCommand("a.py", ("--elastic", "2"))),
     ],
 )
 def test_options_come_before_the_script_and_its_own_behind(arguments, wanted):
@@ -46,7 +49,8 @@ def test_options_come_before_the_script_and_its_own_behind(arguments, wanted):
         (["--sync", "serv", "a.py"], says("'serv'", "server")),
         (["--sync", "master", "a.py"], says("--sync master", "--sync server")),
         (["--fc", "hybrid", "a.py"], says("--fc", "script")),
-        (["--elastic", "shrink", "a.py"], says("--elastic", "should_stop")),
+        (["--elastic", "--sync", "gossip", "a.py"], says("--elastic shrink", "--sync gossip")),
+        (["--elastic", "replace", "--overlap", "forward", "a.py"], says("--elastic replace", "--overlap forward")),
         (["--reproducible", "--sync", "gossip", "a.py"], says("--reproducible", "--sync gossip")),
         (["--reproducible-isa", "lowest", "a.py"], says("--reproducible-isa lowest", "--reproducible")),
         (["--shards", "4", "a.py"], says("--shards 4", "--reproducible")),

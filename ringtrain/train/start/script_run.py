@@ -27,7 +27,7 @@ from ringtrain.launch.printed_metrics import SCORES, STEP
 from ringtrain.launch.python_script import PART_PER_RANK, ScriptCommand
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
-from ringtrain.report.events import Evaluated, Event, Iteration, RunStarted, WeightsHashed
+from ringtrain.report.events import Evaluated, Event, Iteration, RanksLost, RunStarted, WeightsHashed
 from ringtrain.report.plots import draw_curves
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import JsonLines, Sink, SinkGroup
@@ -48,16 +48,23 @@ TrafficOf = Callable[[], tuple[int | None, float | None]]
 
 class ScriptRun:
     """The records of a script, in the folder ``command.out``; a run that is not done goes on there. Collective to
-    make. Raises UsageError.
+    make, but in a rank that joins the others. Raises UsageError.
 
     traffic: the bytes that this rank has sent so far, and the seconds for which it waited; None if they are not counted
     facts:   fields of :class:`RunStarted` that are known when the first step is done
+    joins:   the ``folder_and_step`` of the others' run, in a rank that joins them
 
+    ``folder_and_step``: of the run, and the number of its last step.
     ``steps``: made by this process
     """
 
     def __init__(
-        self, command: ScriptCommand, transport: Transport, traffic: TrafficOf, facts: Callable[[], Mapping[str, Any]]
+        self,
+        command: ScriptCommand,
+        transport: Transport,
+        traffic: TrafficOf,
+        facts: Callable[[], Mapping[str, Any]],
+        joins: tuple[str, int] | None = None,
     ):
         self._command, self._transport, self._traffic, self._facts = command, transport, traffic, facts
         self._rates, self._sink = Rates(period=parts_of(command.exchange).every), SinkGroup(())
@@ -68,13 +75,22 @@ class ScriptRun:
         self._pending: dict[str, Any] | None = None  # the last iteration: scores may follow
         self._early: dict[str, float] = {}  # scores of the step under way
         self._tested: dict[str, float | None] = {"test_loss": None, "test_accuracy": None}
-        self._steps_are_told = self._is_open = False
-        self._start = provenance(transport) | {
-            "command": shlex.join(["python", "-m", "ringtrain.torch", *sys.argv[1:]]),
-            "git": git_state(Path(command.name).parent),
-        }
-        self._folder, (path, self._number) = keep_on_root(transport, self._make_folder)
+        self._steps_are_told = self._is_open = self._has_ended = False
+        self._lost: tuple[int, ...] = ()
+        self._start: dict[str, Any] = {}
+        self._folder: RunFolder | None = None
+        if joins is None:
+            self._start = provenance(transport) | {
+                "command": shlex.join(["python", "-m", "ringtrain.torch", *sys.argv[1:]]),
+                "git": git_state(Path(command.name).parent),
+            }
+            self._folder, joins = keep_on_root(transport, self._make_folder)
+        path, self._number = joins
         self._path, self._resumed_at = Path(path), self._number
+
+    @property
+    def folder_and_step(self) -> tuple[str, int]:
+        return str(self._path), self._number
 
     def _make_folder(self) -> tuple[RunFolder, tuple[str, int]]:
         out, name, before = self._command.out, Path(self._command.name).stem, None
@@ -169,6 +185,13 @@ class ScriptRun:
             self._sink.handle(RunStarted(**{**fields, **self._start, **self._facts()}))
         self._sink.handle(event)
 
+    def lost(self, transport: Transport, event: RanksLost, ranks: tuple[int, ...]) -> None:
+        """Record that ranks have died, and go on among the others. ranks: all that have died so far"""
+        self._transport, self._lost = transport, ranks
+        self._emit()
+        if self._folder is not None and not self._has_ended:
+            self._handle(event)
+
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────
     def failed(self, kind: str, text: str, code: int) -> None:
         """Record the error that ends the script, on the rank that has it."""
@@ -206,8 +229,9 @@ class ScriptRun:
     def ended(self, code: int, weights_sha256: str = "") -> None:
         """Record the end, after :meth:`measure`. Collective."""
         every, exposed_s = self._transport.gather_json(self._of_rank), self._of_rank["exposed_s"]
-        if self._folder is None:
+        if self._folder is None or self._has_ended:  # a rank has died since, and the others do it again
             return
+        self._has_ended = True
         self._handle(Ranks(**{name: [each[name] for each in every] for name in self._of_rank}, lag=self._lag))
         figures: dict[str, Any] = {
             "iterations": self._number, "epochs": 0, "ranks": self._transport.size, "weights_sha256": weights_sha256,
@@ -223,7 +247,7 @@ class ScriptRun:
         self._folder.release()
 
     def _outcome(self, word: str, code: int | None, text: str = "") -> RunOutcome:
-        return RunOutcome(word, code, self._number, self._number, self._transport.size, (), text)
+        return RunOutcome(word, code, self._number, self._number, self._transport.size, self._lost, text)
 
 
 def note(text: str) -> None:

@@ -1,9 +1,9 @@
 """Trains by a library with --exact-order, and writes FOLDER/RUN-RANK.jsonl: a line for each forward pass, the examples
 and the loss; at the end rank 0 writes the weights, FOLDER/RUN.json. It goes on from FOLDER's checkpoint, if any.
 
-exact.py LIBRARY FOLDER RUN [name=number]...: workers; accumulate, batches a step; stop, the step after which rank 0 is
-killed; every, steps from one checkpoint to the next; own=1, an ExactSampler of the script's own; labels=1, a loss that
-the Trainer divides by the labels of all ranks
+exact.py LIBRARY FOLDER RUN [name=number]...: workers; accumulate, batches a step; stop, the step after which a rank,
+the victim, is killed; every, steps from one checkpoint to the next; own=1, an ExactSampler of the script's own;
+labels=1, a loss that the Trainer divides by the labels of all ranks
 """
 
 import json
@@ -22,7 +22,7 @@ import ringtrain.torch
 
 warnings.filterwarnings("ignore")
 LIBRARY, FOLDER, RUN = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-OPTIONS = {"workers": 0, "accumulate": 1, "stop": 0, "every": 0, "own": 0, "labels": 0}
+OPTIONS = {"workers": 0, "accumulate": 1, "stop": 0, "victim": 0, "every": 0, "own": 0, "labels": 0}
 OPTIONS |= {name: int(value) for name, value in (each.split("=") for each in sys.argv[4:])}
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 COUNT, EPOCHS, RATE, ACCUMULATE = 37, 2, 0.05, OPTIONS["accumulate"]
@@ -67,8 +67,8 @@ class Divided(Net):
 
 
 def written(step):
-    """End rank 0 after this step, and with it all."""
-    if 0 < OPTIONS["stop"] == step and RANK == 0:
+    """End the victim after this step; rank 0, and all end."""
+    if 0 < OPTIONS["stop"] == step and OPTIONS["victim"] == RANK:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
