@@ -39,8 +39,8 @@ from ringtrain.transport.fault_tolerance import REJOIN_S, end_unseen
 from ringtrain.transport.world import World
 
 LIMITS = (
-    "when a rank dies, {}. What ends all: a death before the first step, or in a collective of the script's own; and "
-    "rank 0's, with 75 after a checkpoint if the script gives ringtrain.torch.register()"
+    "when a rank dies, {}. What ends all: a death before the first step, of the last rank, or in a collective of the "
+    "script's own; and rank 0's, with 75 after a checkpoint if the script gives ringtrain.torch.register()"
 )
 DISMISSED = -1  # in place of the size of a state
 
