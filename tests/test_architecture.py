@@ -340,7 +340,7 @@ def test_what_commands_say_goes_through_one_place():
 BUDGETS: dict[str, tuple[int, int]] = {
     ".": (825, 525),
     "allreduce": (875, 525),
-    "api": (2_375, 1_550),
+    "api": (2_375, 1_575),
     "bench": (3_750, 2_325),
     "cli": (3_375, 2_025),  # of it 350 are `compare` and `scale` of scripts of PyTorch
     "collectives": (4_400, 2_500),
@@ -358,12 +358,12 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "runs": (475, 300),
     "show": (600, 400),
     "storage": (1_350, 850),
-    "torch": (5_250, 3_625),  # with every strategy for a script, exact order (625), survival (550), its run folder
+    "torch": (5_325, 3_675),  # with every strategy for a script, exact order (625), survival (550), its run folder
     "train": (6_975, 4_700),  # of it 320 are the run folder of a script of PyTorch
     "transport": (5_250, 3_400),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 70_400, 61_300, 8_460  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 70_450, 61_325, 8_460  # lines
 
 
 def lines_of(paths) -> int:

@@ -8,7 +8,6 @@ Where rank 0 dies, on which scripts print and save, all end, after a checkpoint 
 
 import io
 import os
-import pickle
 import socket
 import sys
 import time
@@ -42,6 +41,7 @@ LIMITS = (
     "when a rank dies, {}. What ends all: a death before the first step, of the last rank, or in a collective of the "
     "script's own; and rank 0's, with 75 after a checkpoint if the script gives ringtrain.torch.register()"
 )
+PLAIN = (int, float, bool, complex, str, bytes, type(None))
 DISMISSED = -1  # in place of the size of a state
 
 
@@ -288,18 +288,26 @@ def meet_starting_ranks(transport: Transport) -> list[str]:
     return hosts
 
 
-def _saved(state) -> bytes:
-    """Return a state as torch.load reads it without running code of it. Raises UsageError."""
+def _saved(state: Mapping[str, Any]) -> bytes:
+    """Return a state as ``torch.load(weights_only=True)`` reads it. Raises UsageError for what that refuses."""
+    _check_plain("state_dict()", state["script"])
     data = io.BytesIO()
     torch.save(state, data)
-    try:
-        torch.load(io.BytesIO(data.getvalue()), weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UsageError(
-            "what state_dict() of ringtrain.torch.register() returns is not made of tensors, numbers, strings, lists "
-            f"and dicts alone, and torch.load(weights_only=True) refuses it: {str(error).splitlines()[0]}"
-        ) from None
     return data.getvalue()
+
+
+def _check_plain(name: str, value) -> None:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            _check_plain(f"{name}[{key!r}]", each)
+    elif isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            _check_plain(f"{name}[{number}]", each)
+    elif not isinstance(value, torch.Tensor) and type(value) not in PLAIN:
+        raise UsageError(
+            f"{name} of ringtrain.torch.register() is a {type(value).__name__}: it takes tensors, numbers, strings, "
+            "and lists and dicts of them, which are read again without running code of the file"
+        )
 
 
 def register(state_dict: Callable[[], Any], load_state_dict: Callable[[Any], object]) -> None:
