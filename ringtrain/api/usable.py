@@ -49,8 +49,8 @@ FORKED = (
     "the communicator is of the process that this one was forked from, and is used there alone: hand the arrays to "
     "it, or start more ranks with mpirun"
 )
-# The communicators that are told of a fork in the new process, where the MPI's connections and the counters in shared
-# memory are the parent's, and of the death of a rank.
+# All communicators of this process. A fork ends their use in the child, where the MPI's connections and the counters in
+# shared memory are the parent's; the death of a rank ends it where the others go on.
 LEAVING: weakref.WeakSet = weakref.WeakSet()
 
 

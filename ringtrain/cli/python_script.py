@@ -34,7 +34,7 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     UsageError, ConfigError.
     """
     try:
-        context = launcher.make_context(NAME, _with_values(arguments))
+        context = _context_of(arguments)
     except click.ClickException as error:
         raise UsageError(in_words(error, arguments)) from None
     options = dict(context.params)
@@ -71,17 +71,17 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     return ScriptCommand(words[0], words[1:], is_module, deadline_s, exchange, **log, batch=batch)
 
 
-def _with_values(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a bare ``--elastic`` spelt out: click would take the script for its value."""
+def _context_of(arguments: Sequence[str]) -> click.Context:
+    """Return the parsed arguments. Behind a bare ``--elastic`` click takes the script for its value: then it is spelt
+    out. Raises ClickException."""
     words = list(arguments)
     try:
-        launcher.make_context(NAME, list(words))
+        return launcher.make_context(NAME, list(words))
     except click.BadParameter as error:
-        if error.param is not None and error.param.name == "elastic" and "--elastic" in words:
-            words[words.index("--elastic")] = "--elastic=shrink"
-    except click.ClickException:
-        pass  # the next attempt says it
-    return words
+        if error.param is None or error.param.name != "elastic" or "--elastic" not in words:
+            raise
+    words[words.index("--elastic")] = "--elastic=shrink"
+    return launcher.make_context(NAME, words)
 
 
 def exchange_of(*layers: tuple[str, Mapping]) -> ExchangeConfig:

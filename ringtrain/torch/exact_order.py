@@ -302,7 +302,7 @@ def go_on_among(rank: int, survivors: Sequence[int], handed: Iterable[tuple[int,
 
 
 def weight_after_deaths() -> float:
-    """Return :meth:`BatchShare.weight_after_deaths` of what the script trains with."""
+    """Return :meth:`BatchShare.weight_after_deaths` of the current batch; 1 without exact order."""
     return 1.0 if _state.latest is None else _state.latest.weight_after_deaths()
 
 

@@ -115,8 +115,8 @@ class ScriptSurvival:
         try:
             close()
         except RingtrainError as error:
-            if not self.survives(error):
-                raise  # else all is done, and nobody is missed
+            if not self.survives(error):  # after a death the work is done all the same
+                raise
         return code
 
     def _meet(self, began: float) -> None:
