@@ -15,7 +15,6 @@ from setuptools.dist import Distribution
 
 HERE = Path(__file__).parent
 LIBRARIES = Path("ringtrain/ops/cpu/libraries")
-ZIG = "ziglang>=0.13,<0.18"
 # scripts/wheels sets it, for a wheel that any Linux of this machine takes.
 WHEEL_MACHINE = os.environ.get("RINGTRAIN_WHEEL_MACHINE")
 MACHINE = WHEEL_MACHINE or platform.machine()
@@ -23,7 +22,11 @@ MACHINE = WHEEL_MACHINE or platform.machine()
 spec = importlib.util.spec_from_file_location("compile", HERE / LIBRARIES.with_name("compile.py"))
 kernels = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(kernels)
-COMPILED_HERE = not WHEEL_MACHINE and kernels.up_to_date(HERE / LIBRARIES, MACHINE)
+# scripts/environment sets it: a checkout compiles the other families later.
+OWN_FAMILY = os.environ.get("RINGTRAIN_KERNELS") == "own" and not os.environ.get("CXX")
+FAMILIES = kernels.cpu_families()[:1] if OWN_FAMILY else []
+ACCEPT = kernels.anything if OWN_FAMILY else kernels.not_of_checkout
+COMPILED_HERE = not WHEEL_MACHINE and not kernels.lacking(HERE / LIBRARIES, MACHINE, FAMILIES, ACCEPT)
 
 
 class BuildWithKernels(build_py):
@@ -42,10 +45,11 @@ class BuildWithKernels(build_py):
 
 def compile_into(folder: Path) -> None:
     try:
-        built = kernels.compile_all(folder, MACHINE)
+        available = kernels.checkout_compilers if OWN_FAMILY else kernels.compilers
+        built = kernels.compile_all(folder, MACHINE, FAMILIES, available, ACCEPT)
     except kernels.CompileError as error:
         raise SystemExit(f"\nringtrain was not installed: {error}\n") from None
-    print(f"compiled {', '.join(built['families'])} by {built['compiler']}")
+    print("compiled", ", ".join(f"{family} by {compiler}" for family, compiler in built["families"].items()))
     for family, why in built["failed"].items():
         print(f"not compiled: {family}: {why}")
 
@@ -65,7 +69,8 @@ class WithLibraries(Distribution):
 def compiler_wheel() -> list[str]:
     """The wheel that compiles the kernels, unless they are compiled, or the user names a compiler."""
     without = COMPILED_HERE or os.environ.get("CXX") or MACHINE not in kernels.FAMILIES
-    return [] if without else [ZIG]
+    without = without or (OWN_FAMILY and kernels.system_compiler())
+    return [] if without else [kernels.ZIG]
 
 
 def folders() -> dict:

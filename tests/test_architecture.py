@@ -53,6 +53,7 @@ ARROWS = {
     | {
         "allreduce",
         "api",
+        "bench",
         "cli",
         "data",
         "launch",
@@ -97,7 +98,7 @@ ORDER = {
     "storage": "files hdf5 checkpoint run_folder",
     "torch": "private_names stopping tensors call_order work store shared_buckets apart backend mixed buckets world "
     "torch_optimizer module_arena batch_parts kept_sums engine gradients state exact_order strategy_ddp reproducible "
-    "replacements step_profile run_log survival lightning transformers datasets __main__",
+    "replacements step_profile run_log survival lightning transformers datasets gloo __main__",
     "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
@@ -332,7 +333,7 @@ def test_what_commands_say_goes_through_one_place():
     """There text of others is escaped. What rich prints is of cells, which are escaped one by one."""
     said = re.compile(r"\bclick\.s?echo\(|(?<![.\w])print\(")
     others = {str(path.relative_to(PACKAGE)) for path in FILES if said.search(path.read_text())}
-    assert others == {"show/output.py", "torch/__main__.py", "transport/cuda_probe.py"}
+    assert others == {"ops/cpu/compile.py", "show/output.py", "torch/__main__.py", "transport/cuda_probe.py"}
 
 
 # Lines and statements of Python that a room may have. Whoever takes over has to hold it all: a room that outgrows its
@@ -340,10 +341,10 @@ def test_what_commands_say_goes_through_one_place():
 BUDGETS: dict[str, tuple[int, int]] = {
     ".": (825, 525),
     "allreduce": (875, 525),
-    "api": (2_375, 1_575),
-    "bench": (3_750, 2_325),
-    "cli": (3_375, 2_025),  # of it 350 are `compare` and `scale` of scripts of PyTorch
-    "collectives": (4_400, 2_500),
+    "api": (2_600, 1_725),  # with streams of every collective
+    "bench": (4_000, 2_500),  # of it 250 are collectives other than the all-reduce
+    "cli": (3_400, 2_050),  # of it 350 are `compare` and `scale` of scripts of PyTorch
+    "collectives": (4_450, 2_525),
     "config": (1_000, 375),
     "data": (6_025, 3_925),  # with text
     "exchange": (8_050, 5_050),  # of it 200 are the six parts and 450 lossy sums
@@ -351,19 +352,19 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "memory": (325, 225),
     "monitor": (1_150, 800),
     "nn": (3_100, 2_025),
-    "ops": (7_325, 4_525),  # of it 180 are levels of few bits
+    "ops": (7_475, 4_600),  # of it 180 are levels of few bits, and 150 what a checkout compiles beside
     "optim": (500, 275),  # of it 90 are Muon
     "plan": (1_500, 975),  # with profiles of scripts
     "report": (3_900, 2_350),  # runs without tests
     "runs": (475, 300),
     "show": (600, 400),
     "storage": (1_350, 850),
-    "torch": (5_325, 3_675),  # with every strategy for a script, exact order (625), survival (550), its run folder
+    "torch": (5_400, 3_750),  # with every strategy for a script, exact order (625), survival (550), its run folder
     "train": (6_975, 4_700),  # of it 320 are the run folder of a script of PyTorch
-    "transport": (5_250, 3_400),
+    "transport": (5_300, 3_425),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 70_450, 61_325, 8_460  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 71_225, 61_650, 8_650  # lines
 
 
 def lines_of(paths) -> int:

@@ -1,10 +1,9 @@
-"""The collectives of host arrays, each of which blocks until it is done: schedules, and the MPI's own.
+"""The collectives of host arrays, each of which blocks until it is done: streams, schedules, and the MPI's own.
 
-A schedule runs in the communicator's staging memory, piece by piece, as an all-reduce of a foreign array does; its
-preparation is kept. The MPI's own work on the arrays themselves.
+Streams (:mod:`ringtrain.collectives.stream`) and the MPI's own work on the arrays themselves. A schedule runs in the
+communicator's staging memory, piece by piece, as an all-reduce of a foreign array does; its preparation is kept.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,16 +16,19 @@ from ringtrain.api.memory import STAGING_BYTES, Memory
 from ringtrain.api.plan import AllReducePlan, PlanBuilder, PlanCache, PreparedReduction, make_allreduce_plan
 from ringtrain.api.request import Agreement, carrier_of, started
 from ringtrain.arrays import Array
+from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.collectives.algorithms.canonical import canonical
 from ringtrain.collectives.algorithms.shards import Node, folds, shard_range
-from ringtrain.collectives.catalogue import HALVES, make_broadcast, make_by_rank
+from ringtrain.collectives.catalogue import HALVES, make_broadcast, make_by_rank, make_schedule
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.mapped import make_mapped
 from ringtrain.collectives.execution.node_program import canonical_program
 from ringtrain.collectives.execution.reduction import HOST, NATIVE, Combine, Reduction
+from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Schedule
 from ringtrain.collectives.shared_memory import MAPPED, unavailable
+from ringtrain.collectives.stream import STREAM, cannot_stream, make_streamed
 from ringtrain.errors import UsageError, everywhere, nearest
 from ringtrain.transport import native_call
 from ringtrain.transport.base import Transport
@@ -36,14 +38,8 @@ from ringtrain.transport.native_call import NativeCall
 AUTO = "auto"
 AGREED = 1024  # calls that are remembered as the same on all ranks
 BYTES = np.dtype(np.uint8)
-BARRIER, REDUCES, IN_PARTS = "barrier", "reduce_scatter", "all_to_all in parts"
-# The schedule that is faster than the MPI's own on one node, and up to how many bytes: as measured (docs/python.md).
-# Between nodes the MPI's own know the nodes, and these schedules do not.
-FASTEST: dict[str, tuple[str, float]] = {
-    "broadcast": ("tree", 1 << 19),
-    "all_gather": ("sliced", 1 << 18),
-    REDUCES: ("sliced", math.inf),
-}
+_NOTHING = np.empty(0)
+BARRIER, REDUCE_SCATTER_CALL, IN_PARTS = "barrier", "reduce_scatter", "all_to_all in parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,10 @@ class AgreedCall:
     root: int | None = None
 
     @property
+    def numbers(self) -> NumberType:
+        return TYPES[self.dtype]
+
+    @property
     def carrier(self) -> NumberType:
         return carrier_of(self.dtype, self.op)
 
@@ -67,34 +67,54 @@ class AgreedCall:
         return f"{self.kind} of {op}{self.dtype} {list(self.shape)}{root} by {self.algorithm}"
 
 
-def choose_algorithm(asked: str | None, kind: str, dtype: str, nbytes: int, nodes: int) -> str:
-    """Return the name of the algorithm that runs on an array of ``nbytes`` for all ranks together. Raises UsageError
-    for an unknown name.
+def choose_algorithm(asked: str | None, kind: str, dtype: str, streams: bool) -> str:
+    """Return the name of the algorithm that runs. Raises UsageError for an unknown name.
+
+    streams: whether the ranks can stream it: that is faster than the MPI's own. Between nodes the MPI's own know the
+             nodes, and schedules in halves do not; but an MPI does not add all types.
     """
-    if asked not in (None, AUTO, NATIVE, *HALVES):
-        raise UsageError(f"unknown algorithm {asked!r}: {nearest(str(asked), [AUTO, NATIVE, *HALVES])}")
+    known = [AUTO, NATIVE, STREAM, *HALVES]
+    if asked not in (None, *known):
+        raise UsageError(f"unknown algorithm {asked!r}: {nearest(str(asked), known)}")
     if asked not in (None, AUTO):
         return str(asked)
-    name, longest = FASTEST[kind]
-    fits = nodes == 1 and nbytes <= longest
-    return name if fits or (kind == REDUCES and dtype not in NATIVE_TYPES) else NATIVE
+    if streams:
+        return STREAM
+    return {REDUCE_SCATTER_CALL: "sliced", "reduce": "tree"}.get(kind, NATIVE) if dtype not in NATIVE_TYPES else NATIVE
 
 
 class CollectiveRuns:
-    """Runs collectives over one transport. All ranks make the same calls in the same order."""
+    """Runs collectives over one transport. All ranks make the same calls in the same order. ``forget()`` is called when
+    a call is new again."""
 
-    def __init__(self, transport: Transport, memory: Memory, builder: PlanBuilder, agreement: Agreement):
+    def __init__(
+        self,
+        transport: Transport,
+        memory: Memory,
+        builder: PlanBuilder,
+        agreement: Agreement,
+        forget: Callable[[], None],
+    ):
+        self._forget = forget
         self._transport, self._memory, self._builder, self._agreement = transport, memory, builder, agreement
         self._rank, self._size = transport.rank, transport.size
         self._plans: PlanCache[AgreedCall, AllReducePlan] = PlanCache(builder.release)
         self._agreed: dict[AgreedCall, str] = {}
+        self._streams: dict[AgreedCall, Streamed] = {}
 
-    def choose(self, asked: str | None, kind: str, dtype: str, nbytes: int) -> str:
-        """Return the algorithm of :func:`choose_algorithm` for these ranks."""
-        return choose_algorithm(asked, kind, dtype, nbytes, self._transport.nodes)
+    def choose(self, asked: str | None, kind: str, dtype: str) -> str:
+        """Return the algorithm of :func:`choose_algorithm` for these ranks. Raises UsageError."""
+        why_not: str | None = "there is one rank"
+        if self._size > 1:
+            why_not = cannot_stream(self._transport, _NOTHING, dtype, _collective(kind))
+        name = choose_algorithm(asked, kind, dtype, why_not is None)
+        if name == STREAM and why_not:
+            raise everywhere(UsageError(texts.CANNOT_RUN.format(algorithm=name, why=why_not)))
+        return name
 
     def clear(self) -> None:
         self._plans.clear()
+        self._streams.clear()
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────────────────
     def barrier(self) -> None:
@@ -106,6 +126,8 @@ class CollectiveRuns:
         flat = contiguous(array)
         if call.algorithm == NATIVE:
             self._native(call, NativeCall(native_call.BROADCAST, recv=flat, root=call.root or 0))
+        elif call.algorithm == STREAM:
+            self._stream(call, flat, flat, flat.nbytes)
         else:
             schedule, data = partial(make_broadcast, call.algorithm, self._size, call.root or 0), _bytes(flat)
             for start, stop, part in self._schedule_plan(call, flat.nbytes, 1, BYTES, schedule).segments:
@@ -123,6 +145,9 @@ class CollectiveRuns:
         if call.algorithm == NATIVE:
             self._native(call, NativeCall(native_call.ALL_GATHER, source, target))
             return
+        if call.algorithm == STREAM:
+            self._stream(call, source, target, source.nbytes)
+            return
         schedule = partial(make_by_rank, call.algorithm, self._size, ALL_GATHER)
         plan = self._schedule_plan(call, source.nbytes, self._size, BYTES, schedule)
         data, every = _bytes(source), _bytes(target).reshape(self._size, -1)
@@ -135,6 +160,9 @@ class CollectiveRuns:
     def reduce_scatter(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
         """Write the reduction of every rank's row for this rank into ``target``; both are contiguous."""
         self._agree(call)
+        if call.algorithm == STREAM:
+            self._stream_sum(call, source, target)
+            return
         rows, result = self._addends(call, source.reshape(self._size, -1), target.reshape(-1), self._size)
         if call.algorithm == NATIVE:
             self._native_reduce_scatter(call, rows, result)
@@ -147,6 +175,30 @@ class CollectiveRuns:
                 self._run(call, part)
                 result[start:stop] = span[self._rank]
         self._finish(call, result, target.reshape(-1), self._size)
+
+    def reduce(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        """Write the reduction of every rank's ``source`` into the ``target`` of the root; both are contiguous."""
+        self._agree(call)
+        is_root = self._rank == call.root
+        if call.algorithm == STREAM:
+            self._stream_sum(call, source, target)
+            return
+        into = target.reshape(-1) if is_root else np.empty(source.size, source.dtype)
+        (row,), result = self._addends(call, source.reshape(1, -1), into, self._size)
+        if call.algorithm == NATIVE:
+            op, storage = reduction_of(call.op), call.carrier.storage
+            total = np.empty(result.shape, storage)
+            self._native(call, NativeCall(native_call.REDUCE, np.asarray(row, storage), total, call.root or 0, op))
+            if is_root:
+                np.copyto(result, total)
+        else:
+            plan = self._schedule_plan(call, result.size, 1, result.dtype, partial(make_schedule, "tree", self._size))
+            for start, stop, part in plan.segments:
+                part.span[...] = row[start:stop]
+                self._run(call, part)
+                result[start:stop] = part.span
+        if is_root:
+            self._finish(call, result, into, self._size)
 
     def _addends(
         self, call: AgreedCall, rows: np.ndarray, target: np.ndarray, count: int
@@ -168,13 +220,19 @@ class CollectiveRuns:
     def gather_or_scatter(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
         """Gather every rank's ``source`` into a row of the root's ``target``, or scatter the rows of its ``source``."""
         self._agree(call)
-        self._native(call, NativeCall(call.kind, source, target, call.root or 0))
+        if call.algorithm == STREAM:
+            self._stream(call, source, target, source.nbytes if call.kind == native_call.GATHER else target.nbytes)
+        else:
+            self._native(call, NativeCall(call.kind, source, target, call.root or 0))
 
     def all_to_all(self, call: AgreedCall, source: np.ndarray, target: np.ndarray, counts: list[list[int]]) -> None:
         """Write the rows of all ranks for this one into ``target``, one after the other. ``counts``: bytes to each
         rank, and from each, which all ranks compare where parts differ.
         """
         self._agree(call)
+        if call.algorithm == STREAM:
+            self._stream(call, source, target, source.nbytes // self._size)
+            return
         if call.kind == IN_PARTS:
             self._compare(call, counts)
         sent, received = counts
@@ -251,6 +309,45 @@ class CollectiveRuns:
             flat[start:stop] = inputs[0]
         self._finish(call, flat, target.reshape(-1), shards)
 
+    # ── streams ───────────────────────────────────────────────────────────────────────────────────────────
+    def _stream_sum(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        storage = call.numbers.storage
+        into = target if target.dtype == storage and target.flags.aligned else np.empty(target.shape, storage)
+        rows = self._size if call.kind == REDUCE_SCATTER_CALL else 1
+        self._stream(call, np.require(source, storage, ("C", "ALIGNED")), into, source.size // rows)
+        if into is not target:
+            np.copyto(target, into)
+
+    def _stream(self, call: AgreedCall, source: np.ndarray, target: np.ndarray, count: int) -> None:
+        """Run a collective of ``count`` elements that are added, or bytes, of a row where there are rows. The ranks'
+        calls are compared in it."""
+        streamed = self._streams.get(call)
+        if streamed is None:
+            if len(self._streams) >= AGREED:
+                del self._streams[next(iter(self._streams))]
+            streamed = self._streams[call] = self._make_stream(call, count)
+        streamed.bind(source, target)
+        self._agreement.run(call, streamed)
+        streamed.release()
+
+    def _make_stream(self, call: AgreedCall, count: int) -> Streamed:
+        itemsize = call.numbers.itemsize if call.op else 1
+        what = (call.op or "sum", call.dtype, count, itemsize, "", str(call), _collective(call.kind), call.root or 0)
+        return make_streamed(self._transport, STREAM, *what)
+
+    def can_repeat(self, call: AgreedCall) -> bool:
+        """Whether the call needs no check when the same arrays come again: the guard numbers all calls."""
+        return call.algorithm == STREAM and not self._agreement.is_guarded
+
+    def bound(
+        self, call: AgreedCall, source: np.ndarray, target: np.ndarray, arrays: Callable[[], object]
+    ) -> Reduction:
+        """Return a streamed call of these arrays, to be run again and again while they are there. arrays() → both"""
+        smaller = min(source, target, key=lambda array: array.nbytes)
+        streamed = self._make_stream(call, smaller.size if call.op else smaller.nbytes)
+        streamed.bind(source, target, arrays)
+        return streamed
+
     # ── one operation ─────────────────────────────────────────────────────────────────────────────────────
     def _native(self, call: AgreedCall, native: NativeCall) -> None:
         self._agreement.wait(call, lambda: self._transport.native_start(native))
@@ -270,6 +367,7 @@ class CollectiveRuns:
             check_native(self._transport, call.carrier, reduction_of(call.op))
         if len(self._agreed) >= AGREED:
             del self._agreed[next(iter(self._agreed))]
+            self._forget()
         self._agreed[call] = words
 
 
@@ -280,6 +378,11 @@ def _no_addition(a: Array, b: Array, y: Array) -> None:
 def contiguous(array: np.ndarray) -> np.ndarray:
     """Return the array itself, or a copy of it without gaps."""
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _collective(kind: str) -> str:
+    """Return the collective of a method's name."""
+    return kind.replace("_", "-")
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

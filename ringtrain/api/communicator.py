@@ -99,7 +99,7 @@ class Communicator(CommunicatorMethods):
         self._usable = Usable(self._same.clear)
         self._progress = ProgressThread(self._transport, self._usable)
         self._messages = self._transport.tag_space()
-        self._runs = CollectiveRuns(self._transport, self._memory, self._builder, self._agreement)
+        self._runs = CollectiveRuns(self._transport, self._memory, self._builder, self._agreement, self._same.clear)
         self._flying: set[PersistentAllReduce] = set()
         self._closed = False
         self.bytes_sent = 0
@@ -209,12 +209,7 @@ class Communicator(CommunicatorMethods):
         :class:`ringtrain.api.work.Work`, whose ``wait()`` returns the result. Raises UsageError, StalledError.
         """
         again = out is array and not (algorithm or wire or reproducible or async_op)
-        if again and (same := self._same.find(array, op)) is not None and self._progress.idle:
-            try:
-                same.run(self._agreement.deadline_s)
-            except BaseException as error:
-                self._usable.end_by(error)
-                raise
+        if again and self._ran_again(array, op):
             return out
         if reproducible:
             return self._reduce_shards(array, op, out, algorithm, wire or self._wire, async_op)
@@ -244,7 +239,7 @@ class Communicator(CommunicatorMethods):
             taken.settle()
             if again and isinstance(plan, StreamPlan):
                 stream = self._builder.stream
-                self._same.keep(array, target, op, lambda: stream(request, plan.name))
+                self._same.keep(array, target, op, lambda arrays: stream(request, plan.name).bind(target, arrays))
             return out
 
         return self._progress.perform(request, run, async_op)

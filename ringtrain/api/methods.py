@@ -1,6 +1,6 @@
 """The collectives and messages of a communicator, on arrays of any library."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,8 +12,11 @@ from ringtrain.api.collective_runs import AUTO, BARRIER, IN_PARTS, AgreedCall, C
 from ringtrain.api.libraries import BorrowedArray, lend
 from ringtrain.api.progress import ProgressThread
 from ringtrain.api.request import Agreement, check_operation, check_out, check_writable_array
+from ringtrain.api.streaming import SameArrays
 from ringtrain.api.usable import Usable
 from ringtrain.collectives.algorithms.canonical import NAME
+from ringtrain.collectives.execution.reduction import NATIVE
+from ringtrain.collectives.stream import STREAM
 from ringtrain.errors import UsageError
 from ringtrain.transport import native_call
 from ringtrain.transport.base import MessageHandle, TagSpace
@@ -27,8 +30,8 @@ class CommunicatorMethods:
 
     With ``async_op=True`` each returns a :class:`ringtrain.api.work.Work`, whose ``wait()`` returns the result. Arrays
     are of the libraries of ``allreduce``, with any strides, and the result is of the library of the array. Those that
-    only move elements take all types of NumPy but objects. ``algorithm`` names a schedule that has two halves, or mpi;
-    None and auto take the fastest.
+    only move elements take all types of NumPy but objects. ``algorithm`` names a schedule that has two halves, mpi, or
+    stream; None and auto take the fastest.
     """
 
     rank: int
@@ -36,8 +39,16 @@ class CommunicatorMethods:
     _progress: ProgressThread
     _runs: CollectiveRuns
     _usable: Usable
+    _same: SameArrays
     _messages: TagSpace
     _agreement: Agreement
+
+    def algorithm_of(self, collective: str, dtype: str = "float32", algorithm: str | None = None) -> str:
+        """Return the algorithm that a collective other than the all-reduce takes, such as "all-gather", where
+        ``algorithm`` is asked for. Raises UsageError."""
+        if collective == BARRIER:
+            return STREAM if self._agreement.has_window else NATIVE
+        return self._runs.choose(algorithm, collective.replace("-", "_"), dtype)
 
     def barrier(self, *, async_op: bool = False):
         """Wait for all ranks. Raises StalledError."""
@@ -45,40 +56,67 @@ class CommunicatorMethods:
 
     def broadcast(self, array, root: int = 0, *, algorithm: str | None = None, async_op: bool = False):
         """Overwrite the array by that of ``root`` on all ranks, and return it. Raises UsageError, StalledError."""
+        again = None if algorithm or async_op else ("broadcast", root)
+        if again and self._ran_again(array, again):
+            return array
         self._check_root(root)
         borrowed = lend_bytes(array)
         if self.rank != root:
             check_writable_array(borrowed.host, "the array")
-        name = self._runs.choose(algorithm, "broadcast", borrowed.dtype, borrowed.host.nbytes)
+        name = self._runs.choose(algorithm, "broadcast", borrowed.dtype)
         call = AgreedCall("broadcast", borrowed.dtype, borrowed.host.shape, name, root=root)
 
         def run():
             self._runs.broadcast(call, borrowed.host)
             if self.rank != root:
                 borrowed.settle()
+            if again and self._runs.can_repeat(call):
+                bound = partial(self._runs.bound, call, borrowed.host, borrowed.host)
+                self._same.keep(array, borrowed.host, again, bound)
             return array
 
         return self._progress.perform(call, run, async_op)
 
     def all_gather(self, array, *, out=None, algorithm: str | None = None, async_op: bool = False):
         """Return the arrays of all ranks, of shape (size, \\*shape), on all ranks. Raises UsageError, StalledError."""
+        again = None if out is None or algorithm or async_op else ("all_gather",)
+        if again and self._ran_again(array, again, out):
+            return out
         borrowed = lend_bytes(array)
-        name = self._runs.choose(algorithm, "all_gather", borrowed.dtype, self.size * borrowed.host.nbytes)
+        name = self._runs.choose(algorithm, "all_gather", borrowed.dtype)
         call = AgreedCall("all_gather", borrowed.dtype, borrowed.host.shape, name)
         result = CollectiveResult(borrowed, (self.size, *borrowed.host.shape), out)
-        return self._perform(call, self._runs.all_gather, borrowed.host, result, async_op)
+        return self._perform(call, self._runs.all_gather, borrowed.host, result, async_op, again and (again, array))
 
     def reduce_scatter(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, async_op: bool = False):
         """Return row ``rank`` of the elementwise ``op`` of every rank's array, whose first axis has a row for each
         rank. Types and operations are those of ``allreduce``. Raises UsageError, StalledError.
         """
+        again = None if out is None or algorithm or async_op else ("reduce_scatter", op)
+        if again and self._ran_again(array, again, out):
+            return out
         borrowed = lend(array)
         check_operation(borrowed.dtype, op)
         self._check_rows(borrowed.host, "reduce_scatter")
-        name = self._runs.choose(algorithm, "reduce_scatter", borrowed.dtype, borrowed.host.nbytes)
+        name = self._runs.choose(algorithm, "reduce_scatter", borrowed.dtype)
         call = AgreedCall("reduce_scatter", borrowed.dtype, borrowed.host.shape, name, op)
         result = CollectiveResult(borrowed, borrowed.host.shape[1:], out, lend)
-        return self._perform(call, self._runs.reduce_scatter, borrowed.host, result, async_op)
+        return self._perform(call, self._runs.reduce_scatter, borrowed.host, result, async_op, again and (again, array))
+
+    def reduce(self, array, root: int = 0, op: str = "sum", *, out=None, async_op: bool = False):
+        """Return the elementwise ``op`` of every rank's array on ``root``, and None on the others. Types and operations
+        are those of ``allreduce``. Raises UsageError, StalledError.
+        """
+        self._check_root(root)
+        borrowed = lend(array)
+        check_operation(borrowed.dtype, op)
+        call = self._rooted("reduce", borrowed.dtype, borrowed.host.shape, root, op)
+        if self.rank != root:
+            nothing = np.empty(0, borrowed.host.dtype)
+            run = partial(self._runs.reduce, call, contiguous(borrowed.host), nothing)
+            return self._progress.perform(call, run, async_op)
+        result = CollectiveResult(borrowed, borrowed.host.shape, out, lend)
+        return self._perform(call, self._runs.reduce, borrowed.host, result, async_op)
 
     def _reduce_shards(self, array, op: str, out, algorithm: str | None, wire: str, async_op: bool):
         """Run ``allreduce`` with ``reproducible=True``."""
@@ -104,7 +142,7 @@ class CommunicatorMethods:
         """
         self._check_root(root)
         borrowed = lend_bytes(array)
-        call = AgreedCall("gather", borrowed.dtype, borrowed.host.shape, root=root)
+        call = self._rooted("gather", borrowed.dtype, borrowed.host.shape, root)
         if self.rank != root:
             run = partial(self._runs.gather_or_scatter, call, contiguous(borrowed.host), native_call.nothing())
             return self._progress.perform(call, run, async_op)
@@ -124,7 +162,7 @@ class CommunicatorMethods:
         if array is not None:
             self._check_rows(borrowed.host, "scatter")
         shape = borrowed.host.shape if array is None else borrowed.host.shape[1:]
-        call = AgreedCall("scatter", borrowed.dtype, shape, root=root)
+        call = self._rooted("scatter", borrowed.dtype, shape, root)
         result = CollectiveResult(borrowed, shape, out)
         rows = native_call.nothing() if array is None else borrowed.host
         return self._perform(call, self._runs.gather_or_scatter, rows, result, async_op)
@@ -146,7 +184,9 @@ class CommunicatorMethods:
         sent, received = self._counts(borrowed.host, send_counts, recv_counts)
         row = borrowed.host.shape[1:]
         shape = row if send_counts is not None else borrowed.host.shape
-        call = AgreedCall("all_to_all" if send_counts is None else IN_PARTS, borrowed.dtype, shape)
+        kind = "all_to_all" if send_counts is None else IN_PARTS
+        name = NATIVE if kind == IN_PARTS else self._runs.choose(None, kind, borrowed.dtype)
+        call = AgreedCall(kind, borrowed.dtype, shape, name)
         result = CollectiveResult(borrowed, (sum(received), *row), out)
         nbytes = borrowed.host.itemsize * int(np.prod(row, dtype=int))
         counts = [[count * nbytes for count in part] for part in (sent, received)]
@@ -188,6 +228,9 @@ class CommunicatorMethods:
         with self._usable:
             handle.wait(self._agreement.deadline_s)
         return finish()
+
+    def _rooted(self, kind: str, dtype: str, shape: tuple[int, ...], root: int, op: str = "") -> AgreedCall:
+        return AgreedCall(kind, dtype, shape, self._runs.choose(None, kind, dtype), op, root)
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────
     def _check_root(self, root: int) -> None:
@@ -234,15 +277,44 @@ class CommunicatorMethods:
                 )
         return sent, received
 
-    def _perform(self, call: AgreedCall, run: Callable, host: np.ndarray, result: "CollectiveResult", async_op: bool):
-        """Run ``run(call, source, target)``, and deliver the result."""
+    def _perform(
+        self,
+        call: AgreedCall,
+        run: Callable,
+        host: np.ndarray,
+        result: "CollectiveResult",
+        async_op: bool,
+        again: tuple[tuple, Any] | None = None,
+    ):
+        """Run ``run(call, source, target)``, and deliver the result. ``again``: by what the call is known when it comes
+        again, and its array."""
         source = result.apart(host)
 
         def action():
             run(call, source, result.host)
-            return result.deliver()
+            delivered = result.deliver()
+            if again and source is host and result.is_direct and self._runs.can_repeat(call):
+                key, array = again
+                self._same.keep(
+                    array, source, key, partial(self._runs.bound, call, source, result.host), delivered, result.host
+                )
+            return delivered
 
         return self._progress.perform(call, action, async_op)
+
+    def _ran_again(self, array, key: Hashable, out=None) -> bool:
+        """Run the streamed call of arrays that came with it before, which needs no checks. Whether they did."""
+        if not self._progress.idle:
+            return False
+        same = self._same.find(array, key, out)
+        if same is None:
+            return False
+        try:
+            same.run(self._agreement.deadline_s)
+        except BaseException as error:
+            self._usable.end_by(error)
+            raise
+        return True
 
 
 def lend_bytes(array) -> BorrowedArray:
@@ -273,6 +345,11 @@ class CollectiveResult:
         check_out(self._taken, borrowed.dtype, shape)
         target = self._taken.host
         self.host = target if target.flags.c_contiguous else np.empty(shape, target.dtype)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the memory is that of ``out``."""
+        return self._taken is not None and self._taken.host is self.host
 
     def apart(self, source: np.ndarray) -> np.ndarray:
         """Return the source without gaps and apart from the result: itself, or a copy."""

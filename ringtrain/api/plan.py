@@ -1,7 +1,6 @@
 """Prepared all-reduces, and a cache of them: preparing one takes about as long as running it many times."""
 
 import math
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -197,11 +196,13 @@ class StreamPlan:
     def bytes_sent(self) -> int:
         return self.streamed.bytes_sent or 0
 
-    def bind(self, array: weakref.ref, host: np.ndarray) -> Reduction:
-        """Return the reduction of one array in place, to be run again and again while it is there. ``host``: its
-        memory, contiguous and of the plan's type
+    def bind(self, host: np.ndarray, arrays: Callable[[], object]) -> Reduction:
+        """Return the reduction of one array in place, to be run again and again while it is there.
+
+        host:   its memory, contiguous and of the plan's type
+        arrays: arrays() → what has the memory
         """
-        self.streamed.bind(host, host, array)
+        self.streamed.bind(host, host, arrays)
         return self.reduction
 
     def run(self, source: np.ndarray, target: np.ndarray, deadline_s: float) -> None:

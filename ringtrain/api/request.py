@@ -145,19 +145,22 @@ class Agreement:
     """The check that all ranks make the same call. It ends at ``deadline_s``, the deadline of all calls of its
     communicator, and under the guard with the names of the ranks that do not come.
 
-    On one node ranks meet in the window of streams, whose all-reduces compare themselves there too: it costs a few µs.
+    On one node ranks meet in the window of streams, whose collectives compare themselves there too: it costs a few µs.
+
+    ``has_window``: whether these ranks have one; ``is_guarded``: whether the guard numbers calls
     """
 
     def __init__(self, transport: Transport, guard: Guard | None, deadline_s: float):
         self._transport, self._guard, self.deadline_s = transport, guard, deadline_s
-        self._has_window = transport.size > 1 and cannot_stream(transport, _TOKEN, _TOKEN.dtype.name) is None
+        self.is_guarded = guard is not None
+        self.has_window = transport.size > 1 and cannot_stream(transport, _TOKEN, _TOKEN.dtype.name) is None
         self._sync_points: dict[str, Streamed] = {}
 
     def on(self, call: str) -> None:
         """Check a call that is new. Collective. Raises UsageError on all ranks if they do not make the same call;
         MismatchError if it is new on some of them alone.
         """
-        if self._has_window and self._guard is None:  # which sees at once that another rank makes another call
+        if self.has_window and self._guard is None:  # which sees at once that another rank makes another call
             self._synchronize("a call of a new kind", called=call)
         self._compare(call)
 
@@ -166,7 +169,7 @@ class Agreement:
         MPI compares nothing, and may write past the end of an array. Returns when all ranks have come. Raises
         MismatchError on all ranks.
         """
-        if self._has_window:
+        if self.has_window:
             self._synchronize(call)
         elif self._transport.size > 1:
             self._compare(call)
@@ -184,10 +187,7 @@ class Agreement:
             sync_point.bind(_TOKEN, _TOKEN)
         if called:
             sync_point.called = called
-        if self._guard is None:
-            sync_point.run(self.deadline_s)
-        else:
-            self.wait(call, partial(started, sync_point))
+        self.run(call, sync_point)
 
     def _compare(self, call: str) -> None:
         digest = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint8)
@@ -203,6 +203,13 @@ class Agreement:
                 for each in dict.fromkeys(calls)
             ]
             raise everywhere(UsageError(f"ranks make different calls: all must make the same. {'; '.join(groups)}"))
+
+    def run(self, call: Hashable, streamed: Streamed) -> None:
+        """Run what compares itself with the other ranks' call, in one step where no guard numbers it."""
+        if self._guard is None:
+            streamed.run(self.deadline_s)
+        else:
+            self.wait(call, partial(started, streamed))
 
     def wait(self, call: Hashable, start: Callable[[], Handle]) -> None:
         """Wait for the operation that ``start()`` begins, which the guard numbers as ``call``, a text or in words."""

@@ -5,11 +5,13 @@ import os
 import click
 
 from ringtrain import plugin
-from ringtrain.bench.sweep.run import BenchDevices, BenchOptions, run
+from ringtrain.api.communicator import Communicator
+from ringtrain.bench.sweep.run import BenchDevices, BenchOptions, Beside, run
 from ringtrain.cli.doctor import MAKER
 from ringtrain.cli.options import plugin_option
 from ringtrain.cli.values import flags_of
 from ringtrain.cli.world import in_world
+from ringtrain.errors import UsageError
 from ringtrain.launch.binding import bind
 from ringtrain.transport.agree import agree
 from ringtrain.transport.base import Transport
@@ -20,7 +22,7 @@ from ringtrain.transport.world import choose_way
 @plugin_option
 @flags_of(BenchOptions)
 def bench_allreduce(**flags):
-    """Compare all-reduce algorithms, the MPI's own among them: times, bounds, correctness.
+    """Compare all-reduce algorithms, or other collectives, the MPI's own among them: times, bounds, correctness.
 
     Run it under mpirun. Columns and how to read them: docs/bench.md. Exits with 1 if a result is wrong or a limit
     is not met.
@@ -28,9 +30,20 @@ def bench_allreduce(**flags):
 
     def action(transport: Transport) -> int:
         agree(transport, plugin.facts())
-        return run(transport, BenchOptions(**flags), real_cuda)
+        return run(transport, BenchOptions(**flags), real_cuda, Beside(Communicator, gloo))
 
     return in_world(action)
+
+
+def gloo(transport: Transport):
+    """Return PyTorch's own collectives. Collective. Raises UsageError without PyTorch."""
+    try:
+        from ringtrain.torch.gloo import Gloo
+    except ImportError as error:
+        raise UsageError(
+            f"--algorithm gloo is of PyTorch, and {error}: pip install torch, or leave gloo out"
+        ) from error
+    return Gloo(transport)
 
 
 def real_cuda(transport: Transport) -> BenchDevices:

@@ -1,4 +1,4 @@
-"""Streamed all-reduces by name: ``stream``, and its variants that are faster on some machines."""
+"""Streamed collectives by name: ``stream``, and its variants that are faster on some machines."""
 
 from weakref import WeakKeyDictionary
 
@@ -9,16 +9,18 @@ from ringtrain.collectives import texts
 from ringtrain.collectives.execution.streamed import Streamed, StreamVariant, StreamWindow
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.cpu.mapped import TYPES
-from ringtrain.ops.cpu.streamed import MOST_RANKS
+from ringtrain.ops.cpu.streamed import ADDING, ALL_REDUCE, IN_PIECES, MOST_RANKS
 from ringtrain.transport.base import Transport
 
 STREAM = "stream"
 # Plain stores are faster where ranks share a cache, those past the caches where they do not; shorter chunks, where the
 # nearest caches are small.
+LONGEST = 256 << 10  # bytes of a chunk
+LEAST_PIECE = 4 << 10  # bytes of a chunk for one rank: below, waits cost more than copies
 STREAMS = {
-    STREAM: StreamVariant("faster", 256 << 10),
-    "stream:plain": StreamVariant("plain", 256 << 10),
-    "stream:past-caches": StreamVariant("past caches", 256 << 10),
+    STREAM: StreamVariant("faster", LONGEST),
+    "stream:plain": StreamVariant("plain", LONGEST),
+    "stream:past-caches": StreamVariant("past caches", LONGEST),
     "stream:64K": StreamVariant("faster", 64 << 10),
 }
 _WINDOWS: WeakKeyDictionary[Transport, StreamWindow] = WeakKeyDictionary()
@@ -45,11 +47,11 @@ def stream_window(transport: Transport) -> StreamWindow:
     return window
 
 
-def cannot_stream(transport: Transport, buffer: Array, dtype: str) -> str | None:
+def cannot_stream(transport: Transport, buffer: Array, dtype: str, collective: str = ALL_REDUCE) -> str | None:
     """Return the reason why such a buffer cannot be streamed here; None if it can. Collective the first time."""
     if transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and it works within one"
-    if dtype not in TYPES:
+    if collective in ADDING and dtype not in TYPES:
         return texts.NOT_ADDED.format(known=", ".join(TYPES), dtype=dtype)
     if not isinstance(buffer, np.ndarray):
         return "the buffer is not in host memory"
@@ -62,16 +64,29 @@ def cannot_stream(transport: Transport, buffer: Array, dtype: str) -> str | None
             if why
             else "the ranks of the node have no memory that they share"
         )
+    if collective in IN_PIECES:
+        piece = stream_window(transport).chunk_bytes(LONGEST, transport.local_size)
+        if piece < LEAST_PIECE:
+            return f"the node has {transport.local_size} ranks, and each would get {piece:,} bytes at once"
     return None
 
 
 def make_streamed(
-    transport: Transport, name: str, op: str, dtype: str, count: int, itemsize: int, content: str = "", call: str = ""
+    transport: Transport,
+    name: str,
+    op: str,
+    dtype: str,
+    count: int,
+    itemsize: int,
+    content: str = "",
+    call: str = "",
+    collective: str = ALL_REDUCE,
+    root: int = 0,
 ) -> Streamed:
-    """Return all-reduces of ``count`` elements where :func:`cannot_stream` finds no reason against it. ``op``: sum,
-    mean, max or min; ``content``, ``call``: what all ranks ask for, as of :class:`Streamed`.
-    """
-    return Streamed(transport, stream_window(transport), name, STREAMS[name], op, dtype, count, itemsize, content, call)
+    """Return collectives of ``count`` elements where :func:`cannot_stream` finds no reason against it: see
+    :class:`Streamed`."""
+    what = (op, dtype, count, itemsize, content, call, collective, root)
+    return Streamed(transport, stream_window(transport), name, STREAMS[name], *what)
 
 
 def prepare_streamed(

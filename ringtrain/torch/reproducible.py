@@ -13,7 +13,7 @@ from ringtrain.errors import UsageError
 from ringtrain.humanize import plural
 from ringtrain.launch.python_script import SEED
 from ringtrain.launch.reproducible import LOWEST, THREADS, fixed_variables
-from ringtrain.ops.cpu.library import cpu_flags
+from ringtrain.ops.cpu.compile import cpu_flags
 from ringtrain.torch.strategy_ddp import in_use
 from ringtrain.transport.agree import agree
 from ringtrain.transport.base import Transport

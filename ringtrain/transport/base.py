@@ -5,6 +5,7 @@ transport cuts messages at 1 GiB itself; receives are posted before sends. Tags 
 one sender, receiver and tag match first-in-first-out.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -219,6 +220,12 @@ class Transport(ABC):
     @abstractmethod
     def native_start(self, call: NativeCall) -> Handle:
         """Start one of the MPI's own collectives on host memory, non-blocking, and return its handle."""
+
+    def native_run(self, call: NativeCall) -> None:
+        """Run one of the MPI's own collectives, by its blocking function if it has one, which no deadline ends.
+        Reductions are of one message each.
+        """
+        self.native_start(call).wait(math.inf)
 
     @abstractmethod
     def broadcast(self, span: Array, root: int = 0) -> None:

@@ -10,8 +10,8 @@ from ringtrain.transport.buffers import as_bytes
 
 BROADCAST, ALL_GATHER, GATHER = "broadcast", "all-gather", "gather"
 SCATTER, ALL_TO_ALL = "scatter", "all-to-all"
-ALL_REDUCE, REDUCE_SCATTER = "all-reduce", "reduce-scatter"
-REDUCTIONS = (ALL_REDUCE, REDUCE_SCATTER)
+ALL_REDUCE, REDUCE_SCATTER, REDUCE = "all-reduce", "reduce-scatter", "reduce"
+REDUCTIONS = (ALL_REDUCE, REDUCE_SCATTER, REDUCE)
 
 
 def nothing() -> np.ndarray:
@@ -25,8 +25,8 @@ class NativeCall:
 
     send:        what this rank gives: rows for all ranks in a scatter (of the root), a reduce-scatter, an all-to-all
     recv:        where the result comes: rows of all ranks in a gather (on the root), an all-gather, an all-to-all. The
-                 only array of a broadcast
-    root:        of a broadcast, a gather, a scatter
+                 only array of a broadcast; of a reduce on the root alone
+    root:        of a broadcast, a gather, a scatter, a reduce
     op:          of a reduction: sum, max, min
     send_counts: bytes to each rank in an all-to-all, one after the other in ``send``
     recv_counts: bytes from each rank, in the same way

@@ -4,7 +4,9 @@ A wheel that is yet to be installed counts as its package. What git ignores does
 the kernels that scripts/gpu-kernels has compiled, and those of the CPU.
 """
 
+import ctypes
 import importlib.util
+import platform
 import shutil
 import subprocess
 from collections.abc import Collection, Sequence
@@ -37,7 +39,7 @@ class Need:
     def is_met(self, wheels: Collection[str]) -> bool:
         if self.wheel in wheels:
             return True
-        checks = {"gpu": gpu, "libraries": lambda: libraries().read_built(), "module": lambda: has_module(self.name)}
+        checks = {"gpu": gpu, "libraries": has_libraries, "module": lambda: has_module(self.name)}
         return bool(checks.get(self.kind, lambda: shutil.which(self.name))())
 
     def __str__(self):
@@ -51,8 +53,8 @@ PACKAGES |= dict.fromkeys(("click", "rich"), "the command line")
 TRAINING = (
     GPU,
     Need(
-        "libraries", "ringtrain/ops/cpu/libraries", "the kernels of the CPU, of these sources",
-        "scripts/quickstart makes the folder, where there is a network; bring it along",
+        "libraries", "ringtrain/ops/cpu/libraries", "the kernels of the CPU, of these sources and all families",
+        "scripts/gpu-kernels compiles them, where there is a network; bring the folder along", host=False,
     ),
     *(Need("module", name, why, BESIDE) for name, why in PACKAGES.items()),
     Need("module", "cupy", "--device cuda", "pip install 'ringtrain[cuda13]', or cuda12", host=False),
@@ -93,6 +95,19 @@ def lacking_kernels(folder: Path | None) -> list[str]:
     if other:
         return [f"compiled kernels: this machine has {other}, which {folder} is not of: {command} {other}"]
     return []
+
+
+def has_libraries() -> bool:
+    """Whether the kernels of all families are there, and this CPU's can be loaded: those that another machine's g++ has
+    linked may want a newer C library."""
+    compile = libraries()
+    if compile.lacking(CPU / "libraries", platform.machine()):
+        return False
+    try:
+        ctypes.CDLL(str(CPU / "libraries" / compile.file_name(compile.cpu_families()[0])))
+    except OSError:
+        return False
+    return True
 
 
 def libraries():

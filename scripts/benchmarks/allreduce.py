@@ -33,6 +33,7 @@ from ringtrain import Communicator
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.bench.measure.buffers import ORDINARY, Buffers
+from ringtrain.bench.measure.rows import group
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.measure.trials import Refusal
 from ringtrain.bench.sweep import files, tables
@@ -110,13 +111,17 @@ def measure_rank(transport, asked: Sweep, path: Path) -> None:
 def watcher(rank: int) -> Watcher:
     if rank != 0:
         return Watcher()
-    columns: list = []
+    headers: list[dict] = []
 
     def begun(header: dict) -> None:
-        columns[:] = tables.table_columns(header)
-        click.echo("\n".join([*tables.header_lines(header), *tables.titles(columns)]))
+        headers.append(header)
+        click.echo("\n".join([*tables.header_lines(header), *tables.titles()]))
 
-    return Watcher(begun, lambda rows: click.echo("\n".join(tables.row_line(row, columns) for row in rows)))
+    def measured(rows: list[dict]) -> None:
+        lines = [tables.row_line(row, crowded=headers[0]["crowded"]) for row in rows]
+        click.echo("\n".join([f"# {group(rows[0])}", *lines]))
+
+    return Watcher(begun, measured)
 
 
 # ── launches ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,8 @@
 """What is missing on a machine is named before anything is run, and a stage without its device ends with a reason."""
 
+import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -80,14 +82,35 @@ def test_kernels_that_did_not_travel_or_are_of_another_compiler_are_told(accepta
     assert f"{kernels} does not have them: scripts/gpu-kernels {kernels}" in line
 
 
-def test_kernels_of_the_cpu_that_did_not_travel_are_told(preflight, monkeypatch, tmp_path):
+def test_kernels_of_the_cpu_that_did_not_travel_or_cannot_be_loaded_are_told(preflight, monkeypatch, tmp_path):
     (libraries,) = (need for need in preflight.TRAINING if need.kind == "libraries")
-    assert preflight.lacking([libraries], None) == []
     shutil.copy(preflight.CPU / "compile.py", tmp_path)
     (tmp_path / "sources").mkdir()
+    loadable = next((preflight.CPU / "libraries").glob("*.so"))
     monkeypatch.setattr(preflight, "CPU", tmp_path)
-    (line,) = preflight.lacking([libraries], None)
-    assert line.startswith("ringtrain/ops/cpu/libraries (the kernels of the CPU") and "scripts/quickstart" in line
+    compile, folder = preflight.libraries(), tmp_path / "libraries"
+    families = compile.FAMILIES[platform.machine()]
+    folder.mkdir()
+    for family in families:
+        shutil.copy(loadable, folder / compile.file_name(family))
+
+    def missing(families):
+        built = {
+            "digest": compile.sources_digest(),
+            "CXX": "",
+            "families": dict.fromkeys(families, "zig"),
+            "failed": {},
+        }
+        (folder / compile.BUILT).write_text(json.dumps(built))
+        return preflight.lacking([libraries], None)
+
+    (line,) = missing(families[1:])
+    assert line.startswith("ringtrain/ops/cpu/libraries (the kernels of the CPU") and "scripts/gpu-kernels" in line
+    library = folder / compile.file_name(compile.cpu_families()[0])
+    library.write_text("of another machine")
+    assert missing(families) == [line]
+    shutil.copy(loadable, library)
+    assert missing(families) == []
 
 
 @pytest.mark.timing

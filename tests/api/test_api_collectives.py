@@ -7,7 +7,6 @@ import pytest
 
 from ringtrain import Communicator
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.api import collective_runs
 from ringtrain.api.collective_runs import choose_algorithm
 from ringtrain.collectives.catalogue import HALVES
 from ringtrain.errors import MismatchError, StalledError, UsageError
@@ -127,14 +126,62 @@ def test_bfloat16_is_moved_and_added(monkeypatch):
     together(2, body)
 
 
-def test_auto_takes_what_was_measured_as_faster():
-    assert choose_algorithm(None, "broadcast", "float32", 1 << 19, 1) == "tree"
-    assert choose_algorithm("auto", "broadcast", "float32", (1 << 19) + 1, 1) == "mpi"
-    assert choose_algorithm(None, "all_gather", "bool", 1 << 18, 1) == "sliced"
-    assert choose_algorithm(None, "reduce_scatter", "float32", 1 << 30, 1) == "sliced"
-    assert {choose_algorithm(None, kind, "float32", 8, 2) for kind in collective_runs.FASTEST} == {"mpi"}
-    assert choose_algorithm(None, "reduce_scatter", "bfloat16", 8, 2) == "sliced"  # no MPI reduces it
-    assert choose_algorithm("ring", "all_gather", "float32", 8, 2) == "ring"
+def test_auto_streams_where_that_works():
+    for kind in ("broadcast", "all_gather", "reduce_scatter", "reduce", "gather", "scatter", "all_to_all"):
+        assert choose_algorithm(None, kind, "float32", streams=True) == "stream"
+        assert choose_algorithm("auto", kind, "float32", streams=False) == "mpi"
+    assert choose_algorithm(None, "reduce_scatter", "bfloat16", streams=False) == "sliced"  # no MPI reduces it
+    assert choose_algorithm(None, "reduce", "float16", streams=False) == "tree"
+    assert choose_algorithm("ring", "all_gather", "float32", streams=True) == "ring"
+
+
+@on_ranks(1)
+def test_one_rank_streams_nothing(communicator):
+    with pytest.raises(UsageError, match=says("stream", "one rank")):
+        communicator.broadcast(np.ones(3), algorithm="stream")
+    assert communicator.algorithm_of("broadcast") == communicator.algorithm_of("barrier") == "mpi"
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_a_reduction_comes_to_the_root_alone(nodes, dtype):
+    def body(communicator):
+        rank, array = communicator.rank, np.arange(7, dtype=dtype) + communicator.rank
+        for root in range(3):
+            total = communicator.reduce(array, root)
+            assert (total is None) == (rank != root) and (
+                total is None or total.tolist() == [3 * i + 3 for i in range(7)]
+            )
+        out = np.zeros((7, 2), dtype)[:, 0] if rank == 1 else None
+        assert communicator.reduce(array, 1, "max", out=out) is out
+        assert rank != 1 or out.tolist() == [i + 2 for i in range(7)]
+        if dtype != "int64":
+            mean = communicator.reduce(array, 2, "mean", async_op=True).wait()
+            assert rank != 2 or mean.tolist() == [i + 1 for i in range(7)]
+
+    together(3, body, nodes=nodes)
+
+
+@on_ranks(3)
+def test_the_same_arrays_come_again_without_checks(communicator):
+    """And what has changed since is checked: another array, operation, root, a type that was set."""
+    rank = communicator.rank
+    source, every, table, row = np.zeros(5), np.zeros((3, 5)), np.zeros((3, 5)), np.zeros(5)
+    for turn in range(6):
+        root = turn // 4
+        source[:] = 10 * turn + rank
+        assert communicator.broadcast(source, root) is source and source[0] == 10 * turn + root
+        source[:] = 10 * turn + rank
+        assert communicator.all_gather(source, out=every) is every
+        assert every.tolist() == [[10 * turn + r] * 5 for r in range(3)]
+        table[:] = [[rank + turn], [2], [3]]
+        op, total = ("max", [2 + turn, 2, 3]) if turn > 3 else ("sum", [3 + 3 * turn, 6, 9])
+        assert communicator.reduce_scatter(table, op, out=row) is row and row.tolist() == [total[rank]] * 5
+    assert communicator._same.find(source, ("all_gather",), every) is not None
+    assert communicator._same.find(source, ("all_gather",), every.copy()) is None
+    every.shape = (15,)
+    with pytest.raises(UsageError, match=says("out", "15")):
+        communicator.all_gather(source, out=every)
 
 
 # ── reproducible sums ─────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +278,7 @@ def test_calls_that_differ_are_refused_on_all_ranks():
         return str(caught.value)
 
     (output,) = set(together(2, body))
-    assert "rank 0: gather of float64 [3], root 0 by mpi; rank 1: gather of float64 [3], root 1" in output
+    assert "rank 0: gather of float64 [3], root 0 by stream; rank 1: gather of float64 [3], root 1" in output
 
 
 RECORDS = ([("a", "i4"), ("b", "f4")], [("a", "f4"), ("b", "i4")])
@@ -320,7 +367,7 @@ def test_under_a_guard_those_that_differ_are_named_by_the_ranks_of_the_world():
 
     _, _, *output = LoopbackWorld(4).run(body)  # rank 1 compares with rank 2 alone, unless it has to wait
     for each in output:
-        assert "as on ranks 1, 2: gather of float64 [3], root 0 by mpi; got, on rank 3 (" in each
+        assert "as on ranks 1, 2: gather of float64 [3], root 0 by stream; got, on rank 3 (" in each
 
 
 def test_under_a_guard_a_rank_that_does_not_come_is_named(timeless):

@@ -1,5 +1,8 @@
 """Quick sweeps of a world in one process, and rows of theirs."""
 
+from dataclasses import replace
+
+from ringtrain.api.communicator import Communicator
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
 from tests.loopback.world import LoopbackWorld
@@ -13,7 +16,9 @@ def swept(size=2, nodes=1, watcher=None, buffers=None, **asked) -> Result:
 
     def body(transport):
         spans = buffers and buffers(transport)
-        return sweep(spans.transport if spans else transport, asked, None if transport.rank else watcher, spans)
+        communicator = Communicator(transport) if asked.collective != "all-reduce" else None
+        whole = replace(asked, communicator=communicator)
+        return sweep(spans.transport if spans else transport, whole, None if transport.rank else watcher, spans)
 
     results = LoopbackWorld(size, nodes).run(body)
     assert all(result.rows == results[0].rows for result in results)

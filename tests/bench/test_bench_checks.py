@@ -7,7 +7,7 @@ from ringtrain.allreduce.dtypes import OPS, TYPES
 from ringtrain.bench.measure import checks
 from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
-from ringtrain.bench.measure.trials import MeasuredAllReduce, PreparedTrial, prepare
+from ringtrain.bench.measure.trials import MeasuredCollective, PreparedTrial, prepare
 from ringtrain.errors import RingtrainError
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -74,7 +74,7 @@ def test_partial_sums_of_exact_inputs_are_exact_in_bfloat16_too():
 
 
 def job_of(transport, count=500, name="float32", op="sum"):
-    return MeasuredAllReduce(Buffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
+    return MeasuredCollective(Buffers(transport), TYPES[name], op, transport.allocate(count, TYPES[name].storage))
 
 
 def test_judge_finds_a_ring_right_and_its_bits_the_same():

@@ -155,7 +155,7 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own_and_a_
     assert (shared["status"], shared["transport"], shared["wire_bytes"]) == ("ok", "shared", None)
     assert (windows["status"], windows["reason"]) == ("refused", "shared memory cannot be had here")
     assert result.header["fits"][0]["models"]["shared"]["work"]["sent"] == 1.5
-    assert " shared " in tables.row_line(shared) and " - " in tables.row_line(shared)
+    assert " shared " in tables.row_line(shared)
 
     def by_the_transport(job):
         return lambda: job.transport.native_allreduce(job.target, "sum", job.source)
@@ -174,7 +174,7 @@ def test_a_late_rank_is_waited_for_and_a_spent_budget_leaves_three_repetitions()
         assert row["late_cost"] == (row["late_median_s"] - row["median_s"]) / 0.02
     assert any(says(1, "20 ms").matches(text) for text in tables.header_lines(result.header))
     titles = tables.titles(tables.table_columns(result.header))[0]
-    assert " late " in titles and " slow " not in titles
+    assert titles.endswith(" late") and "late" not in tables.titles()[0]
     protocol = Protocol(repeats=50, warm_up=0, budget_s=0.0, cold_bytes=1 << 16)
     rows = swept(2, sizes=(64,), protocol=protocol, checked=False).rows
     assert {(row["repeats"], row["wrong"], row["same_on_ranks"]) for row in rows} == {(3, None, None)}

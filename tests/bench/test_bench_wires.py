@@ -122,12 +122,8 @@ def test_without_a_wire_nothing_more_is_allowed():
 
 
 def test_tables_and_pictures_tell_them_apart(result):
-    columns = tables.table_columns(result.header)
-    assert "on wire" in tables.titles(columns)[0]
-    assert "on wire" not in tables.titles(tables.table_columns(swept(2, wires=("none",), sizes=(64,)).header))[0]
     (refused,) = by(result.rows, algorithm="mpi", bytes=100, wire_dtype="bfloat16")
-    text = tables.row_line(refused, columns)
-    assert text.split()[5:9] == ["bfloat16", "mpi", "-", "refused:"]
+    assert tables.row_line(refused).split()[:4] == ["100", "mpi", "(bfloat16)", "refused:"]
     fits = tables.fit_lines(result.header["fits"])
     assert any(re.search(says("float32 sum over a wire of float16, in place"), line) for line in fits)
     labels = [label(row) for row in by(result.rows, algorithm="tree", bytes=100)]

@@ -15,6 +15,10 @@ action             waits until                          reads, of other ranks' s
 ``copy others``    every rank has summed the chunk      the sums of the other slices                           done
 =================  ===================================  =============================  ======================  =========
 
+The other collectives are the first program with less in it: a rank publishes a part of its chunk, or a piece of it for
+each rank, or nothing, and in the place of ``sum`` it adds or copies some of the others' slots, or none. What orders all
+accesses orders fewer.
+
 ``sum`` and ``sum own`` add contributions in the order of ranks: all ranks get the same bits, by either program.
 
 A rank takes the actions on a chunk one after another, and an action on one chunk after another. Any order beyond that

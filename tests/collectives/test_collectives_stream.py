@@ -14,6 +14,7 @@ from ringtrain.collectives.execution import streamed
 from ringtrain.collectives.stream import STREAMS, cannot_stream, make_streamed, prepare_streamed, stream_window
 from ringtrain.errors import MismatchError, ScheduleError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
+from ringtrain.ops.cpu.streamed import ADDING, COLLECTIVES, IN_PIECES
 from ringtrain.transport.loopback import Loopback
 from tests.collectives.executions import any_bits, stalled
 from tests.collectives.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE
@@ -90,6 +91,48 @@ def changed(program, name, **fields):
 def test_a_program_that_is_wrong_is_refused(program, slots, error):
     with pytest.raises(ScheduleError, match=error):
         verify_stream([(program, 9)], 3, slots)
+
+
+# ── the other collectives ─────────────────────────────────────────────────────────────────────────────────────
+def expected(collective, sources, rank, root):
+    """What a rank's target has then; None where nothing comes."""
+    rows = [source.reshape(len(sources), -1) for source in sources] if sources[0].size % len(sources) == 0 else []
+    total = reduce(np.add, sources)
+    return {
+        "reduce": lambda: total if rank == root else None,
+        "reduce-scatter": lambda: total.reshape(len(sources), -1)[rank],
+        "broadcast": lambda: sources[root],
+        "all-gather": lambda: np.concatenate(sources),
+        "gather": lambda: np.concatenate(sources) if rank == root else None,
+        "scatter": lambda: rows[root][rank],
+        "all-to-all": lambda: np.concatenate([row[rank] for row in rows]),
+    }[collective]()
+
+
+@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if "all-reduce" not in name])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_every_collective_gives_what_numpy_does(small_chunks, size, collective):
+    """Rows of one chunk and of many, each root, all ways, and twice: the second call may find slots in use."""
+    cases = [(way, row, root) for way in STREAMS for row in (0, 1, 33, 1300, 20_011) for root in {0, size - 1}]
+    adds, has_rows = collective in ADDING, collective in IN_PIECES
+
+    def source(rank, row):
+        count = row * size if has_rows else row
+        return np.random.default_rng([rank, row]).integers(-99, 99, count).astype("f4" if adds else "i1")
+
+    def body(t):
+        for way, row, root in [case for case in cases for _ in range(2)]:
+            sources = [source(rank, row) for rank in range(size)]
+            wanted, array = expected(collective, sources, t.rank, root), sources[t.rank].copy()
+            target = array if collective == "broadcast" else np.zeros(0 if wanted is None else wanted.size, array.dtype)
+            what = ("sum", "float32", row, array.itemsize, "", f"{collective} {row} {root}", collective, root)
+            run = make_streamed(t, way, *what)
+            run.bind(array, target)
+            run.run(20.0)
+            assert wanted is None or target.tolist() == wanted.tolist()
+            assert collective == "broadcast" or array.tolist() == sources[t.rank].tolist()
+
+    LoopbackWorld(size).run(body)
 
 
 # ── the bits ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +216,7 @@ def test_both_ways_are_tried(size):
             run = prepare_streamed(t, np.ones(count, "f4"), "stream", "sum", "float32")
             for _ in range(8):
                 run.run(20.0)
-        small, large = (stream_window(t).costs(4 * count) for count in (100, 50_000))
+        small, large = (stream_window(t).costs("all-reduce", 4 * count) for count in (100, 50_000))
         assert not small.any()
         return [int(samples) for samples in large.view(np.int64)[1:8:2]], int(large.view(np.int64)[8])
 

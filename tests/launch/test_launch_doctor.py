@@ -149,7 +149,7 @@ def test_little_shared_memory_and_none_are_a_warning(machine, monkeypatch):
 
 
 def test_the_best_kernels_that_the_cpu_could_run_are_missed(monkeypatch):
-    built = {"compiler": "g++", "failed": {"x86-64-v4": "bad value"}}
+    built = {"families": {"x86-64-v3": "g++"}, "failed": {"x86-64-v4": "bad value"}}
     monkeypatch.setattr(kernels, "read_built", lambda: built)
     monkeypatch.setattr(library, "open_library", lambda: (None, "x86-64-v3"))
     monkeypatch.setattr(library, "cpu_families", lambda: having)

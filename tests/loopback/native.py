@@ -83,6 +83,7 @@ RESULT: dict[str, Callable[[list[NativeCall], int], np.ndarray | None]] = {
     native_call.SCATTER: lambda calls, rank: _of_root(calls, rank).reshape(len(calls), -1)[rank],
     native_call.ALL_TO_ALL: _exchanged,
     native_call.ALL_REDUCE: _reduced,
+    native_call.REDUCE: lambda calls, rank: _reduced(calls, rank) if calls[rank].root == rank else None,
     native_call.REDUCE_SCATTER: lambda calls, rank: _reduced(calls, rank).reshape(len(calls), -1)[rank],
 }
 

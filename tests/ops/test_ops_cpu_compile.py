@@ -5,12 +5,13 @@ import re
 import shutil
 import stat
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from ringtrain.ops.cpu import compile as kernels
-from ringtrain.ops.cpu.compile import FAMILIES, REMEDIES, CompileError, Compiler, compile_all, file_name, up_to_date
+from ringtrain.ops.cpu.compile import FAMILIES, REMEDIES, CompileError, Compiler, compile_all, file_name, lacking
 
 SOURCES = kernels.SOURCES
 V4, V3, V2 = FAMILIES["x86_64"]
@@ -20,6 +21,8 @@ if any(word in sys.argv for word in {refused}):
     sys.exit("cc1plus: note: nothing\\nkernels.cpp:1: error: refused by {name}\\nmore")
 if sys.argv[-1] == "version":
     sys.exit(print("0.13"))
+if sys.argv[-1] == "-dumpfullversion":
+    sys.exit(print("{version}"))
 pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("{name} " + " ".join(sys.argv[1:]))
 """
 
@@ -48,10 +51,10 @@ def folder(few, tmp_path, monkeypatch):
     return tmp_path / "libraries"
 
 
-def fake(tmp_path, name, refused=()):
+def fake(tmp_path, name, refused=(), version="1.2.3"):
     """A compiler that writes its arguments, unless they have a word that it refuses."""
     path = tmp_path / "bin" / name
-    path.write_text(FAKE.format(python=os.path.realpath(PYTHON), name=name, refused=list(refused)))
+    path.write_text(FAKE.format(python=os.path.realpath(PYTHON), name=name, refused=list(refused), version=version))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
@@ -69,7 +72,7 @@ def test_without_a_compiler_one_message_names_what_was_tried_and_the_remedies(fo
         *REMEDIES.split("\n"),
     ]
     assert str(error.value).split("\n")[1:] == wanted
-    assert not folder.exists()
+    assert not list(folder.iterdir())
 
 
 def test_a_machine_without_kernels_is_named(folder):
@@ -90,16 +93,16 @@ def test_compilers_are_tried_in_order(folder, monkeypatch, installed, cxx, used)
     monkeypatch.setenv("CXX", cxx)
     for name in installed:
         fake(folder.parent, name)
-    assert compile_all(folder, "x86_64")["compiler"] == used
+    assert set(compile_all(folder, "x86_64")["families"].values()) == {used}
     library = (folder / file_name(V4)).read_text()
     assert library.startswith(used.removeprefix("CXX=").split()[0]) and "-shared" in library
-    assert kernels.read_built(folder)["families"] == [V4, V3, V2] and up_to_date(folder, "x86_64")
+    assert list(kernels.read_built(folder)["families"]) == [V4, V3, V2] and not lacking(folder, "x86_64")
 
 
 def test_zig_is_the_first_unless_the_user_names_another(folder):
     fake(folder.parent, "python")
     fake(folder.parent, "g++")
-    assert compile_all(folder, "aarch64")["compiler"] == "zig 0.13"
+    assert compile_all(folder, "aarch64")["families"] == {"aarch64": "zig 0.13"}
     assert "-target aarch64-linux-gnu.2.28 -shared" in (folder / file_name("aarch64")).read_text()
 
 
@@ -107,39 +110,49 @@ def test_families_that_a_compiler_refuses_are_told_and_the_others_are_kept(folde
     old = fake(folder.parent, "old", ["-march=x86-64-v4"])
     monkeypatch.setenv("CXX", str(old))
     built = compile_all(folder, "x86_64")
-    assert (built["families"], built["failed"]) == ([V3, V2], {V4: "kernels.cpp:1: error: refused by old"})
+    assert (list(built["families"]), built["failed"]) == ([V3, V2], {V4: "kernels.cpp:1: error: refused by old"})
     assert {path.name for path in folder.iterdir()} == {"built.json", file_name(V3), file_name(V2)}
-    assert up_to_date(folder, "x86_64")  # this compiler can do no more
+    assert not lacking(folder, "x86_64")  # this compiler can do no more
     monkeypatch.delenv("CXX")
-    assert not up_to_date(folder, "x86_64")  # another may
+    assert lacking(folder, "x86_64") == [V4]  # another may
     monkeypatch.setenv("CXX", "other")
-    assert not up_to_date(folder, "x86_64")
+    assert lacking(folder, "x86_64") == [V4, V3, V2]
 
 
 def test_a_compiler_that_makes_no_family_gives_way_to_the_next(folder, monkeypatch):
     monkeypatch.setenv("CXX", str(fake(folder.parent, "broken", ["-c"])))
     fake(folder.parent, "clang++")
-    assert compile_all(folder, "x86_64")["compiler"] == "clang++"
+    assert set(compile_all(folder, "x86_64")["families"].values()) == {"clang++"}
     fake(folder.parent, "clang++", ["-shared"])
+    monkeypatch.setenv("CXX", os.environ["CXX"] + " ")  # of another compiler
     with pytest.raises(CompileError, match=re.escape("broken: kernels.cpp:1: error: refused by broken\n")):
         compile_all(folder, "x86_64")
 
 
-def test_a_build_that_fails_leaves_the_old_libraries(folder):
+def test_a_build_that_fails_leaves_the_old_libraries(folder, monkeypatch):
     fake(folder.parent, "g++")
     compile_all(folder, "x86_64")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     fake(folder.parent, "g++", ["-c"])
+    monkeypatch.setattr(kernels, "sources_digest", lambda: "0" * 64)
     with pytest.raises(CompileError):
         compile_all(folder, "x86_64")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_what_no_compiler_can_make_leaves_what_is_there(folder):
+    fake(folder.parent, "g++", ["-march=x86-64-v4"])
+    for _ in range(2):  # the second time nothing that can be made lacks
+        built = compile_all(folder, "x86_64")
+        assert (list(built["families"]), list(built["failed"])) == ([V3, V2], [V4])
+    assert kernels.read_built(folder) == built
 
 
 def test_libraries_of_other_sources_are_not_taken_and_then_removed(folder, monkeypatch):
     fake(folder.parent, "g++")
     compile_all(folder, "x86_64")
     monkeypatch.setattr(kernels, "sources_digest", lambda: "0" * 64)
-    assert kernels.read_built(folder) == {} and not up_to_date(folder, "x86_64")
+    assert kernels.read_built(folder) == {} and lacking(folder, "x86_64") == [V4, V3, V2]
     compile_all(folder, "x86_64")
     assert len(list(folder.iterdir())) == 4 and (folder / f"kernels-{V4}-{'0' * 12}.so").exists()
 
@@ -148,11 +161,87 @@ def test_a_library_that_is_missing_or_a_record_that_is_spoilt_is_not_up_to_date(
     fake(folder.parent, "g++")
     compile_all(folder, "x86_64")
     (folder / file_name(V2)).unlink()
-    assert not up_to_date(folder, "x86_64")
+    assert lacking(folder, "x86_64")
     for text in ("", "{", "{}"):
         (folder / "built.json").write_text(text)
-        assert not up_to_date(folder, "x86_64")
-    assert not up_to_date(folder, "ppc64le")
+        assert lacking(folder, "x86_64")
+    assert lacking(folder, "ppc64le")
+
+
+def test_a_checkout_compiles_its_own_family_first_by_a_system_compiler_with_the_bits_of_zig(folder, monkeypatch):
+    monkeypatch.setattr(kernels.platform, "machine", lambda: "x86_64")
+    known = kernels.SAME_BITS["x86_64"][0]
+    fake(folder.parent, "python")
+    fake(folder.parent, "g++", version="1.2.3")
+    assert compile_all(folder, "x86_64", [V2], kernels.checkout_compilers)["families"] == {V2: "zig 0.13"}
+    fake(folder.parent, "g++", version=known)
+    assert lacking(folder, "x86_64", [V3]) == [V3] and not lacking(folder, "x86_64", [V2])
+    built = compile_all(folder, "x86_64", [V3], kernels.checkout_compilers)
+    assert built["families"] == {V2: "zig 0.13", V3: f"g++ {known}"} == kernels.read_built(folder)["families"]
+    before = (folder / file_name(V3)).read_text()
+    assert compile_all(folder, "x86_64")["families"] == {**built["families"], V4: "zig 0.13"}
+    assert (folder / file_name(V3)).read_text() == before
+
+
+def test_the_users_compiler_is_the_one_of_a_checkout_too(folder, monkeypatch):
+    fake(folder.parent, "g++", version=kernels.SAME_BITS["x86_64"][0])
+    fake(folder.parent, "mine")
+    monkeypatch.setenv("CXX", "mine")
+    assert compile_all(folder, "x86_64", [V3], kernels.checkout_compilers)["families"] == {V3: "CXX=mine"}
+
+
+def test_a_second_process_waits_for_the_first_and_compiles_nothing_again(folder):
+    fake(folder.parent, "g++")
+    results = []
+    waiting = threading.Thread(target=lambda: results.append(compile_all(folder, "x86_64")))
+    with kernels._locked(folder):
+        waiting.start()
+        assert not results and not list(folder.iterdir())
+    waiting.join()
+    fake(folder.parent, "g++", ["-c"])
+    assert compile_all(folder, "x86_64") == results[0]
+
+
+@pytest.fixture
+def checkout(folder, monkeypatch):
+    """Another checkout's own libraries, and a system compiler with the bits of zig."""
+    monkeypatch.setattr(kernels, "LIBRARIES", folder)
+    monkeypatch.setattr(kernels.platform, "machine", lambda: "x86_64")
+    fake(folder.parent, "g++", version=kernels.SAME_BITS["x86_64"][0])
+    compile_all(folder, "x86_64", [V3], kernels.checkout_compilers)
+    return folder
+
+
+def test_the_other_families_are_compiled_beside_and_one_line_says_so(checkout, monkeypatch, capsys):
+    begun = []
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels.subprocess, "Popen", lambda command, **_: begun.append(command))
+        kernels.main("beside")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"{V4}, {V2}" in line and str(checkout) in line and begun[0][-2:] == [kernels.__file__, "all"]
+    kernels.main("all")
+    assert not lacking(checkout, "x86_64")
+    kernels.main("beside")
+    assert len(begun) == 1 and not capsys.readouterr().out
+
+
+def test_libraries_that_travel_are_all_by_zig(checkout):
+    kernels.main("all")
+    assert not lacking(checkout, "x86_64") and lacking(checkout, "x86_64", (), kernels.by_zig) == [V4, V3, V2]
+    assert lacking(checkout, "x86_64", (), kernels.not_of_checkout) == [
+        V4,
+        V3,
+        V2,
+    ]  # pip installs none of them elsewhere
+    fake(checkout.parent, "python")
+    kernels.main("zig")
+    assert kernels.read_built(checkout)["families"] == dict.fromkeys([V4, V3, V2], "zig 0.13")
+
+
+def test_libraries_that_travel_need_zig_and_without_a_network_that_is_said(checkout):
+    fake(checkout.parent, "python", ["version", "pip"])
+    with pytest.raises(CompileError, match=r"^pip could not install ziglang"):
+        kernels.main("zig")
 
 
 def test_the_digest_is_of_every_source(tmp_path, monkeypatch):

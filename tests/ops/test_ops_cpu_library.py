@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import ConfigError
-from ringtrain.ops.cpu import library
-from ringtrain.ops.cpu.compile import FAMILIES, SOURCES, Compiler, compile_family, compilers
-from ringtrain.ops.cpu.library import NEEDS, Argument, CpuKernels, choose_family, load_library, signatures
+from ringtrain.ops.cpu import compile, library
+from ringtrain.ops.cpu.compile import FAMILIES, NEEDS, SOURCES, Compiler, compile_family, compilers
+from ringtrain.ops.cpu.library import Argument, CpuKernels, choose_family, load_library, signatures
 from tests.ops.kernel_bits import all_calls, digests
 from tests.says import says
 
@@ -36,13 +36,13 @@ X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine is
 )
 def test_the_families_of_a_cpu_are_read_from_its_flags(monkeypatch, machine, flags, families):
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(library, "cpu_flags", lambda: {*flags, "fpu", "sse2"})
-    assert library.cpu_families() == families
+    monkeypatch.setattr(compile, "cpu_flags", lambda: {*flags, "fpu", "sse2"})
+    assert compile.cpu_families() == families
 
 
 def test_flags_that_cannot_be_read_are_none(monkeypatch, tmp_path):
-    monkeypatch.setattr(library, "Path", lambda path: tmp_path / "none")
-    assert library.cpu_flags() == set()
+    monkeypatch.setattr(compile, "Path", lambda path: tmp_path / "none")
+    assert compile.cpu_flags() == set()
 
 
 def test_the_best_family_that_is_compiled_is_taken():

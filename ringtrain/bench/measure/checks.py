@@ -13,18 +13,19 @@ period. Integer types are exact in both kinds, and so are max and min.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 
 import numpy as np
 
 from ringtrain.allreduce.dtypes import MEAN, TYPES, UFUNCS, NumberType
 from ringtrain.allreduce.wire_formats import NONE
-from ringtrain.bench.measure.trials import PreparedTrial
+from ringtrain.bench.measure.trials import ALL_REDUCE, MeasuredCollective, PreparedTrial
 from ringtrain.errors import RingtrainError
 
 PERIOD = 65521  # elements; prime
 BLOCK = 16 * PERIOD
 KINDS = ("exact", "random")
+ALIKE = (ALL_REDUCE, "broadcast", "all-gather")  # all ranks get the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,16 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on an all-reduce.
+    """The verdict on a collective.
 
     wrong:                 number of wrong elements, over all ranks and both kinds of input
-    same_on_ranks:         whether all ranks hold the same bits
+    same_on_ranks:         whether all ranks hold the same bits; None where they get different parts
     same_over_repeats:     whether a repetition gives the same bits
     same_over_segments:    whether other segments give the same bits; None for an algorithm without segments
     """
 
     wrong: int
-    same_on_ranks: bool
+    same_on_ranks: bool | None
     same_over_repeats: bool
     same_over_segments: bool | None
 
@@ -69,6 +70,13 @@ def make_pattern(kind: str, numbers: NumberType, op: str, rank: int, size: int, 
     if kind == "exact":  # the division of a mean rounds once, and so does this
         expected = _widened(numbers, numbers.encode(expected))
     return Pattern(inputs[rank], expected, _allowed(kind, numbers, op, wide, None if wire == NONE else carried))
+
+
+@lru_cache(maxsize=32)
+def make_copy(kind: str, numbers: NumberType, rank: int, size: int, seed: int) -> Pattern:
+    """Return the pattern of a rank's input, as it must arrive."""
+    stored = _input(kind, numbers, rank, size, seed, numbers.whole)
+    return Pattern(stored, _widened(numbers, stored), np.zeros(PERIOD))
 
 
 def _widened(numbers: NumberType, stored) -> np.ndarray:
@@ -130,16 +138,16 @@ def _wrong(numbers: NumberType, part, expected, allowed) -> int:
 
 def judge(trial: PreparedTrial, otherwise: PreparedTrial | None, seed: int) -> Verdict:
     """Run the trial on both kinds of input, once more, and with other segments. Collective; the same everywhere."""
-    exact, random = (_pattern(trial, kind, seed) for kind in KINDS)
-    wrong, digests = _run_on(trial, exact), []
+    exact, random = KINDS
+    wrong, digests = _run_on(trial, exact, seed), []
     for each in (trial, trial, otherwise):
         if each is not None:
-            wrong += _run_on(each, random)
+            wrong += _run_on(each, random, seed)
             digests.append(hashlib.sha256(each.job.buffers.read(each.job.target).view(np.uint8).data).hexdigest())
     ranks = trial.job.transport.gather_json([wrong, *digests])
     return Verdict(
         wrong=sum(rank_wrong for rank_wrong, *_ in ranks),
-        same_on_ranks=len({first for _, first, *_ in ranks}) == 1,
+        same_on_ranks=len({f for _, f, *_ in ranks}) == 1 if trial.job.collective in ALIKE else None,
         same_over_repeats=all(first == again for _, first, again, *_ in ranks),
         same_over_segments=None if otherwise is None else all(first == other for _, first, _, other in ranks),
     )
@@ -150,14 +158,43 @@ def _pattern(trial: PreparedTrial, kind: str, seed: int) -> Pattern:
     return make_pattern(kind, job.numbers, job.op, job.transport.rank, job.transport.size, seed, trial.wire)
 
 
-def _run_on(trial: PreparedTrial, pattern: Pattern) -> int:
+def _run_on(trial: PreparedTrial, kind: str, seed: int) -> int:
     """Return the number of wrong elements after a run."""
     job = trial.job
     host = job.buffers.host_of(job.contribution)
-    fill(host, pattern)
+    fill(host, _pattern(trial, kind, seed))
     job.buffers.load(host, job.contribution)
     trial.run()
-    return count_wrong(job.numbers, job.buffers.read(job.target), pattern)
+    return _count_all(trial, kind, seed)
+
+
+def _count_all(trial: PreparedTrial, kind: str, seed: int) -> int:
+    """Return the number of wrong elements of a result, part by part."""
+    job, result = trial.job, trial.job.buffers.read(trial.job.target)
+    wrong = 0
+    for start, stop, source, first in _parts(job):
+        copied = partial(make_copy, kind, job.numbers, source, job.ranks, seed)
+        pattern = _pattern(trial, kind, seed) if source is None else copied()
+        shifted = [np.roll(each, -(first % PERIOD)) for each in (pattern.expected, pattern.allowed)]
+        wrong += count_wrong(job.numbers, result[start:stop], Pattern(pattern.input, *shifted))
+    return wrong
+
+
+def _parts(job: MeasuredCollective) -> list[tuple[int, int, int | None, int]]:
+    """Return what a collective's result consists of: (start, stop, the rank whose input it is, or None for the
+    reduction, its first element there)."""
+    rank, size = job.transport.rank, job.target.size
+    row = size // job.ranks
+    every = range(job.ranks)
+    parts: dict[str, list[tuple[int, int, int | None, int]]] = {
+        ALL_REDUCE: [(0, size, None, 0)],
+        "reduce": [(0, size, None, 0)] if rank == job.root else [],
+        "reduce-scatter": [(0, size, None, rank * size)],
+        "broadcast": [(0, size, job.root, 0)],
+        "all-gather": [(r * row, (r + 1) * row, r, 0) for r in every],
+        "all-to-all": [(r * row, (r + 1) * row, r, rank * row) for r in every],
+    }
+    return parts[job.collective]
 
 
 def self_test(trial: PreparedTrial, seed: int) -> bool:
@@ -167,15 +204,13 @@ def self_test(trial: PreparedTrial, seed: int) -> bool:
     """
     job = trial.job
     for kind in KINDS:
-        pattern = _pattern(trial, kind, seed)
-        if any(job.transport.gather_json(_run_on(trial, pattern))):
+        if any(job.transport.gather_json(_run_on(trial, kind, seed))):
             return False
         if job.transport.rank == job.transport.size - 1:
             host = job.buffers.read(job.target)
             spoil(host, seed % host.size)
             job.buffers.load(host, job.target)
-        wrong = count_wrong(job.numbers, job.buffers.read(job.target), pattern)
-        noticed = sum(job.transport.gather_json(wrong))
+        noticed = sum(job.transport.gather_json(_count_all(trial, kind, seed)))
         if noticed != 1:
             raise RingtrainError(
                 f"the {kind} check of {trial.name}, {job.op} of {job.numbers.name}, found {noticed} wrong elements "

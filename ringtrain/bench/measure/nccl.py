@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ringtrain.bench.measure.buffers import DEVICE_TYPES, DeviceBuffers
-from ringtrain.bench.measure.trials import MeasuredAllReduce, Refusal
+from ringtrain.bench.measure.trials import MeasuredCollective, Refusal
 from ringtrain.transport.waiting import peers
 
 
@@ -20,7 +20,7 @@ class Nccl:
         self._connected: tuple[Any, Any, Any] | None = None  # the module, the stream, a communicator
         self._refusal = ""
 
-    def __call__(self, job: MeasuredAllReduce) -> Callable[[], None]:
+    def __call__(self, job: MeasuredCollective) -> Callable[[], None]:
         """Prepare a job. Collective. Raises Refusal, on all ranks alike."""
         if self._refusal:
             raise Refusal(self._refusal)

@@ -12,15 +12,16 @@ from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench.measure.buffers import NO_WAY
 from ringtrain.bench.measure.checks import Verdict
+from ringtrain.bench.measure.collectives import BARRIER, COLLECTIVES
 from ringtrain.bench.measure.timing import Protocol, Samples
-from ringtrain.bench.measure.trials import MeasuredAllReduce, trial_name
+from ringtrain.bench.measure.trials import MeasuredCollective, trial_name
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
 NOISY_CV = 0.10
 RESAMPLES, CONFIDENCE = 1000, 0.95
 IN_PLACE, OUT_OF_PLACE = "in", "out"
 IDENTITY = (
-    *("algorithm", "transport", "device", "way", "memory", "ranks", "nodes"),
+    *("collective", "algorithm", "transport", "device", "way", "memory", "ranks", "nodes"),
     *("bytes", "count", "dtype", "wire_dtype", "op", "placement"),
 )
 # What names a row of another sweep.
@@ -35,11 +36,12 @@ STATED = ("status", "reason", "unreliable", "samples_s")
 COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 
 
-def identity(job: MeasuredAllReduce, algorithm: str, carrier: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
+def identity(job: MeasuredCollective, algorithm: str, carrier: str | None, wire: str = NONE, way: str = NO_WAY) -> dict:
     """Return the identity of a row. ``carrier``: the transport of the algorithm; None if it does not run, and then the
     memory is None too. ``way``: way of its messages, among several.
     """
     return {
+        "collective": job.collective,
         "algorithm": algorithm,
         "transport": carrier,
         "device": job.buffers.device,
@@ -48,10 +50,10 @@ def identity(job: MeasuredAllReduce, algorithm: str, carrier: str | None, wire: 
         "ranks": job.transport.size,
         "nodes": job.transport.nodes,
         "bytes": job.nbytes,
-        "count": job.target.size,
+        "count": job.nbytes // job.numbers.itemsize,
         "dtype": job.numbers.name,
         "wire_dtype": job.numbers.name if wire == NONE else wire,
-        "op": job.op,
+        "op": job.op if COLLECTIVES[job.collective].adds else "none",
         "placement": IN_PLACE if job.source is None else OUT_OF_PLACE,
     }
 
@@ -61,7 +63,12 @@ def refused(named: dict, reason: str) -> dict:
 
 
 def measured(
-    named: dict, samples: Samples, wire_bytes: int | None, bound_s: float, crowded: str | None, why: str | None = None
+    named: dict,
+    samples: Samples,
+    wire_bytes: int | None,
+    bound_s: float | None,
+    crowded: str | None,
+    why: str | None = None,
 ) -> dict:
     """Return the row of a measured algorithm.
 
@@ -86,12 +93,12 @@ def measured(
     return {**dict.fromkeys(COLUMNS), **named, **facts}
 
 
-def rates(named: dict, median_s: float, bound_s: float) -> dict:
+def rates(named: dict, median_s: float, bound_s: float | None) -> dict:
     algbw, ranks = named["bytes"] / median_s, named["ranks"]
     return {
         "algbw_bytes_per_s": algbw,
-        "busbw_bytes_per_s": algbw * 2 * (ranks - 1) / ranks,
-        "bound_share": bound_s / median_s,
+        "busbw_bytes_per_s": algbw * COLLECTIVES[named["collective"]].travels(ranks),
+        "bound_share": None if bound_s is None else bound_s / median_s,
     }
 
 
@@ -143,6 +150,14 @@ def quieter(row: dict, other: dict) -> dict:
 def asked_name(row: dict) -> str:
     """Return the algorithm as the user named it: a row of any choice of ``auto`` is a row of ``auto``."""
     return AUTO if row["algorithm"].startswith(f"{AUTO}:") else row["algorithm"]
+
+
+def group(row: dict) -> str:
+    """Return a row's collective, type, operation and placement in words."""
+    if row["collective"] == BARRIER:
+        return BARRIER
+    adds = "" if row["op"] == "none" else f" {row['op']},"
+    return f"{row['collective']} of {row['dtype']},{adds} {row['placement']} place"
 
 
 def label(row: dict) -> str:

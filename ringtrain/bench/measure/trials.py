@@ -22,17 +22,19 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 DEADLINE_S = 120.0
+ALL_REDUCE = "all-reduce"
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredAllReduce:
-    """The job of an all-reduce, for any contender.
+class MeasuredCollective:
+    """The job of an all-reduce, or of another collective, for any contender.
 
-    buffers: memory of the buffers, and the ranks
-    target:  [count], holds the result afterwards, and in place the contribution before
-    source:  [count], the contribution out of place; None in place
-    guard:   watches the all-reduces; None for none
-    memory:  kind of memory that holds them
+    buffers:    memory of the buffers, and the ranks
+    target:     [count], holds the result afterwards, and in place the contribution before
+    source:     [count], the contribution out of place; None in place
+    guard:      watches the all-reduces; None for none
+    memory:     kind of memory that holds them
+    collective: among :data:`ringtrain.bench.measure.collectives.COLLECTIVES`
     """
 
     buffers: Buffers
@@ -42,10 +44,19 @@ class MeasuredAllReduce:
     source: Array | None = None
     guard: Guard | None = None
     memory: str | None = None
+    collective: str = ALL_REDUCE
 
     @property
     def transport(self) -> Transport:
         return self.buffers.transport
+
+    @property
+    def ranks(self) -> int:
+        return self.transport.size
+
+    @property
+    def root(self) -> int:
+        return self.ranks - 1
 
     @property
     def contribution(self) -> Array:
@@ -54,7 +65,7 @@ class MeasuredAllReduce:
 
     @property
     def nbytes(self) -> int:
-        return self.target.size * self.numbers.itemsize
+        return max(self.target.size, self.contribution.size) * self.numbers.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ class PreparedTrial:
     way:        name of the way of device memory's messages, if there are several
     """
 
-    job: MeasuredAllReduce
+    job: MeasuredCollective
     algorithm: str
     transport: str
     run: Callable[[], None]
@@ -96,11 +107,11 @@ class Refusal(RingtrainError):
     """An algorithm cannot do this job here. The message is the reason."""
 
 
-Baseline = Callable[[MeasuredAllReduce], Callable[[], None]]
+Baseline = Callable[[MeasuredCollective], Callable[[], None]]
 
 
 def prepare(
-    job: MeasuredAllReduce,
+    job: MeasuredCollective,
     algorithm: str,
     tag: int,
     segment_bytes: int,
@@ -167,14 +178,14 @@ def prepare(
     return PreparedTrial(job, algorithm, over, run, reduction.bytes_sent, reduction.free, wire=carried, way=way)
 
 
-def _check_wire(job: MeasuredAllReduce, algorithm: str, wire: WireFormat, baselines: Mapping[str, Baseline]) -> None:
+def _check_wire(job: MeasuredCollective, algorithm: str, wire: WireFormat, baselines: Mapping[str, Baseline]) -> None:
     if job.numbers.name != "float32":  # checked here too: the others see our bfloat16 as uint16
         raise Refusal(f"a wire of {wire.name} carries float32, but this is {job.numbers.name}")
     if algorithm == NATIVE or algorithm in baselines:
         raise Refusal(f"{algorithm} sends a buffer as it is: a wire of {wire.name} is for schedules")
 
 
-def _finished(job: MeasuredAllReduce, reduce: Callable[[], None]) -> Callable[[], None]:
+def _finished(job: MeasuredCollective, reduce: Callable[[], None]) -> Callable[[], None]:
     """Return a function that reduces and then finishes a mean, in the same way for every algorithm."""
     if job.op != MEAN:
         return reduce

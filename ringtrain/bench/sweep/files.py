@@ -6,6 +6,7 @@ from typing import Annotated
 
 from ringtrain.bench.measure.buffers import CPU, NO_WAY
 from ringtrain.bench.measure.rows import COLUMNS, KEY, OK
+from ringtrain.bench.measure.trials import ALL_REDUCE
 from ringtrain.records import Rules, load, read, unfit
 from ringtrain.show.tables import csv_text, json_text
 from ringtrain.storage import files
@@ -28,8 +29,9 @@ def write_csv(path, rows: list[dict]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow:
-    """What names a row, and its times. Files of earlier versions have no wire, device and way."""
+    """What names a row, and its times. Files of earlier versions have no collective, wire, device and way."""
 
+    collective: str = ALL_REDUCE
     algorithm: str
     device: str = CPU
     way: str = NO_WAY

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench.header import before_a_call
-from ringtrain.bench.measure.rows import REFUSED, asked_name, label
+from ringtrain.bench.measure.rows import REFUSED, asked_name, group, label
 from ringtrain.bench.model.bounds import MAPPED_BY_DEVICES
 from ringtrain.humanize import format_bytes, format_rate, plural
 from ringtrain.show import figures
@@ -24,8 +24,8 @@ DOUBTFUL = "hollow: unreliable, by\nnoise or shared cores"
 def sweep_figure(header: dict, rows: list[dict]) -> "Figure":
     """Return a figure of the first (type, operation, placement) of the rows."""
     rows = [row for row in rows if row["status"] != REFUSED]
-    kind = _kind(rows[0]) if rows else None
-    curves = _curves([row for row in rows if _kind(row) == kind])
+    kind = group(rows[0]) if rows else None
+    curves = _curves([row for row in rows if group(row) == kind])
     looks = _looks(curves)
     beside = {name: curve for name, curve in curves.items() if all(row["speedup"] for row in curve)}
     figure = new_figure(12 if beside else 8, 5)
@@ -45,10 +45,6 @@ def sweep_figure(header: dict, rows: list[dict]) -> "Figure":
         figure.legend(handles, names, loc="outside right upper")
     figure.suptitle(title_of(header, kind), fontsize="medium", x=0.01, ha="left")
     return figure
-
-
-def _kind(row: dict) -> tuple:
-    return row["dtype"], row["op"], row["placement"]
 
 
 def _curves(rows: list[dict]) -> dict[str, list[dict]]:
@@ -118,9 +114,9 @@ def _draw_speedup(axes, curves: dict[str, list[dict]], looks: dict[str, dict], b
     axes.set_title(f"times as fast as {NATIVE}, {band}")
 
 
-def title_of(header: dict, kind: tuple | None) -> str:
+def title_of(header: dict, kind: str | None) -> str:
     """Return the place, time and settings of the measurement, and whether ranks shared cores."""
-    what = f"{kind[0]} {kind[1]}, {kind[2]} place, " if kind else "nothing was measured, "
+    what = f"{kind}, " if kind else "nothing was measured, "
     ranks, nodes = plural(header["ranks"], "rank"), plural(header["nodes"], "node")
     crowd = f", {header['crowded']}" if header["crowded"] else ""
     links = header["calibration"]["links"].values()

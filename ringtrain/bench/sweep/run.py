@@ -4,20 +4,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ringtrain.allreduce.catalogue import AUTO, parse_algorithms
+from ringtrain.allreduce.catalogue import AUTO, NATIVE, parse_algorithms
 from ringtrain.allreduce.dtypes import OPS, TYPES
 from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.allreduce.wire_formats import WIRES
 from ringtrain.bench.measure.buffers import NCCL, Buffers, DeviceBuffers
+from ringtrain.bench.measure.collectives import BARRIER, COLLECTIVES
 from ringtrain.bench.measure.nccl import Nccl, load_from_cupy
+from ringtrain.bench.measure.rows import group as group_of
 from ringtrain.bench.measure.timing import Protocol
+from ringtrain.bench.measure.trials import ALL_REDUCE, Baseline
 from ringtrain.bench.sweep import gates, tables
 from ringtrain.bench.sweep.files import write_csv, write_json
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sizes import of_buckets, parse_names, scrub_bytes, swept
-from ringtrain.bench.sweep.sweep import Result, Sweep, Watcher, sweep
+from ringtrain.bench.sweep.sweep import GLOO, Result, Sweep, Watcher, sweep
+from ringtrain.collectives.catalogue import HALVES
+from ringtrain.collectives.stream import STREAM
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import flag
 from ringtrain.errors import RingtrainError, UsageError
@@ -47,7 +52,12 @@ class BenchOptions:
     dtypes: str = flag("Types, separated by commas, or all.", "float32", name="dtype", short="d")
     ops: str = flag("sum, mean, max, min, or all.", "sum", name="op", short="o")
     check: str = flag("Check every element.", "1", short="c", choices=("0", "1"))
-    algorithms: str = flag("Algorithms, separated by commas, mpi and auto among them; or all.", "all", name="algorithm")
+    collective: str = flag("The collective to measure.", ALL_REDUCE, choices=tuple(COLLECTIVES))
+    algorithms: str = flag(
+        "Algorithms, separated by commas, mpi, auto and PyTorch's gloo among them; or all but gloo.",
+        "all",
+        name="algorithm",
+    )
     device: str = flag("Where the buffers lie.", "cpu", choices=("cpu", "cuda"))
     wires: str = flag("Round messages: float16, bfloat16, or all.", "none", name="wire")
     tuning: str | None = flag("Tuning file of auto. [RINGTRAIN_TUNING, or the usual place]", metavar="FILE")
@@ -90,7 +100,15 @@ class BenchDevices(NamedTuple):
     choose: Callable
 
 
-def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport], BenchDevices]) -> int:
+class Beside(NamedTuple):
+    """communicator: (transport) → a :class:`ringtrain.Communicator` of the ranks; gloo: (transport) → PyTorch's
+    collectives, as a baseline"""
+
+    communicator: Callable[[Transport], Any]
+    gloo: Callable[[Transport], Baseline]
+
+
+def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport], BenchDevices], others: Beside) -> int:
     """Measure, print, write, and return the exit code. Collective. ``cuda``: reaches the devices of ranks"""
     asked = together(transport, lambda: sweep_of(options, transport.size))
     old = on_root(transport, lambda: _earlier(options, asked.protocol))
@@ -113,6 +131,11 @@ def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport],
         buffers = Buffers(GuardedTransport(bare(transport), guard))
     else:
         buffers = Buffers(bare(transport))
+    if GLOO in asked.algorithms:
+        asked = replace(asked, baselines={**asked.baselines, GLOO: others.gloo(bare(transport))})
+    if asked.collective != ALL_REDUCE:
+        asked = replace(asked, communicator=others.communicator(buffers.transport))
+        close = asked.communicator.close
     with transport.activity.during("a sweep"):
         result = sweep(buffers.transport, asked, _watcher(transport.rank, options), buffers)
     if transport.rank == 0:
@@ -144,6 +167,7 @@ def sweep_of(options: BenchOptions, ranks: int) -> Sweep:
     dtypes = parse_names(options.dtypes, TYPES, "type")
     if options.device == "cuda" and options.check_collectives:
         raise UsageError("--check-collectives works in host memory alone: leave it out with --device cuda")
+    _check_collective(options)
     return Sweep(
         sizes=_sizes(options, TYPES[dtypes[0]].itemsize),
         algorithms=_algorithms(options),
@@ -155,7 +179,24 @@ def sweep_of(options: BenchOptions, ranks: int) -> Sweep:
         pairs=options.pairs,
         segment_bytes=options.segment_bytes,
         wires=parse_names(options.wires, WIRES, "wire"),
+        collective=options.collective,
     )
+
+
+def _check_collective(options: BenchOptions) -> None:
+    """Raise UsageError for what the all-reduce alone has."""
+    has = {
+        "--device cuda": options.device == "cuda",
+        "--wire": options.wires != "none",
+        "--out-of-place": options.out_of_place,
+        "--check-collectives": options.check_collectives,
+        "--tuning": options.tuning is not None,
+        "--segment-bytes": options.segment_bytes is not None,
+    }
+    for name in [name for name, is_asked in has.items() if is_asked and options.collective != ALL_REDUCE]:
+        raise UsageError(f"--collective {options.collective} and {name}, which the all-reduce alone has: leave one out")
+    if options.collective == BARRIER and (options.plot_path or options.min_busbw is not None):
+        raise UsageError("a barrier moves no bytes: leave --plot and --min-busbw out")
 
 
 def _protocol(options: BenchOptions, ranks: int) -> Protocol:
@@ -182,8 +223,14 @@ def _algorithms(options: BenchOptions) -> list[str]:
     names = [name.strip() for name in options.algorithms.split(",")]
     if options.device == "cpu" and NCCL in names:
         raise UsageError(f"{NCCL} reduces device memory: give --device cuda, or leave {NCCL} out")
-    others = [name for name in names if name != NCCL]
+    if options.device == "cuda" and GLOO in names:
+        raise UsageError(f"{GLOO} reduces host memory: leave it out, or --device cuda")
+    others = [name for name in names if name not in (NCCL, GLOO)]
+    if options.collective != ALL_REDUCE:
+        known = [AUTO, NATIVE, STREAM, *HALVES]
+        return [AUTO, NATIVE] if names == ["all"] else [*parse_names(",".join(names), [*known, GLOO], "algorithm")]
     chosen = parse_algorithms(",".join(others)) if others else []
+    chosen += [GLOO] if GLOO in names else []
     if options.device == "cuda" and (NCCL in names or names == ["all"]):
         chosen.append(NCCL)
     if options.tuning is not None and AUTO not in chosen:
@@ -213,7 +260,7 @@ def _watcher(rank: int, options: BenchOptions) -> Watcher:
     stopped keeps its rows."""
     if rank != 0:
         return Watcher()
-    so_far, unwritten = Result({}), list[RingtrainError]()
+    so_far, unwritten, groups = Result({}), list[RingtrainError](), [""]
 
     def begun(header: dict) -> None:
         so_far.header = header
@@ -223,8 +270,10 @@ def _watcher(rank: int, options: BenchOptions) -> Watcher:
         while unwritten:  # of earlier sizes; a failure at the end is an error
             echo(f"ringtrain: the rows so far are not in their files: {unwritten.pop()}", err=True)
         so_far.rows += rows
-        columns = tables.table_columns(so_far.header)
-        echo(*(tables.row_line(row, columns) for row in rows))
+        columns, group = tables.table_columns(so_far.header), f"# {group_of(rows[0])}"
+        lines = [tables.row_line(row, columns, so_far.header["crowded"]) for row in rows]
+        echo(*([group] if group != groups[-1] else []), *lines)
+        groups.append(group)
         try:
             _write_tables(options, so_far)
         except RingtrainError as error:  # there may be room again at the end

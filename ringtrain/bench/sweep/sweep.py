@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, product
+from typing import Any
 
 from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, NATIVE
 from ringtrain.allreduce.dtypes import TYPES, NumberType
@@ -12,9 +13,10 @@ from ringtrain.allreduce.wire_formats import NONE, host_wire
 from ringtrain.bench.header import make_header
 from ringtrain.bench.measure import checks, rows
 from ringtrain.bench.measure.buffers import CPU, ORDINARY, SHARED, Buffers
+from ringtrain.bench.measure.collectives import BARRIER, COLLECTIVES, prepare_collective
 from ringtrain.bench.measure.links import measure_pairs
 from ringtrain.bench.measure.timing import START, Protocol, Samples, busy_processes, measure_trials
-from ringtrain.bench.measure.trials import Baseline, MeasuredAllReduce, PreparedTrial, Refusal, prepare
+from ringtrain.bench.measure.trials import ALL_REDUCE, Baseline, MeasuredCollective, PreparedTrial, Refusal, prepare
 from ringtrain.bench.model.bounds import Bounds
 from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.bench.sweep.sizes import whole_elements
@@ -26,7 +28,10 @@ from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
 
 Contender = tuple[str, str, str]  # algorithm, wire, way
-STREAMED = dict.fromkeys(STREAMS, (ORDINARY,))  # the memory of arrays that are streamed
+GLOO = "gloo"
+# Where algorithms are measured: arrays that are streamed lie anywhere, others are faster in one kind or another.
+STREAMED = dict.fromkeys(STREAMS, (ORDINARY,))
+PLACED = {NATIVE: (SHARED, ORDINARY), GLOO: (SHARED, ORDINARY), **STREAMED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class Sweep:
     memories:      kinds of memory for each algorithm, of those that the buffers have: the fastest is its row. Without
                    any of them the first kind is used, as in training. The MPI's own, which all are compared with, is
                    commonly called on ordinary memory
+    collective:    among :data:`ringtrain.bench.measure.collectives.COLLECTIVES`; those but the all-reduce are the
+                   communicator's
     """
 
     sizes: Sequence[int]
@@ -62,14 +69,23 @@ class Sweep:
     tuning: Table | None = None
     guard: Guard | None = None
     wires: Sequence[str] = (NONE,)
-    memories: Mapping[str, Sequence[str]] = field(default_factory=lambda: {NATIVE: (SHARED, ORDINARY), **STREAMED})
+    memories: Mapping[str, Sequence[str]] = field(default_factory=lambda: PLACED)
+    collective: str = ALL_REDUCE
+    communicator: Any = None
 
     def contenders(self, buffers: Buffers) -> list[Contender]:
         """Return (algorithm, wire, way) of all contenders for a job."""
         named = product(self.algorithms, self.wires)
         return [(algorithm, wire, way) for algorithm, wire in named for way in buffers.ways_of(algorithm)]
 
+    @property
+    def arrays(self) -> int:
+        """The arrays of a job, at most."""
+        return 1 if COLLECTIVES[self.collective].in_place and not self.out_of_place else 2
+
     def memories_of(self, algorithm: str, buffers: Buffers) -> list[str]:
+        if self.collective != ALL_REDUCE:
+            return [ORDINARY]
         names = [name for name in self.memories.get(algorithm, ()) if name in buffers.memories]
         return names or [buffers.memories[0]]
 
@@ -101,7 +117,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     """
     watcher, buffers = _limited(watcher or Watcher(), transport.activity), buffers or Buffers(transport)
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
-    buffers.check_room(_room(asked) * len(asked.all_memories(buffers)) * (2 if asked.out_of_place else 1))
+    buffers.check_room(_room(asked, transport.size) * len(asked.all_memories(buffers)) * asked.arrays)
     result = Result(make_header(transport, START) | buffers.describe())
     tag = 2 * len(asked.contenders(buffers))  # after the tags of the trials
     watcher.progress("calibrating links", 0, 1)
@@ -117,7 +133,8 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     with busy_processes(asked.protocol.beside if transport.local_rank == 0 else 0):
         _measure_all(bench, asked.passes, watcher, result)
     # The models cover only messages, and a device's time has more terms; a choice of auto has no model of its own.
-    of_host = [row for row in result.rows if rows.asked_name(row) != AUTO and row["device"] == CPU]
+    modelled = result.rows if asked.collective == ALL_REDUCE else []
+    of_host = [row for row in modelled if rows.asked_name(row) != AUTO and row["device"] == CPU]
     fits = fit_sweep(of_host, bounds.calibration, topology_of(transport))
     result.header |= {"fits": fits, "finished": True}
     return result
@@ -158,7 +175,7 @@ class _Ready:
     Verdicts follow the trials, one for each.
     """
 
-    job: MeasuredAllReduce
+    job: MeasuredCollective
     trials: dict[Contender, list[PreparedTrial]]
     refusals: dict[Contender, dict]
     verdicts: list[checks.Verdict | None]
@@ -168,9 +185,9 @@ class _Ready:
             trial.free()
 
 
-def _room(asked: Sweep) -> int:
-    """Return the bytes of a buffer that contains every size."""
-    return max(asked.sizes) + max(numbers.itemsize for numbers in TYPES.values())
+def _room(asked: Sweep, row_count: int) -> int:
+    """Return the bytes of a buffer that contains every size, of so many rows at most."""
+    return max(asked.sizes) + row_count * max(numbers.itemsize for numbers in TYPES.values())
 
 
 class _Bench:
@@ -186,25 +203,37 @@ class _Bench:
         self._segment_bytes = asked.segment_bytes or segment_for(buffers.transport)
         self._wires = {name: host_wire(name) for name in asked.wires}
         self.tested: list[list[str]] = []
-        room, copies = _room(asked), 2 if asked.out_of_place else 1
+        room, copies = _room(asked, buffers.transport.size), asked.arrays
         self._spans = {
             memory: [buffers.allocate(room, memory) for _ in range(copies)] for memory in asked.all_memories(buffers)
         }
 
-    def jobs(self) -> Iterator[dict[str, MeasuredAllReduce]]:
+    def jobs(self) -> Iterator[dict[str, MeasuredCollective]]:
         """Yield the same job in each kind of memory. Sizes are innermost, so that a table reads like a curve."""
-        copies = (1, 2) if self._asked.out_of_place else (1,)
-        for dtype, op, count in product(self._asked.dtypes, self._asked.ops, copies):
+        copies = (1, 2) if self._asked.out_of_place else (self._asked.arrays,)
+        ops = self._asked.ops if COLLECTIVES[self._asked.collective].adds else ("sum",)
+        dtypes = self._asked.dtypes[:1] if self._asked.collective == BARRIER else self._asked.dtypes
+        for dtype, op, count in product(dtypes, ops, copies):
             numbers = TYPES[dtype]
-            for nbytes in whole_elements(self._asked.sizes, numbers.itemsize):
+            for nbytes in self._sizes(numbers.itemsize):
                 yield {memory: self._job(memory, nbytes, numbers, op, count) for memory in self._spans}
 
-    def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str, count: int) -> MeasuredAllReduce:
-        target, *rest = (self._buffers.typed(span, nbytes, numbers) for span in self._spans[memory][:count])
-        source = rest[0] if rest else None
-        return MeasuredAllReduce(self._buffers, numbers, op, target, source, self._asked.guard, memory)
+    def _sizes(self, itemsize: int) -> list[int]:
+        """Return the sizes in whole elements, and in whole rows for all ranks where arrays have these."""
+        asked = COLLECTIVES[self._asked.collective]
+        if self._asked.collective == BARRIER:
+            return [0]
+        return whole_elements(self._asked.sizes, itemsize * (self._transport.size if asked.has_rows else 1))
 
-    def prepare(self, jobs: dict[str, MeasuredAllReduce]) -> _Ready:
+    def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str, count: int) -> MeasuredCollective:
+        asked, row = COLLECTIVES[self._asked.collective], nbytes // self._transport.size
+        shares = [asked.has_rows and not rows for rows in (asked.rows_out, asked.rows_in)]
+        spans = zip(self._spans[memory][:count], shares, strict=False)
+        target, *rest = (self._buffers.typed(span, row if share else nbytes, numbers) for span, share in spans)
+        source, guard = rest[0] if rest else None, self._asked.guard
+        return MeasuredCollective(self._buffers, numbers, op, target, source, guard, memory, self._asked.collective)
+
+    def prepare(self, jobs: dict[str, MeasuredCollective]) -> _Ready:
         """Return all contenders ready to run the job, and judged."""
         asked, trials, refusals = self._asked, {}, {}
         for tag, each in enumerate(self._contenders):
@@ -212,7 +241,11 @@ class _Bench:
             measured = [jobs[memory] for memory in asked.memories_of(algorithm, self._buffers)]
             how = (algorithm, tag, self._segment_bytes, asked.baselines, asked.tuning, self._wires[wire], way)
             try:
-                trials[each] = [prepare(job, *how) for job in measured]
+                if asked.collective == ALL_REDUCE:
+                    trials[each] = [prepare(job, *how) for job in measured]
+                else:
+                    named = (algorithm, asked.communicator, asked.baselines)
+                    trials[each] = [prepare_collective(job, *named) for job in measured]
             except Refusal as reason:
                 refusals[each] = rows.refused(rows.identity(measured[0], algorithm, None, wire, way), str(reason))
         verdicts = [self._judge(trial, tag) for tag, several in enumerate(trials.values()) for trial in several]
@@ -232,7 +265,7 @@ class _Bench:
         return [final[each] for each in self._contenders]
 
     def _judge(self, trial: PreparedTrial, tag: int) -> checks.Verdict | None:
-        if not self._asked.checked:
+        if not self._asked.checked or self._asked.collective == BARRIER:
             return None
         job, seed = trial.job, self._asked.protocol.seed
         self._watcher.progress(f"checking {trial.name} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
@@ -253,7 +286,7 @@ class _Bench:
         job = trial.job
         named = rows.identity(job, trial.algorithm, trial.transport, trial.wire, trial.way)
         fraction = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
-        bound = self._bounds.bound_s(trial, job.nbytes, fraction)
+        bound = self._bounds.bound_s(trial, job.nbytes, fraction) if job.collective == ALL_REDUCE else None
         row = rows.measured(named, samples, sent, bound, self._crowded, trial.why)
         return rows.with_verdict(rows.with_late(row, samples, self._asked.protocol), verdict)
 

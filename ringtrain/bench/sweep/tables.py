@@ -4,53 +4,31 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from ringtrain.allreduce.catalogue import NATIVE
-from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.links import sick, worst_pairs
-from ringtrain.bench.measure.rows import REFUSED
+from ringtrain.bench.measure.rows import NOISY_CV, REFUSED, label
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 from ringtrain.show.tables import Column, fixed_line, text_lines
 
-
-def _same(row: dict) -> str:
-    """Return k: on all ranks, r: over repeats, s: over segments; a dot if not."""
-    marks = (("k", "same_on_ranks"), ("r", "same_over_repeats"), ("s", "same_over_segments"))
-    return "".join("-" if row[name] is None else mark if row[name] else "." for mark, name in marks)
-
-
 _column = partial(Column, none="-")
-# nccl-tests has the first seven columns, too, with times in µs.
+LATE = _column("late_cost", "late", "delay", "{:.2f}", width=5)
+# As nccl-tests has them, with the way, and the ratio to the MPI's own. Everything else is in the JSON file.
 COLUMNS = (
     _column("bytes", "size", "B", width=10),
-    _column("count", "count", "elements", width=9),
-    _column("dtype", "type", width=8),
-    _column("op", "redop", width=5),
-    _column("placement", "place", width=5),
-    _column("wire_dtype", "on wire", width=8),
-    _column("algorithm", "algorithm", width=13),
+    _column(None, "algorithm", form=label, width=16),
     _column("transport", "over", width=8),
-    _column("memory", "memory", width=8),
     _column("median_s", "time", "us", "{:.1f}", scale=1e6, width=9),
-    _column("algbw_bytes_per_s", "algbw", "GB/s", lambda rate: f"{rate / 1e9:.2f}", width=7),
-    _column("busbw_bytes_per_s", "busbw", "GB/s", lambda rate: f"{rate / 1e9:.2f}", width=7),
-    _column("bound_share", "%bound", "", "{:.0f}", scale=100, width=6),
-    _column("wire_bytes", "wire", "B/rank", width=10),
-    _column("speedup", "x mpi", "[95 % interval]", "{:.2f} [{:.2f},{:.2f}]", spread=("_low", "_high"), width=18),
-    _column("p95_s", "p95", "us", "{:.1f}", scale=1e6, width=9),
-    _column("cv", "cv%", "", "{:.0f}", scale=100, width=4),
-    _column("skew_s", "skew", "us", "{:.1f}", scale=1e6, width=8),
-    _column("late_cost", "late", "delay", "{:.2f}", width=5),
+    _column("algbw_bytes_per_s", "algbw", "GB/s", lambda rate: f"{rate / 1e9:.2f}", width=6),
+    _column("busbw_bytes_per_s", "busbw", "GB/s", lambda rate: f"{rate / 1e9:.2f}", width=6),
+    _column("speedup", "x mpi", "[95 % interval]", "{:.2f} [{:.2f},{:.2f}]", spread=("_low", "_high"), width=17),
     _column("wrong", "#wrong", width=6),
-    _column(None, "same", "", _same, width=4),
 )
-NAMED = COLUMNS[:8]  # of a refused row, too
+NAMED = COLUMNS[:2]  # of a refused row, too
 
 
 def table_columns(header: dict) -> list[Column]:
-    """Return all columns except those that were not asked for."""
-    protocol = header["protocol"]
-    asked = {"late_cost": protocol["late_rank"] is not None, "wire_dtype": protocol["wires"] != [NONE]}
-    return [column for column in COLUMNS if asked.get(column.key, True)]
+    """Return the columns, with that of a late rank if it was asked for."""
+    return [*COLUMNS, *([LATE] if header["protocol"]["late_rank"] is not None else [])]
 
 
 def titles(columns: Sequence[Column] = COLUMNS) -> list[str]:
@@ -58,13 +36,16 @@ def titles(columns: Sequence[Column] = COLUMNS) -> list[str]:
     return [f"# {fixed_line(line)}" for line in lines]
 
 
-def row_line(row: dict, columns: Sequence[Column] = COLUMNS) -> str:
-    """Return a row's line; reasons of doubt are at its end, and the reason of a refusal replaces the figures."""
+def row_line(row: dict, columns: Sequence[Column] = COLUMNS, crowded: str | None = None) -> str:
+    """Return a row's line; reasons of doubt are at its end, and the reason of a refusal replaces the figures.
+
+    crowded: the reason that the header tells, for all rows
+    """
     if row["status"] == REFUSED:
         columns, end = [column for column in columns if column in NAMED], f" refused: {row['reason']}"
     else:
-        doubts = "; ".join(row["unreliable"])
-        end = f"  unreliable: {doubts}" if doubts else ""
+        doubts = "; ".join(doubt for doubt in row["unreliable"] if doubt != crowded)
+        end = f"  {doubts}" if doubts else ""
     return f"  {fixed_line((column.text(row), column.width) for column in columns)}{end}"
 
 
@@ -184,4 +165,6 @@ def verdict_line(rows: list[dict], self_test: list) -> str:
     judged = sum(row["wrong"] is not None for row in rows)
     refused = sum(row["status"] == REFUSED for row in rows)
     text = f"# checked {judged} rows, every element twice: {len(wrong)} wrong, {refused} refused"
+    noisy = sum(row["status"] != REFUSED and row["cv"] > NOISY_CV for row in rows)
+    text += f"; {noisy} unreliable, with a cv (standard deviation / mean) above {NOISY_CV:.0%}" if noisy else ""
     return f"{text}; a flipped byte was noticed in each of {len(self_test)} self-tests" if self_test else text

@@ -1,13 +1,12 @@
-"""Streamed all-reduce: of arrays that lie anywhere, among the ranks of a node, through a small window of memory that
+"""Streamed collectives: of arrays that lie anywhere, among the ranks of a node, through a small window of memory that
 they share. What a rank does, and for what it waits, is proved in the tests (tests/collectives/stream_program.py).
 
-The ranks' additions read the others' slots and write the array itself: nothing else is copied. Reductions share one
-window, so they run one after another in the order of their starts, which all ranks make alike.
+What adds or copies reads the others' slots and writes the array itself: nothing else is copied. All share one window,
+so they run one after another in the order of their starts, which all ranks make alike.
 """
 
-import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
@@ -18,11 +17,26 @@ from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.errors import MismatchError, TransportError
-from ringtrain.ops.cpu.streamed import COSTS, COUNTERS, HEADER_BYTES, LINE_BYTES, MOST_SLOTS, StreamedCall
+from ringtrain.ops.cpu.streamed import (
+    ALL_REDUCE,
+    BROADCAST,
+    COSTS,
+    COUNTERS,
+    GATHER,
+    HEADER_BYTES,
+    IN_PIECES,
+    LINE_BYTES,
+    MOST_SLOTS,
+    REDUCE,
+    SCATTER,
+    SLICED_ALL_REDUCE,
+    StreamedCall,
+)
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
-STREAMED = "a streamed all-reduce"  # in messages
+STREAMED = "a streamed {}"  # in messages
+ROOTED = (REDUCE, BROADCAST, GATHER, SCATTER)  # where ranks do not all write and read: none learns what both cost
 How = Literal["test", "wait", "rest"]
 SLOT_BYTES = 256 << 10
 LEAST_SLOTS = 4
@@ -57,11 +71,15 @@ class StreamWindow:
         self._counts = np.asarray(window)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
         self.running = deque[Streamed]()
         self._moving = Lock()  # a prepared reduction and one in flight are moved by two threads
-        self._costs = np.zeros((MOST_BITS, COSTS))
+        self._costs: dict[str, np.ndarray] = {}
 
-    def costs(self, nbytes: int) -> np.ndarray:
+    def costs(self, collective: str, nbytes: int) -> np.ndarray:
         """Return what calls on arrays of about this size have cost on this rank."""
-        return self._costs[nbytes.bit_length()]
+        return self._costs.setdefault(collective, np.zeros((MOST_BITS, COSTS)))[nbytes.bit_length()]
+
+    def chunk_bytes(self, longest: int, pieces: int) -> int:
+        """Return the bytes of a chunk of which a slot has so many pieces; 0 if it has no room for them."""
+        return min(longest, self.slot_bytes // pieces) // LINE_BYTES * LINE_BYTES
 
     def move(self, last: "Streamed", how: How = "test") -> None:
         """Let the reductions go on that were started, up to ``last``. ``how``: as of :class:`StreamedCall`"""
@@ -79,12 +97,15 @@ class StreamWindow:
 
 
 class Streamed(Reduction):
-    """All-reduces of ``count`` elements of one type, by one operation, of arrays of this rank.
+    """All-reduces, or other collectives, of one type, by one operation, of arrays of this rank.
 
-    name: of the algorithm
-    op:   sum, mean, max or min
+    name:  of the algorithm
+    op:    sum, mean, max or min; of those that add
+    dtype: of those that add; the others move bytes
+    count: elements, of a row where an array has one for each rank
     content: its array, in words: the same on all ranks
     call: what all ranks ask for, in words; "" says it by the numbers
+    collective: among :data:`ringtrain.ops.cpu.streamed.COLLECTIVES`; root: the rank, of those that have one
     """
 
     transport = "streamed"
@@ -101,24 +122,30 @@ class Streamed(Reduction):
         itemsize: int,
         content: str = "",
         call: str = "",
+        collective: str = ALL_REDUCE,
+        root: int = 0,
     ):
         self._window, self.algorithm = window, name
         self._count, self._world = count, transport
         nbytes, size = count * itemsize, transport.local_size
-        chunk_bytes = min(variant.chunk_bytes, window.slot_bytes)
-        sliced = size > 2 and nbytes >= SLICED_BYTES
+        chunk_bytes = window.chunk_bytes(variant.chunk_bytes, size if collective in IN_PIECES else 1)
+        self._collective = collective
+        if collective == ALL_REDUCE and size > 2 and nbytes >= SLICED_BYTES:
+            collective = SLICED_ALL_REDUCE
         assert window.memory is not None, "a window without memory reduces nothing"
         memory = [np.asarray(each) for each in window.memory]
         local_rank = transport.neighbours.index(transport.rank)
-        chosen = "plain" if variant.stores == "faster" and nbytes < LEARNING_BYTES else variant.stores
+        learns = nbytes >= LEARNING_BYTES and collective not in ROOTED
+        chosen = variant.stores if learns or variant.stores != "faster" else "plain"
         spins = transport.patience.spin_s > 0
         carried = f" {content}" if content else ""
         self.called = call  # while it is awaited; "": a chunk is
         self._words = call or f"{op} of {count:,} {dtype}{carried} in chunks of {chunk_bytes:,} bytes"
         self._call = StreamedCall(
+            collective,
             dtype,
             op,
-            sliced,
+            transport.neighbours.index(root) if collective in ROOTED else 0,
             memory,
             local_rank,
             window.slots,
@@ -126,24 +153,26 @@ class Streamed(Reduction):
             chunk_bytes,
             chosen,
             self._words,
-            window.costs(nbytes),
+            window.costs(self._collective, nbytes),
             spins,
         )
         self._chunks = -(-nbytes // chunk_bytes)
-        # What it reads: the others' chunks; with slices, the contributions to its own and the sums of the others.
-        self.bytes_sent = nbytes * (size - 1) if not sliced else 2 * nbytes * (size - 1) // size
+        # What the busiest rank reads: the others' chunks; with slices, the contributions to its own and the sums of the
+        # others.
+        read = {SLICED_ALL_REDUCE: 2 * (size - 1) / size, BROADCAST: 1, SCATTER: 1}.get(collective, size - 1)
+        self.bytes_sent = int(nbytes * read)
         self.started = False
         self._state, self._enter, self._running = self._call.state, self._call.wait, window.running
         self._arrays: object = None  # kept: the call knows only their addresses
-        self._array: weakref.ref | None = None
+        self._array: Callable[[], object] | None = None
 
-    def bind(self, source: np.ndarray, target: np.ndarray, array: weakref.ref | None = None) -> None:
+    def bind(self, source: np.ndarray, target: np.ndarray, array: Callable[[], object] | None = None) -> None:
         """Set the arrays of the next run: each is contiguous, and they may be the same one.
 
-        array: the array whose memory they are, which is kept only while a run needs it; None: both are kept
+        array: array() → the arrays whose memory they are, kept only while a run needs them; None: both are kept
         """
         if self.started:
-            raise TransportError(texts.STARTED_AGAIN.format(name=STREAMED))
+            raise self._started_again()
         self._arrays, self._array = None if array else (source, target), array
         self._call.bind(array_address(source), array_address(target), self._count)
 
@@ -151,9 +180,12 @@ class Streamed(Reduction):
         """Keep the arrays no longer: the next run has others."""
         self._arrays = None
 
+    def _started_again(self) -> TransportError:
+        return TransportError(texts.STARTED_AGAIN.format(name=STREAMED.format(self._collective)))
+
     def start(self) -> None:
         if self.started:
-            raise TransportError(texts.STARTED_AGAIN.format(name=STREAMED))
+            raise self._started_again()
         self._begin()
         self.test()
 
@@ -227,4 +259,5 @@ class Streamed(Reduction):
         late = peers([names[self._world.neighbours[local_rank]] for local_rank in self._call.behind()])
         if self.called:
             return f"{late} to join the {self.called}"
-        return f"{late} for chunk {self._call.chunk} of {self._chunks} of {STREAMED} on rank {names[self._world.rank]}"
+        chunk, streamed = f"chunk {self._call.chunk} of {self._chunks}", STREAMED.format(self._collective)
+        return f"{late} for {chunk} of {streamed} on rank {names[self._world.rank]}"

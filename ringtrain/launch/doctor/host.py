@@ -47,7 +47,7 @@ def cpu_kernels(context: DoctorContext) -> Iterator[Line]:
 
     _, family = library.open_library()
     built, best = compile.read_built(), library.cpu_families()[0]
-    text = f"{family}, compiled by {built.get('compiler', 'an unknown compiler')}"
+    text = f"{family}, compiled by {built.get('families', {}).get(family, 'an unknown compiler')}"
     if family == best:
         yield line("CPU kernels", text)
     elif best in library.compiled_families():

@@ -5,18 +5,27 @@ setup.py runs this file, so it imports the standard library alone.
 
 A library's file is named by its family and by a digest of the sources: one of other sources is not found, rather than
 called with wrong arguments. A build that is interrupted leaves what was there.
+
+The scripts of a checkout install this machine's family alone, by g++ where it gives the bits of zig, and then call::
+
+    python compile.py beside   # the other families, in a process that goes on; one line says so
+    python compile.py all      # the other families, now
+    python compile.py zig      # all families by zig: libraries that run on machines with another C library
 """
 
+import fcntl
 import hashlib
 import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,11 +34,20 @@ from typing import Any
 SOURCES = Path(__file__).parent / "sources"
 LIBRARIES = Path(__file__).parent / "libraries"
 BUILT = "built.json"  # beside the libraries: what compiled them, and which families it could not
+LOG = "beside.log"  # of families that are compiled beside
 ONCE = ("threads.cpp", "mapped.cpp", "streamed.cpp")  # the sources that have no Real
 TYPES = ("float", "double")
 GLIBC = "2.28"  # the oldest that a library compiled by zig runs with
+ZIG = "ziglang>=0.13,<0.18"
+# Versions of g++ whose libraries give the bits of zig's, by machine, as `scripts/check-kernels compilers` compares.
+SAME_BITS = {"x86_64": ("12.2.0",)}
 # Best first. v4 has AVX-512, v3 AVX2 and fused multiply-adds, v2 SSE4.2.
 FAMILIES = {"x86_64": ("x86-64-v4", "x86-64-v3", "x86-64-v2"), "aarch64": ("aarch64",)}
+# The flags of /proc/cpuinfo that a family needs. Source: the x86-64 psABI, section 3.1.1.
+V2 = {"cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"}
+V3 = V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+NEEDS = {"x86-64-v2": V2, "x86-64-v3": V3, "x86-64-v4": V4, "aarch64": set()}
 FAMILY_FLAGS = {"x86-64-v4": ["-mprefer-vector-width=512"]}
 # A compiler must neither fuse nor reorder what the sources write down: all families then give the same bits.
 FLAGS = shlex.split("-std=c++17 -O3 -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -fPIC -g0 -Wall")
@@ -85,6 +103,22 @@ def compilers() -> Iterator[Compiler | str]:
         yield Compiler(name, (name,)) if shutil.which(name) else f"{name}: not on PATH"
 
 
+def system_compiler() -> Compiler | None:
+    """Return g++ where its libraries have the bits of zig's, and the user names no compiler."""
+    if os.environ.get("CXX") or not shutil.which("g++"):
+        return None
+    version = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
+    return Compiler(f"g++ {version}", ("g++",)) if version in SAME_BITS.get(platform.machine(), ()) else None
+
+
+def checkout_compilers() -> Iterator[Compiler | str]:
+    """The compilers of this machine for a checkout, which stays on it: the system's comes before zig."""
+    system = system_compiler()
+    if system is not None:
+        yield system
+    yield from compilers()
+
+
 def _is_zig(command: Sequence[str]) -> bool:
     """Whether it is ``zig c++`` or ``python -m ziglang c++``, and not ``ccache c++``."""
     *before, last = command
@@ -94,7 +128,8 @@ def _is_zig(command: Sequence[str]) -> bool:
 @cache
 def sources_digest() -> str:
     """Return the SHA-256 of the sources and of how they are compiled."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
+    how = (ONCE, TYPES, GLIBC, FAMILIES, FAMILY_FLAGS, FLAGS, LINK_FLAGS)
+    digest = hashlib.sha256(repr(how).encode())
     for path in sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".hpp")):
         text = path.read_bytes()
         digest.update(f"{path.name} {len(text)} ".encode() + text)
@@ -106,9 +141,24 @@ def file_name(family: str) -> str:
     return f"kernels-{family}-{sources_digest()[:12]}.so"
 
 
-def read_built(folder: Path = LIBRARIES) -> dict:
-    """Return what compiled the libraries of a folder: compiler, CXX, families, failed; {} if it has none of these
-    sources."""
+def cpu_families() -> list[str]:
+    """Return the families that this CPU has, best first."""
+    flags = cpu_flags()
+    return [family for family in FAMILIES.get(platform.machine(), ()) if NEEDS[family] <= flags]
+
+
+def cpu_flags() -> set[str]:
+    """Return the flags of the first CPU in /proc/cpuinfo; none if it cannot be read."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())
+
+
+def read_built(folder: Path = LIBRARIES) -> dict[str, Any]:
+    """Return what compiled the libraries of a folder: families (the compiler of each), failed (why), CXX; {} if it has
+    none of these sources."""
     try:
         built = json.loads((folder / BUILT).read_text())
     except (OSError, ValueError):
@@ -117,45 +167,104 @@ def read_built(folder: Path = LIBRARIES) -> dict:
     return built if is_current and all((folder / file_name(f)).exists() for f in built["families"]) else {}
 
 
-def up_to_date(folder: Path, machine: str) -> bool:
-    """Whether the folder has the libraries of these sources for all families of the machine, or all that the compiler
-    that the user names can make."""
+def anything(compiler: str) -> bool:
+    """Accept libraries by any compiler."""
+    return True
+
+
+def by_zig(compiler: str) -> bool:
+    return compiler.startswith("zig ")
+
+
+def not_of_checkout(compiler: str) -> bool:
+    """Whether an installation by pip has made a library, which may travel as far as its compiler allows."""
+    return not compiler.startswith("g++ ")
+
+
+def lacking(
+    folder: Path, machine: str, families: Sequence[str] = (), accept: Callable[[str], bool] = anything
+) -> list[str]:
+    """Return the families, of these or of all that a machine has, without a library of these sources; not those that
+    the compiler cannot make that the user names. accept(compiler): whether its libraries will do
+    """
     built, cxx = read_built(folder), os.environ.get("CXX", "")
-    done = {*built.get("families", ()), *built.get("failed", ())} == set(FAMILIES.get(machine, ("none",)))
-    return done and (built["CXX"] == cxx if cxx else not built["failed"])
+    kept = _kept(built, cxx, accept) | (built["failed"] if cxx and built.get("CXX") == cxx else {})
+    return [family for family in families or FAMILIES.get(machine, ("none",)) if family not in kept]
 
 
-def compile_all(folder: Path, machine: str) -> dict:
-    """Write the libraries of a machine (``x86_64``, ``aarch64``) into the folder, of all families that the compiler can
-    make. Returns what :func:`read_built` does.
+def _kept(built: dict[str, Any], cxx: str, accept: Callable[[str], bool]) -> dict[str, str]:
+    """Return the compilers of the libraries that stay: with $CXX those that it made."""
+    if not built or (cxx and built["CXX"] != cxx):
+        return {}
+    return {family: compiler for family, compiler in built["families"].items() if accept(compiler)}
 
-    Raises: CompileError
+
+def compile_all(
+    folder: Path,
+    machine: str,
+    families: Sequence[str] = (),
+    available: Callable[[], Iterable[Compiler | str]] = compilers,
+    accept: Callable[[str], bool] = anything,
+) -> dict[str, Any]:
+    """Write the libraries that the folder lacks (:func:`lacking`) and that a compiler can make. Returns what
+    :func:`read_built` does.
+
+    machine: ``x86_64`` or ``aarch64``
+    Raises:  CompileError if there is no library then
     """
     if machine not in FAMILIES:
         raise CompileError(f"there are no kernels for {machine}, only for {' and '.join(FAMILIES)}")
-    tried = []
-    for compiler in compilers():
+    with _locked(folder):
+        wanted = lacking(folder, machine, families, accept)
+        if not wanted:
+            return read_built(folder)
+        cxx = os.environ.get("CXX", "")
+        kept = _kept(read_built(folder), cxx, accept)
+        compiled, failed, tried = _compile_by_first(folder, machine, wanted, available())
+        if not compiled and not kept:
+            raise CompileError("\n".join(["the kernels of the CPU could not be compiled. Tried:", *tried, REMEDIES]))
+        built = {
+            "digest": sources_digest(),
+            "CXX": cxx,
+            "families": kept | compiled,
+            "failed": failed,
+        }
+        _put_in_place(folder / BUILT, (json.dumps(built, indent=1) + "\n").encode())
+        _remove_others(folder)
+        return built
+
+
+def _compile_by_first(
+    folder: Path, machine: str, families: Sequence[str], available: Iterable[Compiler | str]
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Write libraries by the first compiler that can make one of them. Returns (the compiler of each that is compiled,
+    why others are not, what was tried)."""
+    tried, failed = list[str](), dict[str, str]()
+    for compiler in available:
         if isinstance(compiler, str):
             tried.append(compiler)
             continue
-        failed = _compile_families(compiler, machine, folder)
-        families = [family for family in FAMILIES[machine] if family not in failed]
-        if families:
-            built: dict[str, Any] = {
-                "digest": sources_digest(),
-                "CXX": os.environ.get("CXX", ""),
-                "compiler": compiler.name,
-            }
-            built |= {"families": families, "failed": failed}
-            _put_in_place(folder / BUILT, (json.dumps(built, indent=1) + "\n").encode())
-            _remove_others(folder, {BUILT, *map(file_name, families)})
-            return built
+        failed = _compile_families(compiler, machine, families, folder)
+        if compiled := {family: compiler.name for family in families if family not in failed}:
+            return compiled, failed, tried
         tried += [f"{compiler.name}: {why}" for why in dict.fromkeys(failed.values())]
-    raise CompileError("\n".join(["the kernels of the CPU could not be compiled. Tried:", *tried, REMEDIES]))
+    return {}, failed, tried
 
 
-def _compile_families(compiler: Compiler, machine: str, folder: Path) -> dict[str, str]:
-    """Compile all families beside one another. Returns why, of those that fail."""
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process compiles into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _compile_families(compiler: Compiler, machine: str, families: Sequence[str], folder: Path) -> dict[str, str]:
+    """Compile families beside one another. Returns why, of those that fail."""
 
     def attempt(family: str) -> tuple[str, str]:
         try:
@@ -164,7 +273,6 @@ def _compile_families(compiler: Compiler, machine: str, folder: Path) -> dict[st
             return family, _brief(str(error))
         return family, ""
 
-    families = FAMILIES[machine]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool, ThreadPoolExecutor(len(families)) as each:
         return {family: why for family, why in each.map(attempt, families) if why}
 
@@ -217,10 +325,10 @@ def _put_in_place(path: Path, content: bytes) -> None:
         os.replace(Path(aside) / path.name, path)
 
 
-def _remove_others(folder: Path, kept: set[str]) -> None:
-    """Remove libraries of other sources and other machines."""
+def _remove_others(folder: Path) -> None:
+    """Remove libraries of other sources."""
     for path in folder.glob("kernels-*"):
-        if path.name not in kept:
+        if not path.stem.endswith(sources_digest()[:12]):
             path.unlink(missing_ok=True)
 
 
@@ -228,3 +336,52 @@ def _brief(text: str) -> str:
     """The line of a compiler's words that says most."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it says nothing"]
     return next((line for line in lines if "error" in line.lower()), lines[-1])
+
+
+def main(how: str) -> None:
+    """Complete the libraries of this checkout; see above. Raises: CompileError"""
+    machine, accept = platform.machine(), by_zig if how == "zig" else anything
+    families = lacking(LIBRARIES, machine, (), accept)
+    if families and how == "beside":
+        with (LIBRARIES / LOG).open("wb") as log:
+            command = ["nice", sys.executable, __file__, "all"]
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+        print(f"compiling kernels for other CPUs beside ({', '.join(families)}): {LIBRARIES / LOG}")
+    elif families:
+        with _zig_at_hand(needed=how == "zig" or system_compiler() is None):
+            available = compilers if how == "zig" else checkout_compilers
+            built = compile_all(LIBRARIES, machine, (), available, accept)
+        for family, why in built["failed"].items():
+            print(f"not compiled: {family}: {why}")
+
+
+@contextmanager
+def _zig_at_hand(needed: bool) -> Iterator[None]:
+    """Let this Python have zig, fetched by pip if need be."""
+    version = [sys.executable, "-m", "ziglang", "version"]
+    if not needed or os.environ.get("CXX") or not subprocess.run(version, capture_output=True).returncode:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="ringtrain-zig-") as scratch:
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--target",
+            scratch,
+            ZIG,
+        ]
+        if subprocess.run(pip).returncode:
+            raise CompileError(f"pip could not install {ZIG}")
+        os.environ["PYTHONPATH"] = os.pathsep.join([scratch, *filter(None, [os.environ.get("PYTHONPATH")])])
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except (CompileError, OSError) as error:
+        sys.exit(f"kernels for other CPUs are not compiled: {error}")

@@ -17,15 +17,9 @@ import numpy as np
 
 from ringtrain.errors import ConfigError
 from ringtrain.ops.base import ACTIVATIONS
-from ringtrain.ops.cpu.compile import FAMILIES, LIBRARIES, SOURCES, file_name, sources_digest
+from ringtrain.ops.cpu.compile import LIBRARIES, NEEDS, SOURCES, cpu_families, file_name, sources_digest
 
 FAMILY_SETTING = "RINGTRAIN_CPU_FAMILY"
-# The flags of /proc/cpuinfo that a family needs. Source: the x86-64 psABI, section 3.1.1.
-V2 = {"cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"}
-V3 = V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
-V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-NEEDS = {"x86-64-v2": V2, "x86-64-v3": V3, "x86-64-v4": V4, "aarch64": set()}
-
 FUSED = ("x86-64-v4", "x86-64-v3", "aarch64")  # families with fused multiply-adds: they give the same bits
 THREADS_SETTING, MOST_THREADS = "OMP_NUM_THREADS", 64  # as in sources/threads.hpp
 
@@ -232,18 +226,3 @@ def _none_compiled(package: Path) -> str:
 def compiled_families() -> set[str]:
     """Return the families for which there is a library of these sources."""
     return {family for family in NEEDS if (LIBRARIES / file_name(family)).exists()}
-
-
-def cpu_families() -> list[str]:
-    """Return the families that this CPU has, best first."""
-    flags = cpu_flags()
-    return [family for family in FAMILIES.get(platform.machine(), ()) if NEEDS[family] <= flags]
-
-
-def cpu_flags() -> set[str]:
-    """Return the flags of the first CPU in /proc/cpuinfo; none if it cannot be read."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())

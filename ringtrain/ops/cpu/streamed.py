@@ -1,4 +1,4 @@
-"""The all-reduce of arrays that lie anywhere, through a window of shared memory, as one compiled call:
+"""Collectives of arrays that lie anywhere, through a window of shared memory, each as one compiled call:
 ``sources/streamed.cpp``."""
 
 import ctypes
@@ -12,6 +12,11 @@ from ringtrain.ops.cpu.library import steps_of
 from ringtrain.ops.cpu.mapped import SPINS, TYPES
 
 # In the order of the source.
+ALL_REDUCE, SLICED_ALL_REDUCE, REDUCE, REDUCE_SCATTER = "all-reduce", "sliced all-reduce", "reduce", "reduce-scatter"
+BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL = "broadcast", "all-gather", "gather", "scatter", "all-to-all"
+ADDING = (ALL_REDUCE, SLICED_ALL_REDUCE, REDUCE, REDUCE_SCATTER)
+COLLECTIVES = (*ADDING, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL)
+IN_PIECES = (REDUCE_SCATTER, SCATTER, ALL_TO_ALL)  # a slot has a piece for each rank
 OPERATIONS = ("sum", "mean", "max", "min")
 WAYS = ("plain", "past caches", "faster")
 COSTS = 9
@@ -22,18 +27,20 @@ MOST_RANKS = 1024
 YIELDS = 200  # of a wait on shared cores, in place of spins
 PUBLISHED, SUMMED, DONE, WORDS = (line * LINE_BYTES // 8 for line in range(4))  # where they are in a header, as int64
 COUNTERS = PUBLISHED, SUMMED, DONE
-DONE_CHUNKS, SOURCE, TARGET, COUNT = 19, 23, 24, 25  # words of the job
+DONE_CHUNKS, SOURCE, TARGET, COUNT = 20, 24, 25, 26  # words of the job
 
 
 class StreamedCall:
-    """All-reduces of one type and operation, as a call that goes on where the last one ended.
+    """Collectives of one type and operation, as a call that goes on where the last one ended.
 
-    dtype:       one of :data:`ringtrain.ops.cpu.mapped.TYPES`
+    collective:  one of :data:`COLLECTIVES`; of a sliced all-reduce each rank adds a slice of each chunk, of the other
+                 each adds all
+    dtype:       of those that add, one of :data:`ringtrain.ops.cpu.mapped.TYPES`; the others move bytes
     operation:   one of :data:`OPERATIONS`; mean is of floating-point numbers
-    sliced:      whether each rank adds a slice of each chunk; else each adds all
+    root:        local rank, of those that have one
     memory:      the ranks' memory in the window, uint8; this rank's is at ``local_rank``
     slots:       of each rank, at most :data:`MOST_SLOTS`, of ``slot_bytes`` bytes, a multiple of :data:`LINE_BYTES`
-    chunk_bytes: at most ``slot_bytes``, and a multiple of :data:`LINE_BYTES`
+    chunk_bytes: of a row, a multiple of :data:`LINE_BYTES`; with the pieces for all ranks at most ``slot_bytes``
     way:         how slots are written: one of :data:`WAYS`
     call:        what all ranks ask for, in words
     costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros, for
@@ -47,9 +54,10 @@ class StreamedCall:
 
     def __init__(
         self,
+        collective: str,
         dtype: str,
         operation: str,
-        sliced: bool,
+        root: int,
         memory: Sequence[np.ndarray],
         local_rank: int,
         slots: int,
@@ -65,16 +73,21 @@ class StreamedCall:
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
         self._local_rank, self._slots = local_rank, slots
         patience = (SPINS, 0) if spins else (0, YIELDS)
-        chunk = chunk_bytes // (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
-        kinds = TYPES.index(dtype), OPERATIONS.index(operation), WAYS.index(way)
+        numbers, itemsize = 0, 1
+        if collective in ADDING:
+            numbers, itemsize = TYPES.index(dtype), 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+        kinds = numbers, OPERATIONS.index(operation), WAYS.index(way)
         number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
-        asked = *kinds, array_address(costs), number, array_address(words), sliced, chunk, slots, slot_bytes
-        job = [0, *patience, *asked, len(memory), local_rank, *[0] * (COUNT - 14), *map(array_address, memory)]
+        asked = *kinds, array_address(costs), number, array_address(words)
+        shape = COLLECTIVES.index(collective), root, chunk_bytes // itemsize, slots, slot_bytes
+        head = [0, *patience, *asked, *shape, len(memory), local_rank]
+        job = [*head, *[0] * (COUNT + 1 - len(head)), *map(array_address, memory)]
         self.state = (ctypes.c_int64 * len(job))(*job)
         self.test, self.wait, self.rest = steps_of("streamed", self.state)
 
     def bind(self, source: int, target: int, count: int) -> None:
-        """Set the arrays of the next call: addresses, which may be the same, and the number of elements."""
+        """Set the arrays of the next call: addresses, which may be the same, and the number of elements, of a row where
+        an array has one for each rank."""
         self.state[SOURCE], self.state[TARGET], self.state[COUNT] = source, target, count
 
     def behind(self) -> list[int]:

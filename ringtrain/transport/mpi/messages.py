@@ -27,7 +27,7 @@ from ringtrain.transport.fault_tolerance import end_job, is_fault_tolerant, wait
 from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
 from ringtrain.transport.mpi.arrivals import check_arrivals
 from ringtrain.transport.mpi.board_relay import RowRelay, relayed
-from ringtrain.transport.mpi.native import OPS, NativeHandle
+from ringtrain.transport.mpi.native import OPS, RUN, NativeHandle
 from ringtrain.transport.mpi.node import gather_text, has_too_few_cores, leaders, split_by_node
 from ringtrain.transport.mpi.node_memory import Allocate, NodeSharedMemory
 from ringtrain.transport.mpi.requests import PersistentMessages, has_lost, naming_peers
@@ -127,6 +127,13 @@ class Messages(Transport):
         handle = NativeHandle(self._comm, call, self._requests.limit, self.patience, self.world_ranks, number)
         handle.start()
         return handle
+
+    def native_run(self, call: NativeCall) -> None:
+        if call.kind not in RUN:
+            super().native_run(call)
+            return
+        with naming_peers(f"in the MPI's {call.kind}", self._comm):
+            RUN[call.kind](self._comm, call)
 
     def tag_space(self) -> TagSpace:
         with naming_peers("making a space of messages", self._comm):

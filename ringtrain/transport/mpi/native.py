@@ -98,6 +98,12 @@ def _all_reduce(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.R
     ]
 
 
+def _reduce(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    bounds = list(message_bounds(call.send.size, max(limit // call.send.itemsize, 1)))
+    into = [call.recv[a:b] if comm.rank == call.root else None for a, b in bounds]
+    return [comm.Ireduce(call.send[a:b], into[i], OPS[call.op], call.root) for i, (a, b) in enumerate(bounds)]
+
+
 def _reduce_scatter(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
     return [comm.Ireduce_scatter_block(call.send, call.recv, OPS[call.op])]
 
@@ -110,6 +116,17 @@ START: dict[str, Callable[[MPI.Intracomm, NativeCall, int], list[MPI.Request]]] 
     native_call.ALL_TO_ALL: _all_to_all,
     native_call.ALL_REDUCE: _all_reduce,
     native_call.REDUCE_SCATTER: _reduce_scatter,
+    native_call.REDUCE: _reduce,
+}
+# The blocking functions, of calls with flat arrays.
+RUN: dict[str, Callable[[MPI.Intracomm, NativeCall], None]] = {
+    native_call.BROADCAST: lambda comm, call: comm.Bcast(call.recv, call.root),
+    native_call.ALL_GATHER: lambda comm, call: comm.Allgather(call.send, call.recv),
+    native_call.ALL_TO_ALL: lambda comm, call: comm.Alltoall(call.send, call.recv),
+    native_call.REDUCE_SCATTER: lambda comm, call: comm.Reduce_scatter_block(call.send, call.recv, OPS[call.op]),
+    native_call.REDUCE: lambda comm, call: comm.Reduce(
+        call.send, call.recv if comm.rank == call.root else None, OPS[call.op], call.root
+    ),
 }
 
 

@@ -1,5 +1,8 @@
-// The all-reduce of arrays that lie anywhere, as one call: the ranks of a node hand one another chunks through slots in
-// memory that they share, and add them straight into the caller's array. Compiled once a library, not once a type.
+// Collectives of arrays that lie anywhere, each as one call: the ranks of a node hand one another chunks through slots in
+// memory that they share, and add or copy them straight into the caller's array. Compiled once a library, not once a type.
+//
+// Of an all-reduce a chunk is a part of the array. Where arrays have a row for each rank, it is a part of each row: a slot
+// then has one piece of a rank's own row, or a piece for each rank.
 //
 // A slot is written by plain stores, or past the caches. Which is faster hangs on whether the cores of the ranks share a
 // cache, which a virtual machine does not tell, and may change. So a rank times its own copies and additions, without its
@@ -23,7 +26,10 @@ constexpr Int FIRST_TRIES = 3, TRIED_AGAIN = 64;  // calls of a way before one i
 
 namespace {
 
-enum Action : Int { PUBLISH, SUM, COPY_OTHERS };
+// TAKE: add or copy what is published.
+enum Action : Int { PUBLISH, TAKE, COPY_OTHERS };
+// Those from BROADCAST on copy bytes, and add nothing.
+enum Collective : Int { ALL_REDUCE, SLICED_ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL };
 enum Operation : Int { ADD, MEAN, MAX, MIN };
 
 enum Way : Int { PLAIN, PAST_CACHES, FASTER };
@@ -82,7 +88,8 @@ struct Job {
   Costs* costs;        // of arrays of about this size
   Int call;            // what all ranks must ask for: a hash of its words
   const char* words;   // LINE bytes
-  Int sliced;          // whether each rank adds a slice of each chunk
+  Collective collective;  // of a sliced all-reduce each rank adds a slice of each chunk, of the other each adds all
+  Int root;
   Int chunk, slots, slot_bytes;
   Int size, place;
   Int first;           // chunks that went through the window before
@@ -92,7 +99,7 @@ struct Job {
   Int writing, reading;  // ticks of this call
   const char* source;
   char* target;
-  Int count;
+  Int count;           // elements of a row, or of the array
   // size pointers to the ranks' memory
 
   Header& header(Int rank) { return *((Header**)(this + 1))[rank]; }
@@ -197,6 +204,9 @@ template <class Numbers, class T> void mean_of(const T* const* sources, Int size
 
 constexpr Int MOST_RANKS = 1024;
 
+// Elements that are copied alone.
+struct Bytes { typedef char Element; };
+
 // The work of a program on chunks of one type.
 template <class Numbers> struct Chunk {
   typedef typename Numbers::Element T;
@@ -209,31 +219,50 @@ template <class Numbers> struct Chunk {
       : job(job), chunk(chunk), length(least(job.chunk, job.count - chunk * job.chunk)),
         source((const T*)job.source + chunk * job.chunk), target((T*)job.target + chunk * job.chunk) {}
 
-  T* slot(Int rank) { return (T*)job.slot(rank, chunk); }
+  // What a rank has published: all of it, or the piece for one rank.
+  T* slot(Int rank, Int piece = 0) { return (T*)job.slot(rank, chunk) + piece * job.chunk; }
+  // This rank's own part of the row for a rank, and the place of the row from a rank.
+  const T* row_for(Int rank) { return source + rank * job.count; }
+  T* row_from(Int rank) { return target + rank * job.count; }
 
   void put(Span span) {
     const T* from = source + span.start;
     write_slot(job, (char*)(slot(job.place) + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
   }
 
+  void put_pieces() {
+    for (Int rank = 0; rank < job.size; rank++)
+      if (rank != job.place) write_slot(job, (char*)slot(job.place, rank), (const char*)row_for(rank), length * sizeof(T));
+  }
+
   void publish() {
-    if (!job.sliced) return put({0, length});
+    bool root = job.place == job.root;
+    switch (job.collective) {
+      case ALL_REDUCE: case ALL_GATHER: return put({0, length});
+      case SLICED_ALL_REDUCE: break;
+      case REDUCE: case GATHER: return root ? void() : put({0, length});
+      case BROADCAST: return root ? put({0, length}) : void();
+      case SCATTER: return root ? put_pieces() : void();
+      case REDUCE_SCATTER: case ALL_TO_ALL: return put_pieces();
+    }
     Span span = slice<T>(length, job.place, job.size);
     put({0, span.start});
     put({span.stop, length});
   }
 
   void sum() {
-    if (!job.sliced) return sum({0, length});
+    if (job.collective == REDUCE && job.place != job.root) return;
+    if (job.collective == REDUCE_SCATTER) return sum({0, length}, row_for(job.place), job.place);
+    if (job.collective != SLICED_ALL_REDUCE) return sum({0, length}, source, 0);
     Span span = slice<T>(length, job.place, job.size);
-    sum(span);
+    sum(span, source, 0);
     const T* from = target + span.start;
     write_slot(job, (char*)(slot(job.place) + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
   }
 
-  void sum(Span span) {
+  void sum(Span span, const T* own, Int piece) {
     const T* sources[MOST_RANKS];
-    for (Int rank = 0; rank < job.size; rank++) sources[rank] = (rank == job.place ? source : slot(rank)) + span.start;
+    for (Int rank = 0; rank < job.size; rank++) sources[rank] = (rank == job.place ? own : slot(rank, piece)) + span.start;
     Int count = span.stop - span.start, began = ticks();
     T* into = target + span.start;
     switch (job.operation) {
@@ -249,6 +278,27 @@ template <class Numbers> struct Chunk {
     if constexpr (sizeof(T) == 2) return mean_of<Numbers>(sources, job.size, into, count);
     sum_of<Numbers, Sum>(sources, job.size, into, count);
     divide(into, T(job.size), count);
+  }
+
+  void copy() {
+    bool root = job.place == job.root, pieces = job.collective == ALL_TO_ALL;
+    Int began = ticks();
+    if (job.collective == BROADCAST) {
+      if (!root) take(target, slot(job.root));
+    } else if (job.collective == SCATTER) {
+      take(target, root ? row_for(job.place) : slot(job.root, job.place));
+    } else if (job.collective != GATHER || root) {
+      for (Int i = 0; i < job.size; i++) {  // each rank begins at another
+        Int rank = (job.place + i) % job.size;
+        const T* own = pieces ? row_for(job.place) : source;
+        take(row_from(rank), rank == job.place ? own : slot(rank, pieces ? job.place : 0));
+      }
+    }
+    job.reading += ticks() - began;
+  }
+
+  void take(T* into, const T* from) {
+    if (into != from) copy_plain((char*)into, (const char*)from, length * sizeof(T));
   }
 
   void copy_others() {
@@ -290,14 +340,19 @@ Int free_slot(Job& job) {
 }
 
 void run(Job& job, Action action, Int at) {
-  by_type(job.type, [&](auto numbers) {
-    Chunk<decltype(numbers)> chunk(job, at);
-    switch (action) {
-      case PUBLISH: return chunk.publish();
-      case SUM: return chunk.sum();
-      case COPY_OTHERS: return chunk.copy_others();
-    }
-  });
+  if (job.collective >= BROADCAST) {
+    Chunk<Bytes> chunk(job, at);
+    action == PUBLISH ? chunk.publish() : chunk.copy();
+  } else {
+    by_type(job.type, [&](auto numbers) {
+      Chunk<decltype(numbers)> chunk(job, at);
+      switch (action) {
+        case PUBLISH: return chunk.publish();
+        case TAKE: return chunk.sum();
+        case COPY_OTHERS: return chunk.copy_others();
+      }
+    });
+  }
   job.moved++;
 }
 
@@ -313,10 +368,10 @@ bool publish(Job& job) {
   return true;
 }
 
-void sum(Job& job) {
-  run(job, SUM, job.summed);
+void take(Job& job) {
+  run(job, TAKE, job.summed);
   set_count(job.header().summed, job.first + ++job.summed);
-  if (!job.sliced) set_count(job.header().done, job.first + ++job.done);
+  if (job.collective != SLICED_ALL_REDUCE) set_count(job.header().done, job.first + ++job.done);
 }
 
 void copy_others(Job& job) {
@@ -340,7 +395,7 @@ Int act(Job& job) {
   }
   if (job.summed == job.published || !all_reached(job, &Header::published, job.first + job.summed + 1)) return 0;
   if (Int differing = differing_rank(job); differing < job.size) return -1 - differing;
-  sum(job);
+  take(job);
   return 1;
 }
 
