@@ -127,7 +127,7 @@ class CollectiveRuns:
         if call.algorithm == NATIVE:
             self._native(call, NativeCall(native_call.BROADCAST, recv=flat, root=call.root or 0))
         elif call.algorithm == STREAM:
-            self._stream(call, flat, flat, flat.nbytes)
+            self._stream(call, flat, flat)
         else:
             schedule, data = partial(make_broadcast, call.algorithm, self._size, call.root or 0), _bytes(flat)
             for start, stop, part in self._schedule_plan(call, flat.nbytes, 1, BYTES, schedule).segments:
@@ -146,7 +146,7 @@ class CollectiveRuns:
             self._native(call, NativeCall(native_call.ALL_GATHER, source, target))
             return
         if call.algorithm == STREAM:
-            self._stream(call, source, target, source.nbytes)
+            self._stream(call, source, target)
             return
         schedule = partial(make_by_rank, call.algorithm, self._size, ALL_GATHER)
         plan = self._schedule_plan(call, source.nbytes, self._size, BYTES, schedule)
@@ -221,7 +221,7 @@ class CollectiveRuns:
         """Gather every rank's ``source`` into a row of the root's ``target``, or scatter the rows of its ``source``."""
         self._agree(call)
         if call.algorithm == STREAM:
-            self._stream(call, source, target, source.nbytes if call.kind == native_call.GATHER else target.nbytes)
+            self._stream(call, source, target)
         else:
             self._native(call, NativeCall(call.kind, source, target, call.root or 0))
 
@@ -231,7 +231,7 @@ class CollectiveRuns:
         """
         self._agree(call)
         if call.algorithm == STREAM:
-            self._stream(call, source, target, source.nbytes // self._size)
+            self._stream(call, source, target)
             return
         if call.kind == IN_PARTS:
             self._compare(call, counts)
@@ -313,26 +313,28 @@ class CollectiveRuns:
     def _stream_sum(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
         storage = call.numbers.storage
         into = target if target.dtype == storage and target.flags.aligned else np.empty(target.shape, storage)
-        rows = self._size if call.kind == REDUCE_SCATTER_CALL else 1
-        self._stream(call, np.require(source, storage, ("C", "ALIGNED")), into, source.size // rows)
+        self._stream(call, np.require(source, storage, ("C", "ALIGNED")), into)
         if into is not target:
             np.copyto(target, into)
 
-    def _stream(self, call: AgreedCall, source: np.ndarray, target: np.ndarray, count: int) -> None:
-        """Run a collective of ``count`` elements that are added, or bytes, of a row where there are rows. The ranks'
-        calls are compared in it."""
+    def _stream(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> None:
+        """Run a collective, in which the ranks' calls are compared."""
         streamed = self._streams.get(call)
         if streamed is None:
             if len(self._streams) >= AGREED:
                 del self._streams[next(iter(self._streams))]
-            streamed = self._streams[call] = self._make_stream(call, count)
+            streamed = self._streams[call] = self._make_stream(call, source, target)
         streamed.bind(source, target)
         self._agreement.run(call, streamed)
         streamed.release()
 
-    def _make_stream(self, call: AgreedCall, count: int) -> Streamed:
+    def _make_stream(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> Streamed:
+        """Return a collective of elements that are added, or of bytes: those of a row where there are rows."""
+        collective, whole = _collective(call.kind), target if call.kind == native_call.SCATTER else source
+        count = whole.size if call.op else whole.nbytes
+        count //= self._size if collective in (native_call.REDUCE_SCATTER, native_call.ALL_TO_ALL) else 1
         itemsize = call.numbers.itemsize if call.op else 1
-        what = (call.op or "sum", call.dtype, count, itemsize, "", str(call), _collective(call.kind), call.root or 0)
+        what = (call.op or "sum", call.dtype, count, itemsize, "", str(call), collective, call.root or 0)
         return make_streamed(self._transport, STREAM, *what)
 
     def can_repeat(self, call: AgreedCall) -> bool:
@@ -343,8 +345,7 @@ class CollectiveRuns:
         self, call: AgreedCall, source: np.ndarray, target: np.ndarray, arrays: Callable[[], object]
     ) -> Reduction:
         """Return a streamed call of these arrays, to be run again and again while they are there. arrays() → both"""
-        smaller = min(source, target, key=lambda array: array.nbytes)
-        streamed = self._make_stream(call, smaller.size if call.op else smaller.nbytes)
+        streamed = self._make_stream(call, source, target)
         streamed.bind(source, target, arrays)
         return streamed
 

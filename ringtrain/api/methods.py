@@ -107,16 +107,24 @@ class CommunicatorMethods:
         """Return the elementwise ``op`` of every rank's array on ``root``, and None on the others. Types and operations
         are those of ``allreduce``. Raises UsageError, StalledError.
         """
+        again = None if async_op or (out is None and self.rank == root) else ("reduce", root, op)
+        if again and self._ran_again(array, again, out):
+            return out
         self._check_root(root)
         borrowed = lend(array)
         check_operation(borrowed.dtype, op)
         call = self._rooted("reduce", borrowed.dtype, borrowed.host.shape, root, op)
-        if self.rank != root:
-            nothing = np.empty(0, borrowed.host.dtype)
-            run = partial(self._runs.reduce, call, contiguous(borrowed.host), nothing)
-            return self._progress.perform(call, run, async_op)
-        result = CollectiveResult(borrowed, borrowed.host.shape, out, lend)
-        return self._perform(call, self._runs.reduce, borrowed.host, result, async_op)
+        if self.rank == root:
+            result = CollectiveResult(borrowed, borrowed.host.shape, out, lend)
+            return self._perform(call, self._runs.reduce, borrowed.host, result, async_op, again and (again, array))
+        nothing, source = np.empty(0, borrowed.host.dtype), contiguous(borrowed.host)
+
+        def run() -> None:
+            self._runs.reduce(call, source, nothing)
+            if again and source is borrowed.host and out is None and self._runs.can_repeat(call):
+                self._same.keep(array, source, again, partial(self._runs.bound, call, source, nothing))
+
+        return self._progress.perform(call, run, async_op)
 
     def _reduce_shards(self, array, op: str, out, algorithm: str | None, wire: str, async_op: bool):
         """Run ``allreduce`` with ``reproducible=True``."""
@@ -180,6 +188,9 @@ class CommunicatorMethods:
         rows for rank 0, then those for rank 1, and so on: equal parts, or ``send_counts`` rows for each rank and
         ``recv_counts`` rows from each. Raises UsageError, StalledError.
         """
+        again = None if out is None or send_counts or recv_counts or async_op else ("all_to_all",)
+        if again and self._ran_again(array, again, out):
+            return out
         borrowed = lend_bytes(array)
         sent, received = self._counts(borrowed.host, send_counts, recv_counts)
         row = borrowed.host.shape[1:]
@@ -191,7 +202,7 @@ class CommunicatorMethods:
         nbytes = borrowed.host.itemsize * int(np.prod(row, dtype=int))
         counts = [[count * nbytes for count in part] for part in (sent, received)]
         run = partial(self._runs.all_to_all, counts=counts)
-        return self._perform(call, run, borrowed.host, result, async_op)
+        return self._perform(call, run, borrowed.host, result, async_op, again and (again, array))
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────
     def send(self, array, peer: int, tag: int = 0, *, async_op: bool = False):

@@ -157,7 +157,8 @@ def group(row: dict) -> str:
     if row["collective"] == BARRIER:
         return BARRIER
     adds = "" if row["op"] == "none" else f" {row['op']},"
-    return f"{row['collective']} of {row['dtype']},{adds} {row['placement']} place"
+    where = "in place" if row["placement"] == IN_PLACE else "out of place"
+    return f"{row['collective']} of {row['dtype']},{adds} {where}"
 
 
 def label(row: dict) -> str:

@@ -166,5 +166,5 @@ def verdict_line(rows: list[dict], self_test: list) -> str:
     refused = sum(row["status"] == REFUSED for row in rows)
     text = f"# checked {judged} rows, every element twice: {len(wrong)} wrong, {refused} refused"
     noisy = sum(row["status"] != REFUSED and row["cv"] > NOISY_CV for row in rows)
-    text += f"; {noisy} unreliable, with a cv (standard deviation / mean) above {NOISY_CV:.0%}" if noisy else ""
-    return f"{text}; a flipped byte was noticed in each of {len(self_test)} self-tests" if self_test else text
+    text += f"; {noisy} unreliable, of a cv above {NOISY_CV:.0%}" if noisy else ""
+    return f"{text}\n# a flipped byte was noticed in each of {len(self_test)} self-tests" if self_test else text
