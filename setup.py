@@ -25,8 +25,7 @@ spec.loader.exec_module(kernels)
 # scripts/environment sets it: a checkout compiles the other families later.
 OWN_FAMILY = os.environ.get("RINGTRAIN_KERNELS") == "own" and not os.environ.get("CXX")
 FAMILIES = kernels.cpu_families()[:1] if OWN_FAMILY else []
-ACCEPT = kernels.anything if OWN_FAMILY else kernels.not_of_checkout
-COMPILED_HERE = not WHEEL_MACHINE and not kernels.lacking(HERE / LIBRARIES, MACHINE, FAMILIES, ACCEPT)
+COMPILED_HERE = not WHEEL_MACHINE and not kernels.lacking(HERE / LIBRARIES, MACHINE, FAMILIES)
 
 
 class BuildWithKernels(build_py):
@@ -46,7 +45,7 @@ class BuildWithKernels(build_py):
 def compile_into(folder: Path) -> None:
     try:
         available = kernels.checkout_compilers if OWN_FAMILY else kernels.compilers
-        built = kernels.compile_all(folder, MACHINE, FAMILIES, available, ACCEPT)
+        built = kernels.compile_all(folder, MACHINE, FAMILIES, available)
     except kernels.CompileError as error:
         raise SystemExit(f"\nringtrain was not installed: {error}\n") from None
     print("compiled", ", ".join(f"{family} by {compiler}" for family, compiler in built["families"].items()))
