@@ -83,8 +83,12 @@ PLANS = {
         more={
             f"{BENCH} -b 64K -e 64M --json sweep.json --plot sweep.png": "-e 256K -n 2 -w 0",
             f"{BENCH} --algorithm auto,ring,mpi --wire all --sizes-of resnet18": "-n 1 -w 0",
+            f"{BENCH} --collective all-gather -b 4K -e 64M --json gather.json": "-e 256K -n 2 -w 0",
         },
-        absent={"scripts/bench allreduce --launches 5 --ranks 2,4": "takes minutes: tests/bench starts it with less"},
+        absent={
+            f"{BENCH} --collective broadcast --algorithm auto,tree,mpi,gloo": "gloo needs torch: tests/mpi has it",
+            "scripts/bench allreduce --launches 5 --ranks 2,4": "takes minutes: tests/bench starts it with less",
+        },
     ),
     "docs/checkpoints": Plan(
         before=(FASHION,),
@@ -161,7 +165,12 @@ PLANS = {
                 TINY
             ),
         },
-        absent={CURVES: "trains for an hour", TARGET: "needs hosts, and these curves"},
+        absent={
+            CURVES: "trains for an hour",
+            TARGET: "needs hosts, and these curves",
+            "mpirun -np 1 python -m ringtrain.torch --out runs/profiled --profile train.py": "tests/mpi profiles scripts",
+            "ringtrain plan --profile runs/profiled --fabric sweep.json -n 1,2,4,8 --weak --price 1.20": "has that profile",
+        },
     ),
     "docs/pytorch": Plan(
         absent={"pip install 'ringtrain[torch]'": "installs from the network"},

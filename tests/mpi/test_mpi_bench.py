@@ -2,6 +2,7 @@
 
 import json
 import signal
+from importlib.util import find_spec
 
 import pytest
 
@@ -43,6 +44,22 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in done.stdout
     assert done.stdout.count("# ringtrain ") == 1
     assert f"a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests" in done.stdout
+
+
+OTHERS = ("reduce", "all-to-all", *thorough("reduce-scatter", "all-gather", "broadcast", "barrier"))
+
+
+@pytest.mark.parametrize("collective", OTHERS)
+def test_collectives_beside_the_mpis_blocking_ones_and_gloo(mpirun, tmp_path, collective):
+    algorithms = ["auto", "mpi", *(["gloo"] if find_spec("torch") else [])]
+    path = tmp_path / "a.json"
+    asked = ("--collective", collective, "--algorithm", ",".join(algorithms), "--json", path)
+    done = mpirun(3, arguments(*asked))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["algorithm"] for row in rows} == {"auto:stream", *algorithms[1:]}
+    assert {row["status"] for row in rows} == {"ok"} and {row["wrong"] for row in rows} <= {0, None}
+    assert len(rows) == len(algorithms) * (1 if collective == "barrier" else 3)
 
 
 @pytest.mark.thorough
