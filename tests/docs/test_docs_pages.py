@@ -63,6 +63,8 @@ FINE_TUNE = (
     "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
 )
+PROFILE = "mpirun -np 1 python -m ringtrain.torch --out runs/profiled --profile train.py"
+PROFILED = "ringtrain plan --profile runs/profiled --fabric sweep.json"
 SCRIPT = "mpirun -np 2 python -m ringtrain.torch train.py"
 VARIANTS = (
     'ringtrain compare -n 2 --sync "allreduce,averaging --average-every 8,gossip" --variant '
@@ -168,8 +170,8 @@ PLANS = {
         absent={
             CURVES: "trains for an hour",
             TARGET: "needs hosts, and these curves",
-            "mpirun -np 1 python -m ringtrain.torch --out runs/profiled --profile train.py": "tests/mpi profiles scripts",
-            "ringtrain plan --profile runs/profiled --fabric sweep.json -n 1,2,4,8 --weak --price 1.20": "has that profile",
+            PROFILE: "tests/mpi profiles scripts",
+            f"{PROFILED} -n 1,2,4,8 --weak --price 1.20": "has that profile",
         },
     ),
     "docs/pytorch": Plan(
