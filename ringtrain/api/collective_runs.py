@@ -39,7 +39,8 @@ AUTO = "auto"
 AGREED = 1024  # calls that are remembered as the same on all ranks
 BYTES = np.dtype(np.uint8)
 _NOTHING = np.empty(0)
-BARRIER, REDUCE_SCATTER_CALL, IN_PARTS = "barrier", "reduce_scatter", "all_to_all in parts"
+BARRIER, IN_PARTS = "barrier", "all_to_all in parts"
+ADDED_BY = {"reduce_scatter": "sliced", "reduce": "tree"}  # schedules for types that an MPI does not add
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def choose_algorithm(asked: str | None, kind: str, dtype: str, streams: bool) ->
         return str(asked)
     if streams:
         return STREAM
-    return {REDUCE_SCATTER_CALL: "sliced", "reduce": "tree"}.get(kind, NATIVE) if dtype not in NATIVE_TYPES else NATIVE
+    return NATIVE if dtype in NATIVE_TYPES else ADDED_BY.get(kind, NATIVE)
 
 
 class CollectiveRuns:

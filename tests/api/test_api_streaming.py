@@ -10,6 +10,7 @@ import pytest
 
 from ringtrain import Communicator
 from ringtrain.allreduce.tuning_table import TuningRow
+from ringtrain.api.streaming import SameArrays
 from ringtrain.collectives.execution.streamed import Streamed
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import MismatchError, UsageError
@@ -229,6 +230,21 @@ def test_a_tensor_whose_memory_is_exchanged_is_another_one(communicator, torch):
         assert (communicator.allreduce(tensor, out=tensor) == 6).all() and tensor.numel() == 300
         tensor.resize_(200)
         assert kept(communicator, tensor) is None
+
+
+def test_a_tensor_of_which_the_host_has_a_copy_is_not_kept():
+    """As one of a GPU: the copy is another one at each call, and is freed after it."""
+
+    class Tensor:
+        __module__, shape = "torch", (3,)
+
+        def data_ptr(self):
+            return 4096
+
+    tensor, arrays = Tensor(), SameArrays()
+    for _ in range(2):
+        arrays.keep(tensor, np.ones(3), "sum", pytest.fail)
+        assert arrays.find(tensor, "sum") is None
 
 
 def test_one_that_is_dropped_and_not_closed_says_so_at_once():

@@ -13,7 +13,7 @@ period. Integer types are exact in both kinds, and so are max and min.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -173,8 +173,10 @@ def _count_all(trial: PreparedTrial, kind: str, seed: int) -> int:
     job, result = trial.job, trial.job.buffers.read(trial.job.target)
     wrong = 0
     for start, stop, source, first in _parts(job):
-        copied = partial(make_copy, kind, job.numbers, source, job.ranks, seed)
-        pattern = _pattern(trial, kind, seed) if source is None else copied()
+        if source is None:
+            pattern = _pattern(trial, kind, seed)
+        else:
+            pattern = make_copy(kind, job.numbers, source, job.ranks, seed)
         shifted = [np.roll(each, -(first % PERIOD)) for each in (pattern.expected, pattern.allowed)]
         wrong += count_wrong(job.numbers, result[start:stop], Pattern(pattern.input, *shifted))
     return wrong

@@ -260,7 +260,7 @@ def _watcher(rank: int, options: BenchOptions) -> Watcher:
     stopped keeps its rows."""
     if rank != 0:
         return Watcher()
-    so_far, unwritten, groups = Result({}), list[RingtrainError](), [""]
+    so_far, unwritten = Result({}), list[RingtrainError]()
 
     def begun(header: dict) -> None:
         so_far.header = header
@@ -269,11 +269,11 @@ def _watcher(rank: int, options: BenchOptions) -> Watcher:
     def measured(rows: list[dict]) -> None:
         while unwritten:  # of earlier sizes; a failure at the end is an error
             echo(f"ringtrain: the rows so far are not in their files: {unwritten.pop()}", err=True)
-        so_far.rows += rows
-        columns, group = tables.table_columns(so_far.header), f"# {group_of(rows[0])}"
+        columns, group = tables.table_columns(so_far.header), group_of(rows[0])
+        is_new = not so_far.rows or group_of(so_far.rows[-1]) != group
         lines = [tables.row_line(row, columns, so_far.header["crowded"]) for row in rows]
-        echo(*([group] if group != groups[-1] else []), *lines)
-        groups.append(group)
+        echo(*([f"# {group}"] if is_new else []), *lines)
+        so_far.rows += rows
         try:
             _write_tables(options, so_far)
         except RingtrainError as error:  # there may be room again at the end
