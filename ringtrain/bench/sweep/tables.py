@@ -160,11 +160,11 @@ def _crossover(crossing: dict) -> str:
     return f"{a} and {b} cross: predicted {predicted or 'nowhere'}, measured {measured or 'nowhere'}"
 
 
-def verdict_line(rows: list[dict], self_test: list) -> str:
+def verdict_lines(rows: list[dict], self_test: list) -> list[str]:
     wrong = [row for row in rows if row["wrong"]]
     judged = sum(row["wrong"] is not None for row in rows)
     refused = sum(row["status"] == REFUSED for row in rows)
     text = f"# checked {judged} rows, every element twice: {len(wrong)} wrong, {refused} refused"
     noisy = sum(row["status"] != REFUSED and row["cv"] > NOISY_CV for row in rows)
     text += f"; {noisy} unreliable, of a cv above {NOISY_CV:.0%}" if noisy else ""
-    return f"{text}\n# a flipped byte was noticed in each of {len(self_test)} self-tests" if self_test else text
+    return [text, *([f"# a flipped byte was noticed in each of {len(self_test)} self-tests"] if self_test else [])]
