@@ -122,7 +122,7 @@ class PlanBuilder:
         if not self._agreed_to_stream:
             self._agreement.on(f"allreduce, {request}")
             self._agreed_to_stream = True
-        why = cannot_stream(transport, np.empty(0), request.dtype)
+        why = cannot_stream(transport, np.empty(0), request.dtype, name=request.algorithm if named else STREAM)
         if why and named:
             raise everywhere(UsageError(texts.CANNOT_RUN.format(algorithm=request.algorithm, why=why)))
         if why or named:

@@ -1,5 +1,7 @@
-"""Streamed collectives by name: ``stream``, and its variants that are faster on some machines."""
+"""Streamed collectives by name: ``stream``, its variants that are faster on some machines, and ``stream:8x4``: by
+levels of this shape."""
 
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -7,6 +9,7 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.streamed import Streamed, StreamVariant, StreamWindow
+from ringtrain.collectives.levels import FLAT, is_shape, parse_shape, unlike
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.cpu.mapped import TYPES
 from ringtrain.ops.cpu.streamed import ADDING, ALL_REDUCE, IN_PIECES, MOST_RANKS
@@ -33,10 +36,19 @@ def is_stream(algorithm: str) -> bool:
 
 def check_stream(name: str, wired: bool) -> None:
     """Check a name. Raises UsageError if it is unknown, or if ``wired``: it has no messages to round."""
-    if name not in STREAMS:
-        raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, STREAMS)))
+    variant_of(name)
     if wired:
         raise UsageError(texts.NO_MESSAGES.format(name=name))
+
+
+def variant_of(name: str) -> StreamVariant:
+    """Return what a name stands for. Raises UsageError if it is unknown."""
+    shape = name.partition(":")[2]
+    if is_shape(shape) or shape == FLAT:
+        return replace(STREAMS[STREAM], shape=() if shape == FLAT else parse_shape(shape))
+    if name not in STREAMS:
+        raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, STREAMS)))
+    return STREAMS[name]
 
 
 def stream_window(transport: Transport) -> StreamWindow:
@@ -47,7 +59,9 @@ def stream_window(transport: Transport) -> StreamWindow:
     return window
 
 
-def cannot_stream(transport: Transport, buffer: Array, dtype: str, collective: str = ALL_REDUCE) -> str | None:
+def cannot_stream(
+    transport: Transport, buffer: Array, dtype: str, collective: str = ALL_REDUCE, name: str = STREAM
+) -> str | None:
     """Return the reason why such a buffer cannot be streamed here; None if it can. Collective the first time."""
     if transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and it works within one"
@@ -64,6 +78,8 @@ def cannot_stream(transport: Transport, buffer: Array, dtype: str, collective: s
             if why
             else "the ranks of the node have no memory that they share"
         )
+    if (shape := variant_of(name).shape) and (other := unlike(shape, transport.local_size)):
+        return other
     if collective in IN_PIECES:
         piece = stream_window(transport).chunk_bytes(LONGEST, transport.local_size)
         if piece < LEAST_PIECE:
@@ -86,14 +102,14 @@ def make_streamed(
     """Return collectives of ``count`` elements where :func:`cannot_stream` finds no reason against it: see
     :class:`Streamed`."""
     what = (op, dtype, count, itemsize, content, call, collective, root)
-    return Streamed(transport, stream_window(transport), name, STREAMS[name], *what)
+    return Streamed(transport, stream_window(transport), name, variant_of(name), *what)
 
 
 def prepare_streamed(
     transport: Transport, buffer: Array, name: str, op: str, dtype: str, content: str = ""
 ) -> Streamed:
     """Return the all-reduce of one buffer in place. Collective the first time. Raises UsageError."""
-    if why := cannot_stream(transport, buffer, dtype):
+    if why := cannot_stream(transport, buffer, dtype, name=name):
         raise UsageError(texts.CANNOT_RUN.format(algorithm=name, why=why))
     streamed = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize, content)
     flat = np.asarray(buffer).reshape(-1)

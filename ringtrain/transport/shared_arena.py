@@ -92,9 +92,10 @@ class SignalCounter:
         return True
 
     def late(self) -> list[int]:
-        """Return the local ranks that have not."""
-        count = self._count[0]
-        return [index for index, other in zip(self._local_ranks, self._others, strict=True) if other[0] < count]
+        """Return the local ranks that have advanced least, if less often than this one: others may wait for them."""
+        counts = {index: other[0] for index, other in zip(self._local_ranks, self._others, strict=True)}
+        least = min([*counts.values(), self._count[0]])
+        return [index for index, count in counts.items() if count == least < self._count[0]]
 
 
 class SignalCounters:

@@ -11,10 +11,12 @@ are for counters that only grow, and the others' counters say how many slots are
 A vector clock holds, for each rank, how many of its events lie before an event. Source: Mattern 1989.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from ringtrain.errors import ScheduleError
 from tests.collectives.stream_program import (
@@ -58,13 +60,22 @@ class StreamTask:
     slot: int = -1
 
 
+class StreamCall(NamedTuple):
+    """shape: the ranks of a group by level; (): all, at one level"""
+
+    program: Program
+    chunks: int
+    shape: tuple[int, ...] = ()
+
+
 class Rank:
     """Where a rank is. call: the number of its call; taken: on how many of the call's chunks it has taken each action;
-    last: the chunk that each slot has held last, or -1
+    last: the counts that say that each slot is free again
     """
 
     def __init__(self, size: int, slots: int):
-        self.clock, self.last = [0] * size, [-1] * slots
+        self.clock = [0] * size
+        self.last: list[list[Count]] = [[] for _ in range(slots)]
         self.call, self.first = 0, 0
         self.taken: list[int] = []
 
@@ -72,7 +83,7 @@ class Rank:
 class Walk:
     """One order of the events of ``size`` ranks with ``slots`` slots each."""
 
-    def __init__(self, calls: Sequence[tuple[Program, int]], size: int, slots: int):
+    def __init__(self, calls: Sequence[StreamCall], size: int, slots: int):
         self.calls, self.size, self.slots = calls, size, slots
         self.ranks = [Rank(size, slots) for _ in range(size)]
         self.counted: dict[Count, Clock] = {}
@@ -88,17 +99,20 @@ class Walk:
             yield from (task for task in self._tasks(rank) if self.counted.keys() >= set(task.awaited))
 
     def _tasks(self, rank: int) -> Iterator[StreamTask]:
-        state, ranks = self.ranks[rank], range(self.size)
+        state = self.ranks[rank]
         if state.call == len(self.calls):
             return
-        program, chunks = self.calls[state.call]
+        program, chunks, _ = self.calls[state.call]
         for action, taken, before in zip(program, state.taken, [chunks, *state.taken], strict=False):
             chunk = state.first + taken
             if taken < before and action.awaits:
-                yield StreamTask(rank, action, chunk, [(other, action.awaits, chunk) for other in ranks])
+                awaited = [(other, action.awaits, chunk) for other in _group(self._shape(rank), rank, action.level)]
+                yield StreamTask(rank, action, chunk, awaited)
             elif taken < before:
-                for slot, last in enumerate(state.last):
-                    yield StreamTask(rank, action, chunk, [(other, DONE, last) for other in ranks if last >= 0], slot)
+                yield from (StreamTask(rank, action, chunk, last, slot) for slot, last in enumerate(state.last))
+
+    def _shape(self, rank: int) -> tuple[int, ...]:
+        return self.calls[self.ranks[rank].call].shape or (self.size,)
 
     def take(self, task: StreamTask) -> None:
         """Take the action. Raises ScheduleError if the rank reads the wrong chunk, or unordered with a write."""
@@ -108,7 +122,7 @@ class Walk:
         state.clock[task.rank] += 1
         self._act(task)
         self.counted[task.rank, task.action.advances, task.chunk] = tuple(state.clock)
-        program, chunks = self.calls[state.call]
+        program, chunks, _ = self.calls[state.call]
         state.taken[program.index(task.action)] += 1
         if min(state.taken) == chunks:
             state.call, state.first = state.call + 1, state.first + chunks
@@ -117,34 +131,44 @@ class Walk:
     def _begin(self, rank: int) -> None:
         state = self.ranks[rank]
         if state.call < len(self.calls):
-            state.taken = [0] * len(self.calls[state.call][0])
+            state.taken = [0] * len(self.calls[state.call].program)
             state.clock[rank] += 1
             self._write(rank, (CALL, rank, state.call % 2, 0), state.call)
 
     def _act(self, task: StreamTask) -> None:
-        rank, action, chunk = task.rank, task.action.name, task.chunk
-        state, others = self.ranks[rank], [other for other in range(self.size) if other != rank]
+        rank, action, level, chunk = task.rank, task.action.name, task.action.level, task.chunk
+        state, shape = self.ranks[rank], self._shape(rank)
+        group = _group(shape, rank, level)
+        others = [other for other in group if other != rank]
         if action in (PUBLISH, PUBLISH_OTHERS):
-            state.last[task.slot] = chunk
+            readers = {other for each in range(len(shape)) for other in _group(shape, rank, each + 1)}
+            state.last[task.slot] = [(reader, DONE, chunk) for reader in sorted(readers)]
             self._write(rank, (NUMBER, rank, chunk % self.slots, 0), chunk, (task.slot,))
-            for part in range(self.size) if action == PUBLISH else others:
+            left_out = [] if action == PUBLISH else _slice(shape, rank, 1)
+            for part in set(range(self.size)) - set(left_out):
                 self._write(rank, (SLOT, rank, task.slot, part), chunk, (rank,))
         if action in (SUM, SUM_OWN):
             for other in others:
                 self._read(rank, (CALL, other, state.call % 2, 0), state.call)
-            for part in range(self.size) if action == SUM else [rank]:
-                self.sums[rank, chunk, part] = self._sum(rank, chunk, part)
-        if action == SUM_OWN:
-            self._write(rank, self._slot(rank, rank, chunk, rank), chunk, self.sums[rank, chunk, rank])
+            for part in range(self.size) if action == SUM else _slice(shape, rank, level):
+                self.sums[rank, chunk, part] = self._sum(rank, chunk, part, group, level)
+                if action == SUM_OWN:
+                    self._give(rank, chunk, part)
         if action == COPY_OTHERS:
-            for other in others:
-                self.sums[rank, chunk, other] = self._read(rank, self._slot(rank, other, chunk, other), chunk)
+            for other, part in ((each, part) for each in others for part in _slice(shape, each, level)):
+                self.sums[rank, chunk, part] = self._read(rank, self._slot(rank, other, chunk, part), chunk)
+                if level > 1:
+                    self._give(rank, chunk, part)
 
-    def _sum(self, rank: int, chunk: int, part: int) -> tuple[int, ...]:
+    def _give(self, rank: int, chunk: int, part: int) -> None:
+        self._write(rank, self._slot(rank, rank, chunk, part), chunk, self.sums[rank, chunk, part])
+
+    def _sum(self, rank: int, chunk: int, part: int, group: Sequence[int], level: int) -> tuple[int, ...]:
         """Return the contributions in the order of ranks, its own among them."""
+        mine = (rank,) if level == 1 else self.sums.get((rank, chunk, part), ())
         shares = (
-            (rank,) if source == rank else self._read(rank, self._slot(rank, source, chunk, part), chunk)
-            for source in range(self.size)
+            mine if source == rank else self._read(rank, self._slot(rank, source, chunk, part), chunk)
+            for source in group
         )
         return tuple(each for share in shares for each in share)
 
@@ -178,6 +202,32 @@ class Walk:
         self.accesses[part] = [*([] if writes else before), Access(rank, clock[rank], writes)]
 
 
+def _places(rank: int, shape: Sequence[int]) -> list[int]:
+    """Return a rank's number in its group, by level."""
+    places = []
+    for count in shape:
+        places.append(rank % count)
+        rank //= count
+    return places
+
+
+def _group(shape: Sequence[int], rank: int, level: int) -> list[int]:
+    """Return the ranks that differ from this one at this level alone."""
+    place = _places(rank, shape)
+
+    def alike(other: int) -> bool:
+        pairs = enumerate(zip(place, _places(other, shape), strict=True), 1)
+        return all(a == b or number == level for number, (a, b) in pairs)
+
+    return [other for other in range(math.prod(shape)) if alike(other)]
+
+
+def _slice(shape: Sequence[int], rank: int, level: int) -> list[int]:
+    """Return the parts of a chunk that a rank adds at a level: there are as many parts as ranks."""
+    wanted = _places(rank, shape)[:level]
+    return [part for part in range(math.prod(shape)) if _places(part, shape)[:level] == wanted]
+
+
 def by_chance(number: int, size: int) -> Callable[[Sequence[StreamTask]], StreamTask]:
     """Return what picks the next action in the order of this number: ranks differ in speed, and in how far ahead they
     publish.
@@ -193,7 +243,7 @@ def by_chance(number: int, size: int) -> Callable[[Sequence[StreamTask]], Stream
 
 
 def verify_order(
-    calls: Sequence[tuple[Program, int]], size: int, slots: int, pick: Callable[[Sequence[StreamTask]], StreamTask]
+    calls: Sequence[StreamCall], size: int, slots: int, pick: Callable[[Sequence[StreamTask]], StreamTask]
 ) -> None:
     """Prove one order of events: ``pick`` takes one of those that are possible. Raises as verify_stream does."""
     walk = Walk(calls, size, slots)
@@ -202,7 +252,7 @@ def verify_order(
     if any(rank.call < len(calls) for rank in walk.ranks):
         chunks = [rank.first + min(rank.taken) for rank in walk.ranks]
         raise ScheduleError(f"no rank goes on: ranks are done with {chunks} chunks")
-    chunks = sum(count for _, count in calls)
+    chunks = sum(call.chunks for call in calls)
     for rank, chunk, part in product(range(size), range(chunks), range(size)):
         total = walk.sums.get((rank, chunk, part))
         if total != tuple(range(size)):
@@ -212,8 +262,8 @@ def verify_order(
             )
 
 
-def verify_stream(calls: Sequence[tuple[Program, int]], size: int, slots: int, orders: int = ORDERS) -> None:
-    """Prove calls of ``size`` ranks, one after another: (program, chunks of the array) of each. Every rank must end
+def verify_stream(calls: Sequence[StreamCall], size: int, slots: int, orders: int = ORDERS) -> None:
+    """Prove calls of ``size`` ranks, one after another. Every rank must end
     with every slice of every chunk as the sum of all contributions, once each, in the order of ranks.
 
     Raises ScheduleError, with the ranks and the chunk.

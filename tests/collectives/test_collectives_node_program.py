@@ -128,7 +128,7 @@ def test_mutants_are_rejected_unless_they_do_the_same(size):
 
 def test_touching_anothers_chunk_and_a_wrong_sum_are_named():
     program = program_of(3)
-    with pytest.raises(ScheduleError, match=says(1, 0, "touch", "touches")):
+    with pytest.raises(ScheduleError, match=says(1, 0, "hazard", "touch")):
         verify_node_program(_with(program, 1, (*program.tasks[1], ChunkOperation((2, 0), (1, 0), False))))
     program = program_of(2)
     with pytest.raises(ScheduleError, match=says("rank 0, chunk 1", "contribution", "rank 1")):

@@ -1,6 +1,7 @@
 """Streamed all-reduces: the proof of their program, and the compiled call among threads."""
 
 import gc
+import math
 import re
 import weakref
 from functools import reduce
@@ -17,13 +18,14 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.ops.cpu.streamed import ADDING, COLLECTIVES, IN_PIECES
 from ringtrain.transport.loopback import Loopback
 from tests.collectives.executions import any_bits, stalled
-from tests.collectives.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE
-from tests.collectives.stream_proof import verify_order, verify_stream
+from tests.collectives.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE, by_levels
+from tests.collectives.stream_proof import StreamCall, verify_order, verify_stream
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import thorough
 
 MIXED = [(WHOLE, 1), (SLICED, 3), (WHOLE, 9), (SLICED, 1), (SLICED, 9), (WHOLE, 2)]
+SHAPES = (2, 2), (3, 2), (2, 3), (2, 2, 2)
 
 
 # ── the proof ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -35,7 +37,19 @@ FEW_ORDERS, MANY_ORDERS = (
 
 @pytest.mark.parametrize(("size", "slots", "orders"), [*FEW_ORDERS, *thorough(*MANY_ORDERS)])
 def test_the_programs_need_no_more_waits(size, slots, orders):
-    verify_stream(MIXED, size, slots, orders)
+    verify_stream([StreamCall(*each) for each in MIXED], size, slots, orders)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_levels_need_no_more_waits_also_beside_programs_without(shape, slots):
+    levels = by_levels(len(shape))
+    calls = [(SLICED, 2), (levels, 4, shape), (WHOLE, 1), (levels, 1, shape), (SLICED, 3), (levels, 2, shape)]
+    verify_stream([StreamCall(*each) for each in calls], math.prod(shape), slots, 20)
+
+
+def test_by_levels_the_sliced_program_is_that_of_one_level():
+    assert [(each.name, each.level) for each in by_levels(1)] == [(each.name, each.level) for each in SLICED]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +69,7 @@ def test_two_ranks_need_no_more_waits_in_all_orders(calls, slots, orders):
             at += 1
             return possible[digits[at - 1][0]]
 
-        verify_order(calls, 2, slots, pick)
+        verify_order([StreamCall(*each) for each in calls], 2, slots, pick)
         walked += 1
         while digits and digits[-1][0] + 1 == digits[-1][1]:
             digits.pop()
@@ -90,7 +104,25 @@ def changed(program, name, **fields):
 )
 def test_a_program_that_is_wrong_is_refused(program, slots, error):
     with pytest.raises(ScheduleError, match=error):
-        verify_stream([(program, 9)], 3, slots)
+        verify_stream([StreamCall(program, 9)], 3, slots)
+
+
+@pytest.mark.parametrize("action", range(1, 5))
+@pytest.mark.parametrize("wrong", ["early", "level", "left out"])
+def test_levels_that_are_wrong_are_refused(action, wrong):
+    """An action that waits for what comes before what it needs, for ranks of another level, or is not there."""
+    program = list(by_levels(2))
+    each = program[action]
+    changed = {
+        "early": [each._replace(awaits=program[action - 2].advances if action > 1 else "never")],
+        "level": [each._replace(level=3 - each.level)],
+        "left out": [],
+    }[wrong]
+    program[action : action + 1] = changed
+    if wrong == "left out" and action < 4:
+        program[action] = program[action]._replace(awaits=program[action - 1].advances)
+    with pytest.raises(ScheduleError):
+        verify_stream([StreamCall(tuple(program), 9, (2, 2))], 4, 4)
 
 
 # ── the other collectives ─────────────────────────────────────────────────────────────────────────────────────

@@ -46,6 +46,18 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert f"\n# a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests\n" in done.stdout
 
 
+def test_levels_beside_one_level(mpirun, tmp_path):
+    path = tmp_path / "a.json"
+    names = "mapped,mapped:2x2,mapped:flat,stream,stream:2x2,stream:flat"
+    done = mpirun(4, arguments("--algorithm", names, "--json", path))
+    assert done.returncode == 0, done.stderr
+    kept = json.loads(path.read_text())
+    rows = kept["rows"]
+    assert {row["algorithm"] for row in rows} == set(names.split(","))
+    assert {(row["status"], row["wrong"], row["same_on_ranks"]) for row in rows} == {("ok", 0, True)}
+    assert f"; levels {kept['header']['levels']}" in done.stdout
+
+
 OTHERS = ("reduce", "all-to-all", *thorough("reduce-scatter", "all-gather", "broadcast", "barrier"))
 
 

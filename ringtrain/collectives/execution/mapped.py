@@ -12,12 +12,20 @@ import numpy as np
 
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.node_program import BufferChunk, NodeProgram, addition_order, is_one_pass
+from ringtrain.collectives.execution.node_program import (
+    BufferChunk,
+    NodePhase,
+    NodeProgram,
+    PhasedProgram,
+    addition_order,
+    exchanged,
+    is_one_pass,
+)
 from ringtrain.collectives.execution.node_reduction import NodeReduction, awaited_ranks
 from ringtrain.collectives.execution.reduction import Reduction, ReductionDevice
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
-from ringtrain.ops.cpu.mapped import COMING, MappedCall, MappedOperation
+from ringtrain.ops.cpu.mapped import COMING, MappedCall, MappedOperation, MappedPhase
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import wait_for
@@ -29,7 +37,7 @@ Work = list[tuple[Callable[..., None], tuple]]  # functions with their arguments
 
 
 def make_mapped(
-    program: NodeProgram,
+    program: NodeProgram | PhasedProgram,
     transport: Transport,
     views: Sequence[Array],
     counter: SignalCounter,
@@ -37,6 +45,7 @@ def make_mapped(
     dtype: str,
     device: ReductionDevice,
     inputs: Sequence[Sequence[Array]] = (),
+    ranks: Sequence[int] | None = None,
 ) -> Reduction:
     """Return the all-reduce of one buffer by a two-shot program. Collective over the node.
 
@@ -46,26 +55,37 @@ def make_mapped(
     dtype:   one of :data:`ringtrain.ops.cpu.mapped.TYPES`
     device:  computes. Outside host memory ``op`` is its sum; a host lends its threads
     inputs:  further input arrays, if the program has any: the views of each, as of the buffer. They are overwritten
+    ranks:   the local rank of each of the program's ranks; None: they are the same
     """
-    local_rank = transport.neighbours.index(transport.rank)
-    start, stop = spans(views[local_rank].size, program.chunks)[local_rank]
-    # It reads the others' contributions to its chunk, and writes the sum to their buffers.
-    moved = sum(program.inputs_of) - program.inputs_of[local_rank] + program.size - 1
-    nbytes = moved * (stop - start) * views[local_rank].dtype.itemsize
-    arrays = [views, *inputs]
+    ranks = ranks or range(program.size)
+    rank = ranks.index(transport.neighbours.index(transport.rank))
+    arrays = [[each[local] for local in ranks] for each in (views, *inputs)]
+    edges = bounds(arrays[0][rank].size, program.chunks)
 
-    def at(chunk: BufferChunk) -> Array:
-        return arrays[chunk[1] // program.chunks][chunk[0]][start:stop]
+    def at(chunk: BufferChunk, width: int = 1) -> Array:
+        start = chunk[1] % program.chunks
+        return arrays[chunk[1] // program.chunks][chunk[0]][edges[start] : edges[start + width]]
 
-    if not on_host(views):
-        return MappedOnDevice(transport, counter, device, device_operations(device, program, local_rank, at), nbytes)
-    operations = [
-        MappedOperation(op if task.add else "copy", *(array_address(np.asarray(at(each))) for each in task[:2]))
-        for task in program.tasks[local_rank]
-    ]
+    nbytes = sum(at(place, width).size for place, width in exchanged(program, rank)) * views[0].dtype.itemsize
+    if isinstance(program, NodeProgram) and not on_host(views):
+        return MappedOnDevice(transport, counter, device, device_operations(device, program, rank, at), nbytes)
     spins = transport.patience.spin_s > 0
-    call = MappedCall(dtype, stop - start, counter.addresses, local_rank, operations, spins, device.helpers)
+    counters = [counter.addresses[local] for local in ranks]
+    phases = [_mapped_phase(phase, rank, counters, op, at) for phase in program.phases]
+    call = MappedCall(dtype, counters[rank], phases, spins, device.helpers)
     return Mapped(transport, counter, call, arrays, nbytes)
+
+
+def _mapped_phase(
+    phase: NodePhase, rank: int, counters: Sequence[int], op: str, at: Callable[[BufferChunk, int], Array]
+) -> MappedPhase:
+    places = [[np.asarray(at(place, phase.width)) for place in task[:2]] for task in phase.tasks[rank]]
+    operations = [
+        MappedOperation(op if task.add else "copy", *map(array_address, pair))
+        for task, pair in zip(phase.tasks[rank], places, strict=True)
+    ]
+    length = places[0][0].size if places else 0
+    return MappedPhase(length, [counters[other] for other in phase.awaited[rank]], operations)
 
 
 class Mapped(Reduction):

@@ -16,6 +16,7 @@ import numpy as np
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
+from ringtrain.collectives.levels import in_order, node_levels
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import (
     ALL_REDUCE,
@@ -49,16 +50,19 @@ SLICED_BYTES = 32 << 10  # from here on the ranks of a larger node add slices: b
 
 @dataclass(frozen=True, slots=True)
 class StreamVariant:
-    """How chunks go into slots. stores: among :data:`ringtrain.ops.cpu.streamed.WAYS`; chunk_bytes: longest chunk"""
+    """How chunks go into slots. stores: among :data:`ringtrain.ops.cpu.streamed.WAYS`; chunk_bytes: longest chunk;
+    shape: of the node's levels; (): one level; None: as the kernel knows them"""
 
     stores: str
     chunk_bytes: int
+    shape: tuple[int, ...] | None = None
 
 
 class StreamWindow:
     """The slots of the ranks of a node. Collective to make.
 
     memory:  the memory of each rank of the node, by local rank; None if they share none
+    levels:  of its ranks
     running: the reductions that are started, in their order
     """
 
@@ -69,7 +73,7 @@ class StreamWindow:
         window = transport.allocate(HEADER_BYTES + self.slots * self.slot_bytes, np.uint8)
         self.memory: Sequence[Array] | None = transport.peer_views(window) if isinstance(window, np.ndarray) else None
         self._counts = np.asarray(window)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
-        self.running = deque[Streamed]()
+        self.running, self.levels = deque[Streamed](), node_levels(transport)
         self._moving = Lock()  # a prepared reduction and one in flight are moved by two threads
         self._costs: dict[str, np.ndarray] = {}
 
@@ -130,11 +134,15 @@ class Streamed(Reduction):
         nbytes, size = count * itemsize, transport.local_size
         chunk_bytes = window.chunk_bytes(variant.chunk_bytes, size if collective in IN_PIECES else 1)
         self._collective = collective
-        if collective == ALL_REDUCE and size > 2 and nbytes >= SLICED_BYTES:
+        levels = window.levels if variant.shape is None else in_order(variant.shape or (size,))
+        if collective == ALL_REDUCE and (len(levels.shape) > 1 or (size > 2 and nbytes >= SLICED_BYTES)):
             collective = SLICED_ALL_REDUCE
+        else:
+            levels = in_order((size,))
         assert window.memory is not None, "a window without memory reduces nothing"
-        memory = [np.asarray(each) for each in window.memory]
-        local_rank = transport.neighbours.index(transport.rank)
+        memory = [np.asarray(window.memory[rank]) for rank in levels.ranks]
+        self._names = [transport.world_ranks[transport.neighbours[rank]] for rank in levels.ranks]
+        place = levels.ranks.index(transport.neighbours.index(transport.rank))
         learns = nbytes >= LEARNING_BYTES and collective not in ROOTED
         chosen = variant.stores if learns or variant.stores != "faster" else "plain"
         spins = transport.patience.spin_s > 0
@@ -146,8 +154,9 @@ class Streamed(Reduction):
             dtype,
             op,
             transport.neighbours.index(root) if collective in ROOTED else 0,
+            levels.shape,
             memory,
-            local_rank,
+            place,
             window.slots,
             window.slot_bytes,
             chunk_bytes,
@@ -238,11 +247,10 @@ class Streamed(Reduction):
             raise self._mismatch(-1 - outcome)
         return not self.started
 
-    def _mismatch(self, local_rank: int) -> MismatchError:
-        names = self._world.world_ranks
-        rank, other = names[self._world.rank], names[self._world.neighbours[local_rank]]
+    def _mismatch(self, place: int) -> MismatchError:
+        rank, other = self._world.world_ranks[self._world.rank], self._names[place]
         return MismatchError(
-            f"ranks make different calls: rank {rank} {self._words}, rank {other} {self._call.call_of(local_rank)}: "
+            f"ranks make different calls: rank {rank} {self._words}, rank {other} {self._call.call_of(place)}: "
             "all ranks make the same calls in the same order"
         )
 
@@ -255,9 +263,8 @@ class Streamed(Reduction):
 
     def awaited(self) -> str:
         """Return the ranks that it waits for, and the chunk."""
-        names = self._world.world_ranks
-        late = peers([names[self._world.neighbours[local_rank]] for local_rank in self._call.behind()])
+        late = peers([self._names[place] for place in self._call.behind()])
         if self.called:
             return f"{late} to join the {self.called}"
         chunk, streamed = f"chunk {self._call.chunk} of {self._chunks}", STREAMED.format(self._collective)
-        return f"{late} for {chunk} of {streamed} on rank {names[self._world.rank]}"
+        return f"{late} for {chunk} of {streamed} on rank {self._world.world_ranks[self._world.rank]}"

@@ -21,13 +21,16 @@ OPERATIONS = ("sum", "mean", "max", "min")
 WAYS = ("plain", "past caches", "faster")
 COSTS = 9
 LINE_BYTES = 128
-HEADER_BYTES = 7 * LINE_BYTES  # of a rank's memory in the window: its counters, and its call. Its slots follow
+MOST_LEVELS = 3
+MOST_STAGES = 2 * MOST_LEVELS + 1
+HEADER_BYTES = (MOST_STAGES + 4) * LINE_BYTES  # of a rank's memory in the window: counters, its call. Its slots follow
 MOST_SLOTS = 32
 MOST_RANKS = 1024
 YIELDS = 200  # of a wait on shared cores, in place of spins
-PUBLISHED, SUMMED, DONE, WORDS = (line * LINE_BYTES // 8 for line in range(4))  # where they are in a header, as int64
-COUNTERS = PUBLISHED, SUMMED, DONE
-DONE_CHUNKS, SOURCE, TARGET, COUNT = 20, 24, 25, 26  # words of the job
+# Where they are in a header, as int64: how many chunks are through each stage, the last of which is done; the call.
+*COUNTERS, WORDS = (line * LINE_BYTES // 8 for line in range(MOST_STAGES + 1))
+DONE = COUNTERS[-1]
+AT, SOURCE, TARGET, COUNT = 32, 42, 43, 44  # words of the job
 
 
 class StreamedCall:
@@ -35,6 +38,7 @@ class StreamedCall:
 
     collective:  one of :data:`COLLECTIVES`; of a sliced all-reduce each rank adds a slice of each chunk, of the other
                  each adds all
+    shape:       of a sliced all-reduce, the ranks of a group by level, the nearest first; their product is all ranks
     dtype:       of those that add, one of :data:`ringtrain.ops.cpu.mapped.TYPES`; the others move bytes
     operation:   one of :data:`OPERATIONS`; mean is of floating-point numbers
     root:        local rank, of those that have one
@@ -58,6 +62,7 @@ class StreamedCall:
         dtype: str,
         operation: str,
         root: int,
+        shape: Sequence[int],
         memory: Sequence[np.ndarray],
         local_rank: int,
         slots: int,
@@ -72,6 +77,8 @@ class StreamedCall:
         self._kept = memory, costs, words  # the call knows only their addresses
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
         self._local_rank, self._slots = local_rank, slots
+        shape = shape if collective == SLICED_ALL_REDUCE else (len(memory),)
+        self._stages = 2 * len(shape) + 1 if collective == SLICED_ALL_REDUCE else 2
         patience = (SPINS, 0) if spins else (0, YIELDS)
         numbers, itemsize = 0, 1
         if collective in ADDING:
@@ -79,8 +86,8 @@ class StreamedCall:
         kinds = numbers, OPERATIONS.index(operation), WAYS.index(way)
         number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
         asked = *kinds, array_address(costs), number, array_address(words)
-        shape = COLLECTIVES.index(collective), root, chunk_bytes // itemsize, slots, slot_bytes
-        head = [0, *patience, *asked, *shape, len(memory), local_rank]
+        chunks = COLLECTIVES.index(collective), root, chunk_bytes // itemsize, slots, slot_bytes
+        head = [0, *patience, *asked, *chunks, len(memory), local_rank, len(shape), *_groups(shape, local_rank)]
         job = [*head, *[0] * (COUNT + 1 - len(head)), *map(array_address, memory)]
         self.state = (ctypes.c_int64 * len(job))(*job)
         self.test, self.wait, self.rest = steps_of("streamed", self.state)
@@ -93,8 +100,10 @@ class StreamedCall:
     def behind(self) -> list[int]:
         """Return the local ranks that have not published what this rank needs next, or else not added it; if this rank
         has no slot, the ones that are not done with what is in one."""
-        published, done = (self._headers[self._local_rank][counter] for counter in (PUBLISHED, DONE))
-        needs = [(PUBLISHED, done + 1), (SUMMED, done + 1)] if done < published else [(DONE, done + 1 - self._slots)]
+        published, done = (self._headers[self._local_rank][counter] for counter in (COUNTERS[0], DONE))
+        needs = [(counter, done + 1) for counter in COUNTERS[: self._stages - 1]]
+        if done == published:
+            needs = [(DONE, done + 1 - self._slots)]
         others = [(at, header) for at, header in enumerate(self._headers) if at != self._local_rank]
         late = ([at for at, header in others if header[counter] < needed] for counter, needed in needs)
         return next(filter(None, late), [])
@@ -102,9 +111,19 @@ class StreamedCall:
     @property
     def chunk(self) -> int:
         """The chunk that this rank needs next, counted from 1."""
-        return self.state[DONE_CHUNKS] + 1
+        return self.state[AT + self._stages - 1] + 1
 
     def call_of(self, local_rank: int) -> str:
         """Return the call of a local rank, or the start of its words."""
         words = self._headers[local_rank][WORDS : WORDS + LINE_BYTES // 8]
         return words.tobytes().rstrip(b"\0").decode(errors="ignore")
+
+
+def _groups(shape: Sequence[int], local_rank: int) -> list[int]:
+    """Return the words of a rank's groups: the first rank, the step to the next, their number, and this one's place."""
+    words, stride = [], 1
+    for count in shape:
+        position = local_rank // stride % count
+        words += [local_rank - position * stride, stride, count, position]
+        stride *= count
+    return words + [0] * 4 * (MOST_LEVELS - len(shape))

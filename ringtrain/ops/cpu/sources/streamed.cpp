@@ -8,6 +8,9 @@
 // cache, which a virtual machine does not tell, and may change. So a rank times its own copies and additions, without its
 // waits, and takes the faster way for arrays of a size; the other is tried again now and then. No bit hangs on that.
 //
+// A sliced all-reduce has stages: a rank publishes; adds its slice of the chunk, of the ranks that are near, then its
+// slice of that slice, of those further away, level by level; and copies the others' slices on the way back.
+//
 // What a rank does with each chunk, and for what it waits before, is the program of
 // tests/collectives/stream_program.py, which is proved for any order of the actions that ranks may take.
 // The order taken here: a rank publishes one chunk ahead of the one that it adds, and goes round in few slots, which stay
@@ -18,6 +21,7 @@
 
 constexpr Int LINE = 128;              // bytes of two cache lines, which some CPUs fetch together
 constexpr Int MOST_SLOTS = 32;
+constexpr Int MOST_LEVELS = 3, MOST_STAGES = 2 * MOST_LEVELS + 1;
 constexpr Int NEAR_SLOTS = 4;          // that stay in the cache
 constexpr Int AHEAD = 2;               // chunks that are published before the first of them is done, while the others come
 constexpr Int BLOCK_BYTES = 8 * 1024;  // of the sum of several arrays, which stays in the nearest cache
@@ -26,32 +30,36 @@ constexpr Int FIRST_TRIES = 3, TRIED_AGAIN = 64;  // calls of a way before one i
 
 namespace {
 
-// TAKE: add or copy what is published.
-enum Action : Int { PUBLISH, TAKE, COPY_OTHERS };
 // Those from BROADCAST on copy bytes, and add nothing.
 enum Collective : Int { ALL_REDUCE, SLICED_ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL };
 enum Operation : Int { ADD, MEAN, MAX, MIN };
 
 enum Way : Int { PLAIN, PAST_CACHES, FASTER };
 
-// The start of a rank's memory in the window. It counts the chunks that it has published, that it has added its part of,
-// and that it is done with; `ends`, `freed` and `called` only this rank reads.
+struct alignas(LINE) Line { Counter counter; };
+
+// The start of a rank's memory in the window. It counts the chunks that it has published, that it has taken through each
+// stage in between, and that it is done with; from `ends` on only this rank reads.
 struct Header {
   alignas(LINE) Counter published;
   char slots[MOST_SLOTS];
-  alignas(LINE) Counter summed;
-  alignas(LINE) Counter done;
+  Line between[MOST_STAGES - 2];
+  Line done;
   alignas(LINE) char words[LINE];  // of the call: they stay, since no rank gets past a call that differs
-  Int ends[MOST_SLOTS];            // by slot: how many chunks all ranks must be done with before it is written again
+  Int ends[MOST_SLOTS];            // by slot: how many chunks its readers must be done with before it is written again
   Int freed;                       // how many they were done with when this rank looked last
   Int called;                      // calls so far
+  Int shape, before;               // of the last call; the chunks before those of this shape
+
+  // A stage other than the last.
+  Counter& stage(Int stage) { return stage ? between[stage - 1].counter : published; }
 
   // Beside the first counter, of this call and the one before: a rank is at most one call ahead of another.
   Int& call(Int called) { return published.beside[called % 2]; }
   char& way(Int called) { return ((char*)(published.beside + 2))[called % 2]; }
   char& slot_of(Int chunk, Int slots) { return this->slots[chunk % slots]; }
 };
-static_assert(sizeof(Header) == 7 * LINE, "HEADER_BYTES of ops/cpu/streamed.py");
+static_assert(sizeof(Header) == (MOST_STAGES + 4) * LINE, "HEADER_BYTES of ops/cpu/streamed.py");
 
 // What a byte has cost, by its way: to write it, and to read what others wrote so. Of arrays of about one size.
 struct Cost {
@@ -78,6 +86,13 @@ struct Costs {
   }
 };
 
+// Ranks that lie `stride` apart; this one is at `position`.
+struct Group {
+  Int first, stride, count, position;
+
+  Int rank(Int i) const { return first + i * stride; }
+};
+
 // In the caller's memory: a call that has waited long enough ends there, and the next goes on.
 struct Job {
   Int moved;           // actions taken, and one for the start
@@ -88,13 +103,15 @@ struct Job {
   Costs* costs;        // of arrays of about this size
   Int call;            // what all ranks must ask for: a hash of its words
   const char* words;   // LINE bytes
-  Collective collective;  // of a sliced all-reduce each rank adds a slice of each chunk, of the other each adds all
+  Collective collective;
   Int root;
   Int chunk, slots, slot_bytes;
   Int size, place;
+  Int levels;
+  Group groups[MOST_LEVELS];  // by level, the nearest first; all ranks at one level if it is not sliced
   Int first;           // chunks that went through the window before
   Int chunks;          // of this call
-  Int published, summed, done;  // of them
+  Int stages, at[MOST_STAGES];     // how many of them are through each stage
   Way way;             // of this call
   Int writing, reading;  // ticks of this call
   const char* source;
@@ -102,6 +119,9 @@ struct Job {
   Int count;           // elements of a row, or of the array
   // size pointers to the ranks' memory
 
+  Int done() { return at[stages - 1]; }
+  Int level(Int stage) { return stage <= levels ? stage : stages - stage; }
+  const Group& group(Int level) { return groups[level - 1]; }
   Header& header(Int rank) { return *((Header**)(this + 1))[rank]; }
   Header& header() { return header(place); }
   Int called() { return header().called; }
@@ -109,13 +129,15 @@ struct Job {
   char* slot(Int rank, Int at) { return (char*)(&header(rank) + 1) + slot_of(rank, at) * slot_bytes; }
 };
 
-struct Span { Int start, stop; };
+struct Span {
+  Int start, stop;
 
-// Slices begin on cache lines.
-template <class T> Span slice(Int length, Int of, Int parts) {
-  Int longest = up(parts_of(length, parts), LINE / Int(sizeof(T)));
-  return {least(of * longest, length), least((of + 1) * longest, length)};
-}
+  // Slices begin on cache lines.
+  template <class T> Span slice(Int number, Int slices) const {
+    Int longest = up(parts_of(stop - start, slices), LINE / Int(sizeof(T)));
+    return {least(start + number * longest, stop), least(start + (number + 1) * longest, stop)};
+  }
+};
 
 INLINE Int ticks() {
 #if defined(__x86_64__)
@@ -190,9 +212,9 @@ template <class Numbers, class Op, class T> void sum_of(const T* const* sources,
 }
 
 // Each contribution is divided before it is added, in float32: a mean is finite where the contributions are.
-template <class Numbers, class T> void mean_of(const T* const* sources, Int size, T* target, Int count) {
+template <class Numbers, class T> void mean_of(const T* const* sources, Int size, float by, T* target, Int count) {
   constexpr Int AT_ONCE = BLOCK_BYTES / Int(sizeof(float));
-  float block[AT_ONCE], by = size;
+  float block[AT_ONCE];
   for (Int start = 0; start < count; start += AT_ONCE) {
     Int length = least(AT_ONCE, count - start);
     for (Int i = 0; i < length; i++) block[i] = Numbers::wide(sources[0][start + i]) / by;
@@ -239,45 +261,64 @@ template <class Numbers> struct Chunk {
     bool root = job.place == job.root;
     switch (job.collective) {
       case ALL_REDUCE: case ALL_GATHER: return put({0, length});
-      case SLICED_ALL_REDUCE: break;
+      case SLICED_ALL_REDUCE: return put_others();
       case REDUCE: case GATHER: return root ? void() : put({0, length});
       case BROADCAST: return root ? put({0, length}) : void();
       case SCATTER: return root ? put_pieces() : void();
       case REDUCE_SCATTER: case ALL_TO_ALL: return put_pieces();
     }
-    Span span = slice<T>(length, job.place, job.size);
+  }
+
+  void put_others() {
+    Span span = slice(1);
     put({0, span.start});
     put({span.stop, length});
   }
 
-  void sum() {
+  // What this rank adds at a level: a slice of what it adds at the one before.
+  Span slice(Int level) { return level ? slice_of(level, job.group(level).position) : Span{0, length}; }
+  Span slice_of(Int level, Int member) { return slice(level - 1).template slice<T>(member, job.group(level).count); }
+
+  void sum(Int level) {
     if (job.collective == REDUCE && job.place != job.root) return;
-    if (job.collective == REDUCE_SCATTER) return sum({0, length}, row_for(job.place), job.place);
-    if (job.collective != SLICED_ALL_REDUCE) return sum({0, length}, source, 0);
-    Span span = slice<T>(length, job.place, job.size);
-    sum(span, source, 0);
+    if (job.collective == REDUCE_SCATTER) return sum(1, {0, length}, row_for(job.place), job.place);
+    if (job.collective != SLICED_ALL_REDUCE) return sum(1, {0, length}, source, 0);
+    Span span = slice(level);
+    sum(level, span, level == 1 ? source : target, 0);
+    give(span);
+  }
+
+  // Write what is in the target to this rank's slot.
+  void give(Span span) {
     const T* from = target + span.start;
     write_slot(job, (char*)(slot(job.place) + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
   }
 
-  void sum(Span span, const T* own, Int piece) {
+  void sum(Int level, Span span, const T* own, Int piece) {
     const T* sources[MOST_RANKS];
-    for (Int rank = 0; rank < job.size; rank++) sources[rank] = (rank == job.place ? own : slot(rank, piece)) + span.start;
+    const Group& group = job.group(level);
+    for (Int i = 0; i < group.count; i++) {
+      Int rank = group.rank(i);
+      sources[i] = (rank == job.place ? own : slot(rank, piece)) + span.start;
+    }
     Int count = span.stop - span.start, began = ticks();
     T* into = target + span.start;
     switch (job.operation) {
-      case ADD: sum_of<Numbers, Sum>(sources, job.size, into, count); break;
-      case MEAN: mean(sources, into, count); break;
-      case MAX: sum_of<Numbers, Max>(sources, job.size, into, count); break;
-      case MIN: sum_of<Numbers, Min>(sources, job.size, into, count); break;
+      case ADD: sum_of<Numbers, Sum>(sources, group.count, into, count); break;
+      case MEAN: mean(level, sources, group.count, into, count); break;
+      case MAX: sum_of<Numbers, Max>(sources, group.count, into, count); break;
+      case MIN: sum_of<Numbers, Min>(sources, group.count, into, count); break;
     }
     job.reading += ticks() - began;
   }
 
-  void mean(const T* const* sources, T* into, Int count) {
-    if constexpr (sizeof(T) == 2) return mean_of<Numbers>(sources, job.size, into, count);
-    sum_of<Numbers, Sum>(sources, job.size, into, count);
-    divide(into, T(job.size), count);
+  // Numbers of 16 bits are divided at the first level, others at the last.
+  void mean(Int level, const T* const* sources, Int several, T* into, Int count) {
+    if constexpr (sizeof(T) == 2) {
+      if (level == 1) return mean_of<Numbers>(sources, several, float(job.size), into, count);
+    }
+    sum_of<Numbers, Sum>(sources, several, into, count);
+    if (sizeof(T) > 2 && level == job.levels) divide(into, T(job.size), count);
   }
 
   void copy() {
@@ -301,26 +342,36 @@ template <class Numbers> struct Chunk {
     if (into != from) copy_plain((char*)into, (const char*)from, length * sizeof(T));
   }
 
-  void copy_others() {
-    Int began = ticks();
-    for (Int i = 1; i < job.size; i++) {  // each rank begins at another
-      Int rank = (job.place + i) % job.size;
-      Span span = slice<T>(length, rank, job.size);
-      const T* from = slot(rank) + span.start;
+  void copy_others(Int level) {
+    const Group& group = job.group(level);
+    for (Int i = 1; i < group.count; i++) {  // each rank begins at another
+      Int member = (group.position + i) % group.count, began = ticks();
+      Span span = slice_of(level, member);
+      const T* from = slot(group.rank(member)) + span.start;
       copy_plain((char*)(target + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
+      job.reading += ticks() - began;
+      if (level > 1) give(span);  // to those that are nearer
     }
-    job.reading += ticks() - began;
   }
 };
 
-// The rank that has not come to `count`, or none.
-Int late_rank(Job& job, Counter Header::*counter, Int count) {
-  for (Int rank = 0; rank < job.size; rank++)
-    if (counted(job.header(rank).*counter) < count) return rank;
+// The rank for which the next chunk waits at a stage; job.size without one.
+Int late_rank(Job& job, Int stage) {
+  const Group& group = job.group(job.level(stage));
+  for (Int i = 0, count = job.first + job.at[stage] + 1; i < group.count; i++)
+    if (counted(job.header(group.rank(i)).stage(stage - 1)) < count) return group.rank(i);
   return job.size;
 }
 
-bool all_reached(Job& job, Counter Header::*counter, Int count) { return late_rank(job, counter, count) == job.size; }
+// The ranks that may read this one's slots. While one holds a chunk of another shape, all ranks.
+template <class Visit> void each_reader(Job& job, Visit visit) {
+  if (job.header().freed < job.header().before) {
+    for (Int rank = 0; rank < job.size; rank++) visit(rank);
+  } else {
+    for (Int level = 1; level <= job.levels; level++)
+      for (Int i = 0; i < job.group(level).count; i++) visit(job.group(level).rank(i));
+  }
+}
 
 Int lowest_slot(Job& job) {
   Header& header = job.header();
@@ -334,93 +385,87 @@ Int free_slot(Job& job) {
   Int slot = lowest_slot(job);
   if (slot < NEAR_SLOTS) return slot;
   Int freed = INT64_MAX;
-  for (Int rank = 0; rank < job.size; rank++) freed = least(freed, counted(job.header(rank).done));
+  each_reader(job, [&](Int rank) { freed = least(freed, counted(job.header(rank).done.counter)); });
   job.header().freed = freed;
   return lowest_slot(job);
 }
 
-void run(Job& job, Action action, Int at) {
+void run(Job& job, Int stage) {
+  Int at = job.at[stage], level = job.level(stage);
   if (job.collective >= BROADCAST) {
     Chunk<Bytes> chunk(job, at);
-    action == PUBLISH ? chunk.publish() : chunk.copy();
+    stage ? chunk.copy() : chunk.publish();
   } else {
     by_type(job.type, [&](auto numbers) {
       Chunk<decltype(numbers)> chunk(job, at);
-      switch (action) {
-        case PUBLISH: return chunk.publish();
-        case TAKE: return chunk.sum();
-        case COPY_OTHERS: return chunk.copy_others();
-      }
+      if (!stage) chunk.publish();
+      else if (stage <= job.levels) chunk.sum(level);
+      else chunk.copy_others(level);
     });
   }
+  Header& header = job.header();
+  Counter& counter = stage == job.stages - 1 ? header.done.counter : header.stage(stage);
+  set_count(counter, job.first + ++job.at[stage]);
   job.moved++;
 }
 
 // Whether there was a chunk to publish, and a slot.
 bool publish(Job& job) {
   Header& header = job.header();
-  Int slot = job.published < job.chunks ? free_slot(job) : job.slots;
+  Int at = job.at[0], slot = at < job.chunks ? free_slot(job) : job.slots;
   if (slot == job.slots) return false;
-  job.slot_of(job.place, job.published) = slot;
-  header.ends[slot] = job.first + job.published + 1;
-  run(job, PUBLISH, job.published);
-  set_count(header.published, job.first + ++job.published);
+  job.slot_of(job.place, at) = slot;
+  header.ends[slot] = job.first + at + 1;
+  run(job, 0);
   return true;
 }
 
-void take(Job& job) {
-  run(job, TAKE, job.summed);
-  set_count(job.header().summed, job.first + ++job.summed);
-  if (job.collective != SLICED_ALL_REDUCE) set_count(job.header().done, job.first + ++job.done);
-}
-
-void copy_others(Job& job) {
-  run(job, COPY_OTHERS, job.done);
-  set_count(job.header().done, job.first + ++job.done);
-}
-
-// The first rank whose call is another than this one's; job.size without one. All have begun theirs.
-Int differing_rank(Job& job) {
-  Int rank = 0;
-  while (rank < job.size && job.header(rank).call(job.called()) == job.call) rank++;
-  return rank;
+// The first rank of the group whose call is another than this one's; job.size without one. All have begun theirs.
+Int differing_rank(Job& job, const Group& group) {
+  for (Int i = 0; i < group.count; i++)
+    if (job.header(group.rank(i)).call(job.called()) != job.call) return group.rank(i);
+  return job.size;
 }
 
 // Take an action that needs no wait: 1; 0 if there is none; -1 - rank if that rank makes another call.
 Int act(Job& job) {
-  if (job.published < job.done + AHEAD && publish(job)) return 1;
-  if (job.done < job.summed && all_reached(job, &Header::summed, job.first + job.done + 1)) {
-    copy_others(job);
+  if (job.at[0] < job.done() + AHEAD && publish(job)) return 1;
+  for (Int stage = job.stages - 1; stage > 0; stage--) {
+    if (job.at[stage] == job.at[stage - 1] || late_rank(job, stage) < job.size) continue;
+    if (stage <= job.levels)
+      if (Int differing = differing_rank(job, job.group(stage)); differing < job.size) return -1 - differing;
+    run(job, stage);
     return 1;
   }
-  if (job.summed == job.published || !all_reached(job, &Header::published, job.first + job.summed + 1)) return 0;
-  if (Int differing = differing_rank(job); differing < job.size) return -1 - differing;
-  take(job);
-  return 1;
+  return 0;
 }
 
 // Sleep until the rank moves for which this one waits first.
 void sleep_on_late(Job& job) {
-  auto counter = &Header::done;
-  Int count = job.first + job.published + 1 - job.slots;
-  if (job.done < job.summed) counter = &Header::summed, count = job.first + job.done + 1;
-  else if (job.summed < job.published) counter = &Header::published, count = job.first + job.summed + 1;
-  Int rank = late_rank(job, counter, count);
-  if (rank == job.size) return;
-  Counter& late = job.header(rank).*counter;
-  Int seen = counted(late);
-  if (seen < count) sleep_on(late, seen);
+  Int stage = job.stages - 1;
+  while (stage > 0 && job.at[stage] == job.at[stage - 1]) stage--;
+  Int late = job.size, count = job.first + job.at[stage] + (stage ? 1 : 1 - job.slots);
+  auto counter = [&](Int rank) -> Counter& { return stage ? job.header(rank).stage(stage - 1) : job.header(rank).done.counter; };
+  if (stage) late = late_rank(job, stage);
+  else each_reader(job, [&](Int rank) { if (counted(counter(rank)) < count) late = rank; });
+  if (late == job.size) return;
+  Int seen = counted(counter(late));
+  if (seen < count) sleep_on(counter(late), seen);
 }
 
 void begin(Job& job) {
   Header& header = job.header();
   job.moved = 1;
   job.chunks = parts_of(job.count, job.chunk);
-  job.published = job.summed = job.done = 0;
+  job.stages = job.collective == SLICED_ALL_REDUCE ? 2 * job.levels + 1 : 2;
+  for (Int& at : job.at) at = 0;
   job.first = header.published.count;
   job.way = job.asked == FASTER ? job.costs->choose() : job.asked;
   job.writing = job.reading = 0;
   if (!job.count) return;
+  Int shape = 0;
+  for (Int level = 0; level < job.levels; level++) shape = shape * MOST_RANKS + job.groups[level].count;
+  if (header.shape != shape) header.shape = shape, header.before = job.first;
   header.called++;
   header.call(header.called) = job.call;
   header.way(header.called) = job.way;
@@ -432,15 +477,16 @@ void end(Job& job) {
   job.moved = 0;
   if (job.asked != FASTER || !job.count || job.size == 1) return;
   job.costs->written[job.way].learn(double(job.writing) / job.count);
-  Int way = job.header(!job.place).way(job.called());
-  for (Int rank = 0; rank < job.size; rank++)
-    if (rank != job.place && job.header(rank).way(job.called()) != way) return;
-  job.costs->read[way].learn(double(job.reading) / job.count);
+  Int ways[] = {0, 0};
+  for (Int level = 1; level <= job.levels; level++)
+    for (Int i = 0; i < job.group(level).count; i++)
+      if (Int rank = job.group(level).rank(i); rank != job.place) ways[Int(job.header(rank).way(job.called()))]++;
+  if (!ways[PLAIN] || !ways[PAST_CACHES]) job.costs->read[ways[PAST_CACHES] > 0].learn(double(job.reading) / job.count);
 }
 
 Int proceed(Job& job, Patience patience) {
   if (!job.moved) begin(job);
-  for (Patience left = patience; job.done < job.chunks;) {
+  for (Patience left = patience; job.done() < job.chunks;) {
     Int acted = act(job);
     if (acted < 0) return acted;
     if (acted) {
