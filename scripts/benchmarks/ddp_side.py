@@ -1,6 +1,7 @@
 """A rank of one side of `scripts/bench ddp`: a script of PyTorch, which knows nothing of ringtrain and serves
 :mod:`side`. ``python -m ringtrain.torch`` starts it, or, for gloo, Python itself."""
 
+import os
 import time
 from collections.abc import Callable
 from itertools import pairwise, repeat
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy, gelu, pad, relu
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
+WARM_UP = 5  # iterations: DDP makes its buckets anew, and ringtrain moves them to shared memory
 SETTINGS = {"broadcast_buffers": False, "gradient_as_bucket_view": True, "static_graph": True}
 
 
@@ -105,12 +107,14 @@ class Examples(Dataset):
 
 class Net:
     """A net under DDP with fused SGD. The learning rate is 0: all iterations compute the same. Batches come from
-    ``workers`` processes of a DataLoader; 0: one batch lies ready.
+    ``workers`` processes of a DataLoader; 0: one batch lies ready. ``exchanged``: whether there is a DDP.
     """
 
-    def __init__(self, name: str, workers: int):
+    def __init__(self, name: str, workers: int, exchanged: bool = True):
         torch.manual_seed(0)
-        self._model = DistributedDataParallel(NETS[name](), **SETTINGS)
+        self._model = NETS[name]()
+        if exchanged:
+            self._model = DistributedDataParallel(self._model, **SETTINGS)
         self._optimizer = torch.optim.SGD(self._model.parameters(), 0.0, momentum=0.9, fused=True)
         x, labels = batch_of(name, dist.get_rank())
         self._batches = repeat((x, labels))
@@ -153,6 +157,12 @@ def handlers(options) -> dict[str, Callable]:
     """Return what :func:`side.serve` does here. ``options``: folder, side"""
     measured: dict = {}  # nets by name, reductions by size
 
+    def alone(name: str, iterations: int) -> float:
+        net = Net(name, options.workers, exchanged=False)
+        net.iterate()
+        dist.barrier()
+        return timed(net.iterate, iterations)
+
     def make(name: str) -> None:
         measured.clear()  # one net is in memory at a time
         measured[name] = Net(name, options.workers)
@@ -161,6 +171,8 @@ def handlers(options) -> dict[str, Callable]:
         measured[name].iterate()
         if dist.get_rank() == 0:
             np.save(Path(options.folder) / f"{options.side}.npy", measured[name].gradients())
+        for _ in range(WARM_UP):
+            measured[name].iterate()
 
     def block(name: str, iterations: int) -> float:
         return timed(measured[name].iterate, iterations)
@@ -169,12 +181,14 @@ def handlers(options) -> dict[str, Callable]:
         reduction = measured.setdefault(nbytes, Reduction(nbytes))
         return sum(reduction() for _ in range(iterations)) / iterations
 
-    return {"make": make, "work": work, "block": block, "reduce": reduce}
+    return {"alone": alone, "make": make, "work": work, "block": block, "reduce": reduce}
 
 
 def join(options, rank: int) -> None:
     torch.set_num_threads(options.threads)
     if options.side == "gloo":
+        if options.hosts > 1:
+            os.environ["GLOO_SOCKET_IFNAME"] = "eth0"  # of scripts/cluster
         method = f"file://{options.folder}/meet"
         dist.init_process_group("gloo", init_method=method, rank=rank, world_size=options.ranks)
     else:
