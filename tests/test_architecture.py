@@ -364,7 +364,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_300, 3_425),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 71_600, 62_000, 8_650  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 71_650, 62_100, 8_650  # lines
 
 
 def lines_of(paths) -> int:

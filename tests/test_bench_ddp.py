@@ -27,8 +27,8 @@ def test_gradients_that_differ_by_more_than_rounding_are_refused(ddp, tmp_path, 
 
 def test_a_row_has_medians_and_the_ratio_of_pairs(ddp, capsys):
     samples = {"ringtrain": [2e-3, 1e-3, 4e-3], "gloo": [4e-3, 3e-3, 4e-3]}
-    (here,), (hosts,) = ddp.places("2"), ddp.places("2x2:1gbit")
-    row = ddp.finished(SimpleNamespace(place=here), {"what": "gpt", "alone_s": 1e-3}, samples)
+    one_host, hosts = ddp.places("2,2x2:1gbit")
+    row = ddp.finished(SimpleNamespace(place=one_host), {"what": "gpt", "alone_s": 1e-3}, samples)
     last = ["**2.00** (1.00, 3.00)", "3"]
     assert ddp.cells(row) == ["gpt, 4 sequences of 128", "2", "4,000.0", "2,000.0", "1.0", "3.0", *last]
     assert len(ddp.cells(row)) == len(ddp.NET_HEADS + ddp.LAST_HEADS)

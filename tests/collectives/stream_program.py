@@ -20,6 +20,9 @@ action. ``sum own`` is taken level by level, from the nearest ranks on: each tim
 the others' sums of that. ``copy others`` is taken on the way back: it puts what it copies in its slot, for nearer
 ranks. A slot is free when its readers are done with it, the ranks of its groups.
 
+Where the kernel reads another rank's memory (``ONCE``), a rank publishes where its array lies, in no slot; the others
+copy their parts from there; and it leaves when all have.
+
 The other collectives are the first program with less in it: a rank publishes a part of its chunk, or a piece of it for
 each rank, or nothing, and in the place of ``sum`` it adds or copies some of the others' slots, or none. What orders all
 accesses orders fewer.
@@ -35,6 +38,7 @@ compiled call (ops/cpu/sources/streamed.cpp) takes the order that is fastest at 
 from typing import NamedTuple
 
 PUBLISH, PUBLISH_OTHERS, SUM, SUM_OWN, COPY_OTHERS = "publish", "publish others", "sum", "sum own", "copy others"
+PUBLISH_ARRAY, COPY_ARRAYS, LEAVE = "publish array", "copy arrays", "leave"
 PUBLISHED, SUMMED, DONE = "published", "summed", "done"
 
 
@@ -58,6 +62,12 @@ SLICED = (
     StreamAction(PUBLISH_OTHERS, "", PUBLISHED),
     StreamAction(SUM_OWN, PUBLISHED, SUMMED),
     StreamAction(COPY_OTHERS, SUMMED, DONE),
+)
+# One copy by the kernel, from array to array.
+ONCE = (
+    StreamAction(PUBLISH_ARRAY, "", PUBLISHED),
+    StreamAction(COPY_ARRAYS, PUBLISHED, SUMMED),
+    StreamAction(LEAVE, SUMMED, DONE),
 )
 
 

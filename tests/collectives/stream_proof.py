@@ -20,9 +20,11 @@ from typing import NamedTuple
 
 from ringtrain.errors import ScheduleError
 from tests.collectives.stream_program import (
+    COPY_ARRAYS,
     COPY_OTHERS,
     DONE,
     PUBLISH,
+    PUBLISH_ARRAY,
     PUBLISH_OTHERS,
     SUM,
     SUM_OWN,
@@ -31,7 +33,7 @@ from tests.collectives.stream_program import (
 )
 
 ORDERS = 50
-SLOT, NUMBER, CALL = "slot", "the number of slot", "the call"
+SLOT, NUMBER, CALL, ARRAY = "slot", "the number of slot", "the call", "the array"
 
 Part = tuple[str, int, int, int]  # what it is, of which rank, where, and of which slice
 Count = tuple[int, str, int]  # of a rank, its counter, with this chunk
@@ -108,6 +110,8 @@ class Walk:
             if taken < before and action.awaits:
                 awaited = [(other, action.awaits, chunk) for other in _group(self._shape(rank), rank, action.level)]
                 yield StreamTask(rank, action, chunk, awaited)
+            elif taken < before and action.name == PUBLISH_ARRAY:
+                yield StreamTask(rank, action, chunk, [])
             elif taken < before:
                 yield from (StreamTask(rank, action, chunk, last, slot) for slot, last in enumerate(state.last))
 
@@ -130,9 +134,10 @@ class Walk:
 
     def _begin(self, rank: int) -> None:
         state = self.ranks[rank]
+        state.clock[rank] += 1
+        self._write(rank, (ARRAY, rank, 0, 0), state.call)  # between calls its rank does with it as it likes
         if state.call < len(self.calls):
             state.taken = [0] * len(self.calls[state.call].program)
-            state.clock[rank] += 1
             self._write(rank, (CALL, rank, state.call % 2, 0), state.call)
 
     def _act(self, task: StreamTask) -> None:
@@ -147,6 +152,11 @@ class Walk:
             left_out = [] if action == PUBLISH else _slice(shape, rank, 1)
             for part in set(range(self.size)) - set(left_out):
                 self._write(rank, (SLOT, rank, task.slot, part), chunk, (rank,))
+        if action == COPY_ARRAYS:
+            for other in others:
+                self._read(rank, (CALL, other, state.call % 2, 0), state.call)
+                self._read(rank, (ARRAY, other, 0, 0), state.call)
+            self.sums |= {(rank, chunk, part): tuple(group) for part in range(self.size)}
         if action in (SUM, SUM_OWN):
             for other in others:
                 self._read(rank, (CALL, other, state.call % 2, 0), state.call)

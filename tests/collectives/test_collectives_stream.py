@@ -18,13 +18,13 @@ from ringtrain.monitor.guard import Guard
 from ringtrain.ops.cpu.streamed import ADDING, COLLECTIVES, IN_PIECES
 from ringtrain.transport.loopback import Loopback
 from tests.collectives.executions import any_bits, stalled
-from tests.collectives.stream_program import DONE, PUBLISHED, SLICED, SUMMED, WHOLE, by_levels
+from tests.collectives.stream_program import DONE, ONCE, PUBLISHED, SLICED, SUMMED, WHOLE, by_levels
 from tests.collectives.stream_proof import StreamCall, verify_order, verify_stream
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import thorough
 
-MIXED = [(WHOLE, 1), (SLICED, 3), (WHOLE, 9), (SLICED, 1), (SLICED, 9), (WHOLE, 2)]
+MIXED = [(WHOLE, 1), (SLICED, 3), (ONCE, 3), (WHOLE, 9), (SLICED, 1), (ONCE, 1), (ONCE, 2), (SLICED, 9), (WHOLE, 2)]
 SHAPES = (2, 2), (3, 2), (2, 3), (2, 2, 2)
 
 
@@ -99,6 +99,8 @@ def changed(program, name, **fields):
         ((*changed(SLICED, "sum own", advances=DONE)[:2], SLICED[2]._replace(awaits=DONE)), 4, RACE),
         ((WHOLE[0]._replace(name="publish others"), WHOLE[1]), 4, WRONG_CHUNK),
         (SLICED[:2], 4, STUCK),
+        (changed(ONCE, "copy arrays", awaits=DONE), 4, STUCK),
+        ((ONCE[0], changed(ONCE, "copy arrays", advances=DONE)[1]), 4, RACE),  # it returns before all have read
         ((SLICED[0], SLICED[1]._replace(advances=DONE)), 4, WRONG_SUM),
     ],
 )
@@ -143,8 +145,10 @@ def expected(collective, sources, rank, root):
 
 @pytest.mark.parametrize("collective", [name for name in COLLECTIVES if "all-reduce" not in name])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_every_collective_gives_what_numpy_does(small_chunks, size, collective):
+@pytest.mark.parametrize("once", [False, True], ids=["slots", "once"])
+def test_every_collective_gives_what_numpy_does(small_chunks, monkeypatch, once, size, collective):
     """Rows of one chunk and of many, each root, all ways, and twice: the second call may find slots in use."""
+    monkeypatch.setattr(streamed, "ONCE_BYTES", 1024 if once else 1 << 40)
     cases = [(way, row, root) for way in STREAMS for row in (0, 1, 33, 1300, 20_011) for root in {0, size - 1}]
     adds, has_rows = collective in ADDING, collective in IN_PIECES
 
@@ -165,6 +169,25 @@ def test_every_collective_gives_what_numpy_does(small_chunks, size, collective):
             assert collective == "broadcast" or array.tolist() == sources[t.rank].tolist()
 
     LoopbackWorld(size).run(body)
+
+
+def test_where_the_kernel_does_not_read_another_rank_slots_are_used_and_a_later_refusal_is_told(monkeypatch):
+    def body(t, wanted, processes=None):
+        window = stream_window(t)
+        assert (window.processes is None) == wanted
+        if processes is not None:
+            window.processes = np.array(processes)
+        array = np.full(1 << 20, t.rank, "u1")
+        run = make_streamed(t, "stream", "sum", "uint8", 1 << 20, 1, "", "broadcast", "broadcast", 0)
+        run.bind(array, array)
+        run.run(20.0)
+        return int(array.sum())
+
+    assert LoopbackWorld(2).run(lambda t: body(t, False)) == [0, 0]
+    with pytest.raises(TransportError, match=says("kernel", "memory", "broadcast", "process")):
+        LoopbackWorld(2).run(lambda t: body(t, False, [1 << 30] * 2))
+    monkeypatch.setattr(streamed, "read_process", lambda *_: None)
+    assert LoopbackWorld(2).run(lambda t: body(t, True)) == [0, 0]
 
 
 # ── the bits ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ What adds or copies reads the others' slots and writes the array itself: nothing
 so they run one after another in the order of their starts, which all ranks make alike.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.levels import in_order, node_levels
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import (
+    ADDING,
     ALL_REDUCE,
     BROADCAST,
     COSTS,
@@ -32,6 +34,7 @@ from ringtrain.ops.cpu.streamed import (
     SCATTER,
     SLICED_ALL_REDUCE,
     StreamedCall,
+    read_process,
 )
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
@@ -45,6 +48,7 @@ TURN_S = 0.5e-3
 MOST_BITS = 64  # of a size in bytes
 WINDOW_BYTES = 32 << 20  # of a node, at most: its ranks then have smaller slots
 LEARNING_BYTES = 4 << 10  # from here on bytes take the time that a rank can measure; below, the way to the others
+ONCE_BYTES = 512 << 10  # from here on the kernel's one copy is faster than two through slots
 SLICED_BYTES = 32 << 10  # from here on the ranks of a larger node add slices: below, a wait costs more than it saves
 
 
@@ -58,11 +62,25 @@ class StreamVariant:
     shape: tuple[int, ...] | None = None
 
 
+def readable_processes(transport: Transport) -> np.ndarray | None:
+    """Return the numbers of the processes of the node's ranks, if each reads the next one's memory by the kernel: where
+    Yama restricts tracing, and in some containers, it does not. Collective.
+    """
+    token = np.frombuffer(os.urandom(16), np.uint64).copy()
+    offers = transport.gather_json([os.getpid(), array_address(token), token.tolist()])
+    mine = [offers[rank] for rank in transport.neighbours]
+    process, address, wanted = mine[(transport.neighbours.index(transport.rank) + 1) % len(mine)]
+    copied = read_process(process, address, token.nbytes)
+    alike = transport.gather_json(copied is not None and np.frombuffer(copied, np.uint64).tolist() == wanted)
+    return np.array([number for number, *_ in mine]) if all(alike) else None
+
+
 class StreamWindow:
     """The slots of the ranks of a node. Collective to make.
 
     memory:  the memory of each rank of the node, by local rank; None if they share none
     levels:  of its ranks
+    processes: numbers of their processes, if each may read the others' memory
     running: the reductions that are started, in their order
     """
 
@@ -74,6 +92,7 @@ class StreamWindow:
         self.memory: Sequence[Array] | None = transport.peer_views(window) if isinstance(window, np.ndarray) else None
         self._counts = np.asarray(window)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
         self.running, self.levels = deque[Streamed](), node_levels(transport)
+        self.processes = readable_processes(transport)
         self._moving = Lock()  # a prepared reduction and one in flight are moved by two threads
         self._costs: dict[str, np.ndarray] = {}
 
@@ -140,10 +159,13 @@ class Streamed(Reduction):
         else:
             levels = in_order((size,))
         assert window.memory is not None, "a window without memory reduces nothing"
+        once = collective not in ADDING and nbytes >= ONCE_BYTES and window.processes is not None
+        if once:
+            chunk_bytes = ONCE_BYTES
         memory = [np.asarray(window.memory[rank]) for rank in levels.ranks]
         self._names = [transport.world_ranks[transport.neighbours[rank]] for rank in levels.ranks]
         place = levels.ranks.index(transport.neighbours.index(transport.rank))
-        learns = nbytes >= LEARNING_BYTES and collective not in ROOTED
+        learns = nbytes >= LEARNING_BYTES and collective not in ROOTED and not once
         chosen = variant.stores if learns or variant.stores != "faster" else "plain"
         spins = transport.patience.spin_s > 0
         carried = f" {content}" if content else ""
@@ -163,6 +185,7 @@ class Streamed(Reduction):
             chosen,
             self._words,
             window.costs(self._collective, nbytes),
+            window.processes if once else None,
             spins,
         )
         self._chunks = -(-nbytes // chunk_bytes)
@@ -243,6 +266,9 @@ class Streamed(Reduction):
                 self._window.running.popleft()
                 if self._array is not None:
                     self._arrays = None
+        if self._call.refused:
+            why = os.strerror(self._call.refused)
+            raise TransportError(f"the kernel does not read another rank's memory for a {self._collective}: {why}")
         if outcome < 0:
             raise self._mismatch(-1 - outcome)
         return not self.started

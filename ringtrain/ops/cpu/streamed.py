@@ -30,7 +30,7 @@ YIELDS = 200  # of a wait on shared cores, in place of spins
 # Where they are in a header, as int64: how many chunks are through each stage, the last of which is done; the call.
 *COUNTERS, WORDS = (line * LINE_BYTES // 8 for line in range(MOST_STAGES + 1))
 DONE = COUNTERS[-1]
-AT, SOURCE, TARGET, COUNT = 32, 42, 43, 44  # words of the job
+AT, SOURCE, TARGET, COUNT, REFUSED = 32, 42, 43, 44, 45  # words of the job
 
 
 class StreamedCall:
@@ -49,10 +49,12 @@ class StreamedCall:
     call:        what all ranks ask for, in words
     costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros, for
                  ``faster``: it learns the faster way, and tries the other now and then
+    processes:   numbers of the ranks' processes, which may read one another's memory: what is not added is copied once,
+                 from where it lies, and no slots are used; None: through slots
     spins:       whether a wait spins first; if ranks share cores, it yields
     state:       its first element grows with each action; it is 0 before a call and after it
     test:        test() begins, or goes on, without waiting. Returns 1 if it is done, 0 if not, and -1 - r if
-                 local rank r makes another call
+                 local rank r makes another call; with as many as there are ranks, if :attr:`refused`
     wait:        wait() does the same, and waits for some 10 µs each time that it can do nothing
     rest:        rest() does the same, and sleeps for at most a millisecond"""
 
@@ -71,14 +73,16 @@ class StreamedCall:
         way: str,
         call: str,
         costs: np.ndarray,
+        processes: np.ndarray | None = None,
         spins: bool = True,
     ):
         words = np.frombuffer(call.encode()[:LINE_BYTES].ljust(LINE_BYTES, b"\0"), np.uint8)
-        self._kept = memory, costs, words  # the call knows only their addresses
+        self._kept = memory, costs, words, processes  # the call knows only their addresses
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
         self._local_rank, self._slots = local_rank, slots
         shape = shape if collective == SLICED_ALL_REDUCE else (len(memory),)
-        self._stages = 2 * len(shape) + 1 if collective == SLICED_ALL_REDUCE else 2
+        several = collective == SLICED_ALL_REDUCE or processes is not None
+        self._stages = 2 * len(shape) + 1 if several else 2
         patience = (SPINS, 0) if spins else (0, YIELDS)
         numbers, itemsize = 0, 1
         if collective in ADDING:
@@ -88,7 +92,8 @@ class StreamedCall:
         asked = *kinds, array_address(costs), number, array_address(words)
         chunks = COLLECTIVES.index(collective), root, chunk_bytes // itemsize, slots, slot_bytes
         head = [0, *patience, *asked, *chunks, len(memory), local_rank, len(shape), *_groups(shape, local_rank)]
-        job = [*head, *[0] * (COUNT + 1 - len(head)), *map(array_address, memory)]
+        job = [*head, *[0] * (REFUSED + 1 - len(head)), 0 if processes is None else array_address(processes)]
+        job += map(array_address, memory)
         self.state = (ctypes.c_int64 * len(job))(*job)
         self.test, self.wait, self.rest = steps_of("streamed", self.state)
 
@@ -109,6 +114,11 @@ class StreamedCall:
         return next(filter(None, late), [])
 
     @property
+    def refused(self) -> int:
+        """What the kernel says (errno) where it does not read the memory of another process."""
+        return self.state[REFUSED]
+
+    @property
     def chunk(self) -> int:
         """The chunk that this rank needs next, counted from 1."""
         return self.state[AT + self._stages - 1] + 1
@@ -127,3 +137,16 @@ def _groups(shape: Sequence[int], local_rank: int) -> list[int]:
         words += [local_rank - position * stride, stride, count, position]
         stride *= count
     return words + [0] * 4 * (MOST_LEVELS - len(shape))
+
+
+def read_process(process: int, address: int, nbytes: int) -> bytes | None:
+    """Return bytes of the memory of a process, or None if the kernel does not read it: process_vm_readv(2)."""
+    copied = ctypes.create_string_buffer(nbytes)
+    local, remote = (_Span(where, nbytes) for where in (ctypes.addressof(copied), address))
+    read = getattr(ctypes.CDLL(None), "process_vm_readv", None)
+    done = read(process, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0) if read is not None else -1
+    return copied.raw if done == nbytes else None
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))

@@ -11,6 +11,9 @@
 // A sliced all-reduce has stages: a rank publishes; adds its slice of the chunk, of the ranks that are near, then its
 // slice of that slice, of those further away, level by level; and copies the others' slices on the way back.
 //
+// Where one rank may read another's memory by the kernel (process_vm_readv), long arrays that are not added are copied
+// once, from where they lie: a rank publishes an address in place of a slot, and returns when all have read.
+//
 // What a rank does with each chunk, and for what it waits before, is the program of
 // tests/collectives/stream_program.py, which is proved for any order of the actions that ranks may take.
 // The order taken here: a rank publishes one chunk ahead of the one that it adds, and goes round in few slots, which stay
@@ -18,6 +21,8 @@
 // so the other finds all of that when it gets a core again, and need not wait for this rank's next turn.
 #include "elements.hpp"
 #include "waits.hpp"
+#include <errno.h>
+#include <sys/uio.h>
 
 constexpr Int LINE = 128;              // bytes of two cache lines, which some CPUs fetch together
 constexpr Int MOST_SLOTS = 32;
@@ -57,6 +62,7 @@ struct Header {
   // Beside the first counter, of this call and the one before: a rank is at most one call ahead of another.
   Int& call(Int called) { return published.beside[called % 2]; }
   char& way(Int called) { return ((char*)(published.beside + 2))[called % 2]; }
+  Int& source(Int called) { return published.beside[3 + called % 2]; }
   char& slot_of(Int chunk, Int slots) { return this->slots[chunk % slots]; }
 };
 static_assert(sizeof(Header) == (MOST_STAGES + 4) * LINE, "HEADER_BYTES of ops/cpu/streamed.py");
@@ -117,6 +123,8 @@ struct Job {
   const char* source;
   char* target;
   Int count;           // elements of a row, or of the array
+  Int refused;         // what the kernel said when it did not read another's memory
+  const Int* processes;  // numbers of the ranks' processes, which may read one another's memory; null: slots are used
   // size pointers to the ranks' memory
 
   Int done() { return at[stages - 1]; }
@@ -325,17 +333,25 @@ template <class Numbers> struct Chunk {
     bool root = job.place == job.root, pieces = job.collective == ALL_TO_ALL;
     Int began = ticks();
     if (job.collective == BROADCAST) {
-      if (!root) take(target, slot(job.root));
+      if (!root) fetch(target, job.root, 0);
     } else if (job.collective == SCATTER) {
-      take(target, root ? row_for(job.place) : slot(job.root, job.place));
+      root ? take(target, row_for(job.place)) : fetch(target, job.root, job.place);
     } else if (job.collective != GATHER || root) {
       for (Int i = 0; i < job.size; i++) {  // each rank begins at another
         Int rank = (job.place + i) % job.size;
-        const T* own = pieces ? row_for(job.place) : source;
-        take(row_from(rank), rank == job.place ? own : slot(rank, pieces ? job.place : 0));
+        if (rank == job.place) take(row_from(rank), pieces ? row_for(rank) : source);
+        else fetch(row_from(rank), rank, pieces ? job.place : 0);
       }
     }
     job.reading += ticks() - began;
+  }
+
+  // Copy what another rank has published: a piece of its array, or all.
+  void fetch(T* into, Int rank, Int piece) {
+    if (!job.processes) return take(into, slot(rank, piece));
+    const char* from = (const char*)job.header(rank).source(job.called()) + piece * job.count + chunk * job.chunk;
+    iovec local = {into, size_t(length)}, remote = {(void*)from, size_t(length)};
+    if (process_vm_readv(job.processes[rank], &local, 1, &remote, 1, 0) != length) job.refused = errno ? errno : EFAULT;
   }
 
   void take(T* into, const T* from) {
@@ -394,7 +410,8 @@ void run(Job& job, Int stage) {
   Int at = job.at[stage], level = job.level(stage);
   if (job.collective >= BROADCAST) {
     Chunk<Bytes> chunk(job, at);
-    stage ? chunk.copy() : chunk.publish();
+    if (stage == 1) chunk.copy();
+    else if (!stage && !job.processes) chunk.publish();
   } else {
     by_type(job.type, [&](auto numbers) {
       Chunk<decltype(numbers)> chunk(job, at);
@@ -412,10 +429,14 @@ void run(Job& job, Int stage) {
 // Whether there was a chunk to publish, and a slot.
 bool publish(Job& job) {
   Header& header = job.header();
-  Int at = job.at[0], slot = at < job.chunks ? free_slot(job) : job.slots;
-  if (slot == job.slots) return false;
-  job.slot_of(job.place, at) = slot;
-  header.ends[slot] = job.first + at + 1;
+  Int at = job.at[0];
+  if (at == job.chunks) return false;
+  if (!job.processes) {
+    Int slot = free_slot(job);
+    if (slot == job.slots) return false;
+    job.slot_of(job.place, at) = slot;
+    header.ends[slot] = job.first + at + 1;
+  }
   run(job, 0);
   return true;
 }
@@ -457,7 +478,8 @@ void begin(Job& job) {
   Header& header = job.header();
   job.moved = 1;
   job.chunks = parts_of(job.count, job.chunk);
-  job.stages = job.collective == SLICED_ALL_REDUCE ? 2 * job.levels + 1 : 2;
+  job.stages = job.collective == SLICED_ALL_REDUCE || job.processes ? 2 * job.levels + 1 : 2;
+  job.refused = 0;
   for (Int& at : job.at) at = 0;
   job.first = header.published.count;
   job.way = job.asked == FASTER ? job.costs->choose() : job.asked;
@@ -469,6 +491,7 @@ void begin(Job& job) {
   header.called++;
   header.call(header.called) = job.call;
   header.way(header.called) = job.way;
+  header.source(header.called) = Int(job.source);
   if (memcmp(header.words, job.words, LINE)) memcpy(header.words, job.words, LINE);
 }
 
@@ -488,6 +511,7 @@ Int proceed(Job& job, Patience patience) {
   if (!job.moved) begin(job);
   for (Patience left = patience; job.done() < job.chunks;) {
     Int acted = act(job);
+    if (job.refused) return -1 - job.size;
     if (acted < 0) return acted;
     if (acted) {
       left = patience;
@@ -505,7 +529,7 @@ Int proceed(Job& job, Patience patience) {
 }  // namespace
 
 // Begin, or go on: without waiting, awake, and asleep. 1 if it is done, 0 if it has to go on, -1 - rank if that rank makes
-// another call.
+// another call, -1 - size if the kernel does not read another's memory.
 extern "C" Int streamed_test(Job* job) { return proceed(*job, NONE); }
 extern "C" Int streamed_wait(Job* job) { return proceed(*job, {job->spins, job->yields, 0}); }
 extern "C" Int streamed_rest(Job* job) { return proceed(*job, REST); }
