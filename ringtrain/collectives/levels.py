@@ -78,12 +78,13 @@ def node_levels(transport: Transport) -> Levels:
 
 def read_domains(cpus: set[int], folder: Path = CPUS) -> Domains:
     """Return the last cache that these processors share, and their socket."""
-    caches = [_shared(folder / f"cpu{cpu}/cache", cpus) for cpu in cpus]
+    caches = [_last_cache(folder / f"cpu{cpu}/cache") for cpu in cpus]
     sockets = [_text(folder / f"cpu{cpu}/topology/physical_package_id") for cpu in cpus]
     return tuple(each[0] if len(set(each)) == 1 else None for each in (caches, sockets))
 
 
-def _shared(caches: Path, cpus: set[int]) -> str | None:
+def _last_cache(caches: Path) -> str | None:
+    """Return the processors that share the cache of the highest level."""
     indices = sorted(caches.glob("index[0-9]*"), key=lambda index: int(index.name[5:]))
     return _text(indices[-1] / "shared_cpu_list") if indices else None
 

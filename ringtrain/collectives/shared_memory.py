@@ -6,6 +6,8 @@ schedule other than the ring between nodes.
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+
 from ringtrain.arrays import Array
 from ringtrain.collectives import levels, texts
 from ringtrain.collectives.algorithms import sliced
@@ -44,7 +46,7 @@ def check_shared(algorithm: str, wired: bool) -> None:
     no messages to round.
     """
     kind, pair, outer = algorithm.partition(":")
-    if kind == MAPPED and (outer == levels.FLAT or levels.is_shape(outer)):
+    if kind == MAPPED and pair:
         _shape(algorithm)
         outer = ""
     elif pair and (kind != ROUTED or outer not in FLAT):
@@ -100,8 +102,11 @@ def unavailable(transport: Transport, buffer: Array, algorithm: str, tags: Seque
     """
     if is_mapped(algorithm) and transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
-    if (shape := _shape(algorithm)) and (why := levels.unlike(shape, transport.local_size)):
-        return why
+    if shape := _shape(algorithm):
+        if why := levels.unlike(shape, transport.local_size):
+            return why
+        if not isinstance(buffer, np.ndarray):
+            return "the buffer is not in host memory, and a device adds at one level"
     lacking = transport.gather_json(_lacking(transport, buffer, tags))
     first = next(filter(None, lacking), None)
     alike = peers(rank for rank, what in enumerate(lacking) if what == first)

@@ -28,7 +28,7 @@ SIDES = RINGTRAIN, GLOO = "ringtrain", "gloo"
 NETS = {"resnet18": "32 images of 32 x 32", "mlp": "32 rows of 1,024", "gpt": "4 sequences of 128"}
 SIZES = [4 << shift for shift in range(0, 25, 2)]  # 4 B ... 64 MiB
 TOLERANCE = 1e-6
-ALONE = 3  # iterations without an exchange
+ALONE = 5  # iterations without an exchange
 
 
 # ── the sides ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -50,9 +50,9 @@ class Place:
 
 def places(text: str) -> list[Place]:
     """Parse places such as 2,4,2x2:1gbit: the type of an option. Raises ArgumentTypeError."""
-    matches = [re.fullmatch(r"(?:(\d+)x)?(\d+)(?::(\w+))?", each) for each in text.split(",")]
+    matches = [re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)(?::([\w.]+))?", each) for each in text.split(",")]
     parts = [match.groups() for match in matches if match]
-    if len(parts) < len(matches) or any(bool(hosts) != bool(rate) for hosts, _, rate in parts):
+    if len(parts) < len(matches) or any(bool(rate) != (int(hosts or 1) > 1) for hosts, _, rate in parts):
         raise argparse.ArgumentTypeError(f"{text}: give numbers such as 1,2, or hosts x ranks:rate, as 2x2:1gbit")
     return [Place(int(each), int(hosts or 1), rate or "") for hosts, each, rate in parts]
 

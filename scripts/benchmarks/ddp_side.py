@@ -158,13 +158,14 @@ def handlers(options) -> dict[str, Callable]:
     measured: dict = {}  # nets by name, reductions by size
 
     def alone(name: str, iterations: int) -> float:
+        measured.clear()  # one net is in memory at a time
         net = Net(name, options.workers, exchanged=False)
-        net.iterate()
+        for _ in range(WARM_UP):
+            net.iterate()
         dist.barrier()
         return timed(net.iterate, iterations)
 
     def make(name: str) -> None:
-        measured.clear()  # one net is in memory at a time
         measured[name] = Net(name, options.workers)
 
     def work(name: str) -> None:

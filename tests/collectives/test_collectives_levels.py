@@ -118,7 +118,6 @@ def test_levels_are_proved_and_move_no_more_between_domains_than_a_tree(shape):
         group = math.prod(shape[:level])
         arrays, waits = binary_tree(group, program.size // group)
         assert crossing(program, group) == arrays
-        assert level > 1 or len(program.phases) <= max(waits, 2 * len(shape))
         assert len(shape) > 2 or len(program.phases) <= waits
         assert crossing(node_program(program.size), group) == 2 * (program.size - group)
     for rank in range(program.size):
@@ -168,7 +167,8 @@ def numbers_of(rank, count, dtype="f4"):
 def test_all_sums_are_right_among_other_calls(monkeypatch, shape):
     """Exact numbers, of one chunk and of many, by levels and without them in turn, and in the order of any places."""
     size = math.prod(shape)
-    shuffled = Levels(shape, tuple(np.random.default_rng(1).permutation(size).tolist()))
+    shuffled = Levels(shape, (*range(size - 1, 0, -2), *range(size - 2, -1, -2)))
+    assert sorted(shuffled.ranks) == list(range(size)) != list(shuffled.ranks)
     monkeypatch.setattr("ringtrain.collectives.execution.streamed.SLOT_BYTES", 2048)
     names = ["", f":{name_of(shape)}", ":flat", f":{name_of(shape)}"]
     counts = (0, 1, 7, 1009, 20_011)
@@ -221,13 +221,48 @@ def test_a_node_of_another_size_is_refused():
     LoopbackWorld(3).run(body)
 
 
-def test_different_calls_are_named_within_a_domain_and_between_them():
+@pytest.mark.parametrize("others", [(3,), (2, 3)])
+def test_different_calls_are_named_within_a_domain_and_between_them(others):
+    """Also by a rank that has no group in common with the one that differs."""
+
     def body(t):
-        run = prepare_streamed(t, np.ones(10 + (t.rank > 1), "f4"), "stream:2x2", "sum", "float32")
+        run = prepare_streamed(t, np.ones(10 + (t.rank in others), "f4"), "stream:2x2", "sum", "float32")
         with pytest.raises(MismatchError, match=says(f"rank {t.rank}", "10 float32", "11 float32")):
             run.run(20.0)
 
     LoopbackWorld(4).run(body)
+
+
+@pytest.mark.parametrize("other", ["stream:flat", "stream:4x2"])
+def test_different_levels_are_different_calls(other):
+    def body(t):
+        name = other if t.rank == 5 else "stream:2x4"
+        with pytest.raises(MismatchError, match=says("different", "2x4")):
+            prepare_streamed(t, np.ones(100_000, "f4"), name, "sum", "float32").run(20.0)
+
+    LoopbackWorld(8).run(body)
+
+
+def test_short_arrays_are_added_at_one_level_unless_a_name_says_otherwise(monkeypatch):
+    def body(t):
+        levels._LEVELS[t] = in_order((2, 2))
+        calls = [make_streamed(t, name, "sum", "float32", count, 4) for name, count in cases]
+        return [call._call._stages for call in calls]
+
+    cases = [("stream", 100), ("stream", 100_000), ("stream:2x2", 100), ("stream:flat", 100), ("stream:flat", 100_000)]
+    assert LoopbackWorld(4).run(body) == [[2, 5, 5, 2, 3]] * 4
+
+
+@pytest.mark.parametrize("value", [6e-8, 60_000.0])
+def test_a_mean_of_small_and_of_large_numbers_is_exact_by_levels(value):
+    def body(t):
+        array = np.full(1000, value, "f2")
+        run = make_streamed(t, "stream:4x2", "mean", "float16", array.size, 2)
+        run.bind(array, array)
+        run.run(20.0)
+        return set(array.tolist())
+
+    assert LoopbackWorld(8).run(body) == [{float(np.float16(value))}] * 8
 
 
 @pytest.mark.timing

@@ -58,6 +58,20 @@ def test_levels_beside_one_level(mpirun, tmp_path):
     assert f"; levels {kept['header']['levels']}" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["all-to-all", "broadcast", "all-gather"])
+def test_long_arrays_that_one_process_reads_of_another(mpirun, tmp_path, name):
+    path = tmp_path / "a.json"
+    size = ("-b", "6M", "-e", "6M", "-n", "2", "-w", "1")
+    words = ["-m", "ringtrain", "bench-allreduce", "--collective", name, "--algorithm", "auto,mpi", *size]
+    done = mpirun(3, [*words, "--json", str(path)])
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["algorithm"], row["status"], row["wrong"]) for row in rows] == [
+        ("mpi", "ok", 0),
+        ("auto:stream", "ok", 0),
+    ]
+
+
 OTHERS = ("reduce", "all-to-all", *thorough("reduce-scatter", "all-gather", "broadcast", "barrier"))
 
 

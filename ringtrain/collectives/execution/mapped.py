@@ -25,7 +25,7 @@ from ringtrain.collectives.execution.node_reduction import NodeReduction, awaite
 from ringtrain.collectives.execution.reduction import Reduction, ReductionDevice
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
-from ringtrain.ops.cpu.mapped import COMING, MappedCall, MappedOperation, MappedPhase
+from ringtrain.ops.cpu.mapped import MappedCall, MappedOperation, MappedPhase
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import wait_for
@@ -127,7 +127,8 @@ class Mapped(Reduction):
 
     def _awaited(self) -> str:
         late = awaited_ranks(self._world, self._counter)
-        awaited = texts.AWAITED_START if self._state[0] == COMING else texts.AWAITED_END
+        started = self._counter.least() > self._counter.count - self._state[0]
+        awaited = texts.AWAITED_END if started else texts.AWAITED_START
         return awaited.format(whom=late, name=SHARED, rank=self._world.world_ranks[self._world.rank])
 
 

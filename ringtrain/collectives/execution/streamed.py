@@ -17,7 +17,7 @@ import numpy as np
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.collectives.levels import in_order, node_levels
+from ringtrain.collectives.levels import in_order, levels_text, node_levels
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import (
     ADDING,
@@ -154,7 +154,7 @@ class Streamed(Reduction):
         chunk_bytes = window.chunk_bytes(variant.chunk_bytes, size if collective in IN_PIECES else 1)
         self._collective = collective
         levels = window.levels if variant.shape is None else in_order(variant.shape or (size,))
-        if collective == ALL_REDUCE and (len(levels.shape) > 1 or (size > 2 and nbytes >= SLICED_BYTES)):
+        if collective == ALL_REDUCE and size > 2 and (variant.shape or nbytes >= SLICED_BYTES):
             collective = SLICED_ALL_REDUCE
         else:
             levels = in_order((size,))
@@ -170,13 +170,15 @@ class Streamed(Reduction):
         spins = transport.patience.spin_s > 0
         carried = f" {content}" if content else ""
         self.called = call  # while it is awaited; "": a chunk is
-        self._words = call or f"{op} of {count:,} {dtype}{carried} in chunks of {chunk_bytes:,} bytes"
+        by_levels = f" by levels of {levels_text(levels)} ranks" if len(levels.shape) > 1 else ""
+        self._words = call or f"{op} of {count:,} {dtype}{carried} in chunks of {chunk_bytes:,} bytes{by_levels}"
         self._call = StreamedCall(
             collective,
             dtype,
             op,
             transport.neighbours.index(root) if collective in ROOTED else 0,
             levels.shape,
+            levels.ranks,
             memory,
             place,
             window.slots,
@@ -268,7 +270,10 @@ class Streamed(Reduction):
                     self._arrays = None
         if self._call.refused:
             why = os.strerror(self._call.refused)
-            raise TransportError(f"the kernel does not read another rank's memory for a {self._collective}: {why}")
+            raise TransportError(
+                f"{self._collective} on rank {self._world.world_ranks[self._world.rank]}: the kernel does not read the "
+                f"array of another rank: {why}. Is it ordinary memory?"
+            )
         if outcome < 0:
             raise self._mismatch(-1 - outcome)
         return not self.started

@@ -30,7 +30,7 @@ YIELDS = 200  # of a wait on shared cores, in place of spins
 # Where they are in a header, as int64: how many chunks are through each stage, the last of which is done; the call.
 *COUNTERS, WORDS = (line * LINE_BYTES // 8 for line in range(MOST_STAGES + 1))
 DONE = COUNTERS[-1]
-AT, SOURCE, TARGET, COUNT, REFUSED = 32, 42, 43, 44, 45  # words of the job
+AT, SOURCE, TARGET, COUNT, REFUSED = 33, 43, 44, 45, 46  # words of the job
 
 
 class StreamedCall:
@@ -39,6 +39,7 @@ class StreamedCall:
     collective:  one of :data:`COLLECTIVES`; of a sliced all-reduce each rank adds a slice of each chunk, of the other
                  each adds all
     shape:       of a sliced all-reduce, the ranks of a group by level, the nearest first; their product is all ranks
+    ranks:       the local rank at each place: memory, root and all ranks here are by places
     dtype:       of those that add, one of :data:`ringtrain.ops.cpu.mapped.TYPES`; the others move bytes
     operation:   one of :data:`OPERATIONS`; mean is of floating-point numbers
     root:        local rank, of those that have one
@@ -65,6 +66,7 @@ class StreamedCall:
         operation: str,
         root: int,
         shape: Sequence[int],
+        ranks: Sequence[int],
         memory: Sequence[np.ndarray],
         local_rank: int,
         slots: int,
@@ -88,10 +90,12 @@ class StreamedCall:
         if collective in ADDING:
             numbers, itemsize = TYPES.index(dtype), 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
         kinds = numbers, OPERATIONS.index(operation), WAYS.index(way)
-        number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
+        layout = f"{tuple(shape)} {tuple(ranks)}"
+        number = _number(f"{call} {layout}")
         asked = *kinds, array_address(costs), number, array_address(words)
         chunks = COLLECTIVES.index(collective), root, chunk_bytes // itemsize, slots, slot_bytes
         head = [0, *patience, *asked, *chunks, len(memory), local_rank, len(shape), *_groups(shape, local_rank)]
+        head.append(_number(layout))
         job = [*head, *[0] * (REFUSED + 1 - len(head)), 0 if processes is None else array_address(processes)]
         job += map(array_address, memory)
         self.state = (ctypes.c_int64 * len(job))(*job)
@@ -127,6 +131,11 @@ class StreamedCall:
         """Return the call of a local rank, or the start of its words."""
         words = self._headers[local_rank][WORDS : WORDS + LINE_BYTES // 8]
         return words.tobytes().rstrip(b"\0").decode(errors="ignore")
+
+
+def _number(text: str) -> int:
+    """Return 64 bits that tell texts apart."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _groups(shape: Sequence[int], local_rank: int) -> list[int]:

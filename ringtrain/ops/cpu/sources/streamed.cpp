@@ -54,7 +54,7 @@ struct Header {
   Int ends[MOST_SLOTS];            // by slot: how many chunks its readers must be done with before it is written again
   Int freed;                       // how many they were done with when this rank looked last
   Int called;                      // calls so far
-  Int shape, before;               // of the last call; the chunks before those of this shape
+  Int layout, before;              // of the last call; the chunks before those of this layout
 
   // A stage other than the last.
   Counter& stage(Int stage) { return stage ? between[stage - 1].counter : published; }
@@ -115,6 +115,7 @@ struct Job {
   Int size, place;
   Int levels;
   Group groups[MOST_LEVELS];  // by level, the nearest first; all ranks at one level if it is not sliced
+  Int layout;          // a number that tells these groups of ranks from others
   Int first;           // chunks that went through the window before
   Int chunks;          // of this call
   Int stages, at[MOST_STAGES];     // how many of them are through each stage
@@ -130,6 +131,7 @@ struct Job {
   Int done() { return at[stages - 1]; }
   Int level(Int stage) { return stage <= levels ? stage : stages - stage; }
   const Group& group(Int level) { return groups[level - 1]; }
+  Group everyone() { return {0, 1, size, place}; }
   Header& header(Int rank) { return *((Header**)(this + 1))[rank]; }
   Header& header() { return header(place); }
   Int called() { return header().called; }
@@ -220,9 +222,9 @@ template <class Numbers, class Op, class T> void sum_of(const T* const* sources,
 }
 
 // Each contribution is divided before it is added, in float32: a mean is finite where the contributions are.
-template <class Numbers, class T> void mean_of(const T* const* sources, Int size, float by, T* target, Int count) {
+template <class Numbers, class T> void mean_of(const T* const* sources, Int size, T* target, Int count) {
   constexpr Int AT_ONCE = BLOCK_BYTES / Int(sizeof(float));
-  float block[AT_ONCE];
+  float block[AT_ONCE], by = size;
   for (Int start = 0; start < count; start += AT_ONCE) {
     Int length = least(AT_ONCE, count - start);
     for (Int i = 0; i < length; i++) block[i] = Numbers::wide(sources[0][start + i]) / by;
@@ -320,13 +322,11 @@ template <class Numbers> struct Chunk {
     job.reading += ticks() - began;
   }
 
-  // Numbers of 16 bits are divided at the first level, others at the last.
+  // Numbers of 16 bits are divided at each level, others at the last.
   void mean(Int level, const T* const* sources, Int several, T* into, Int count) {
-    if constexpr (sizeof(T) == 2) {
-      if (level == 1) return mean_of<Numbers>(sources, several, float(job.size), into, count);
-    }
+    if constexpr (sizeof(T) == 2) return mean_of<Numbers>(sources, several, into, count);
     sum_of<Numbers, Sum>(sources, several, into, count);
-    if (sizeof(T) > 2 && level == job.levels) divide(into, T(job.size), count);
+    if (level == job.levels) divide(into, T(job.size), count);
   }
 
   void copy() {
@@ -351,7 +351,8 @@ template <class Numbers> struct Chunk {
     if (!job.processes) return take(into, slot(rank, piece));
     const char* from = (const char*)job.header(rank).source(job.called()) + piece * job.count + chunk * job.chunk;
     iovec local = {into, size_t(length)}, remote = {(void*)from, size_t(length)};
-    if (process_vm_readv(job.processes[rank], &local, 1, &remote, 1, 0) != length) job.refused = errno ? errno : EFAULT;
+    Int copied = process_vm_readv(job.processes[rank], &local, 1, &remote, 1, 0);
+    if (copied != length) job.refused = copied < 0 ? errno : EFAULT;
   }
 
   void take(T* into, const T* from) {
@@ -379,7 +380,7 @@ Int late_rank(Job& job, Int stage) {
   return job.size;
 }
 
-// The ranks that may read this one's slots. While one holds a chunk of another shape, all ranks.
+// The ranks that may read this one's slots. While one holds a chunk of another layout, all ranks.
 template <class Visit> void each_reader(Job& job, Visit visit) {
   if (job.header().freed < job.header().before) {
     for (Int rank = 0; rank < job.size; rank++) visit(rank);
@@ -441,16 +442,19 @@ bool publish(Job& job) {
   return true;
 }
 
-// The first rank of the group whose call is another than this one's; job.size without one. All have begun theirs.
+// The first rank of the group that has begun another call than this one's; job.size without one.
 Int differing_rank(Job& job, const Group& group) {
-  for (Int i = 0; i < group.count; i++)
-    if (job.header(group.rank(i)).call(job.called()) != job.call) return group.rank(i);
+  for (Int i = 0; i < group.count; i++) {
+    Header& header = job.header(group.rank(i));
+    if (counted(header.published) > job.first && header.call(job.called()) != job.call) return group.rank(i);
+  }
   return job.size;
 }
 
 // Take an action that needs no wait: 1; 0 if there is none; -1 - rank if that rank makes another call.
 Int act(Job& job) {
-  if (job.at[0] < job.done() + AHEAD && publish(job)) return 1;
+  Int ahead = job.processes ? job.chunks : AHEAD;  // one copy by the kernel needs no slot
+  if (job.at[0] < job.done() + ahead && publish(job)) return 1;
   for (Int stage = job.stages - 1; stage > 0; stage--) {
     if (job.at[stage] == job.at[stage - 1] || late_rank(job, stage) < job.size) continue;
     if (stage <= job.levels)
@@ -485,9 +489,7 @@ void begin(Job& job) {
   job.way = job.asked == FASTER ? job.costs->choose() : job.asked;
   job.writing = job.reading = 0;
   if (!job.count) return;
-  Int shape = 0;
-  for (Int level = 0; level < job.levels; level++) shape = shape * MOST_RANKS + job.groups[level].count;
-  if (header.shape != shape) header.shape = shape, header.before = job.first;
+  if (header.layout != job.layout) header.layout = job.layout, header.before = job.first;
   header.called++;
   header.call(header.called) = job.call;
   header.way(header.called) = job.way;
@@ -518,7 +520,10 @@ Int proceed(Job& job, Patience patience) {
     } else if (stay_awake(left)) {
       if (!left.yields) patience.yields = 0;  // one was to a busy process: each further one would cost as much
     } else if (!publish(job)) {
-      if (left.sleeps-- <= 0) return 0;
+      if (left.sleeps-- <= 0) {  // by levels a rank of no group of this one's may make another call, and hold it up
+        Int differing = job.levels > 1 ? differing_rank(job, job.everyone()) : job.size;
+        return differing < job.size ? -1 - differing : 0;
+      }
       sleep_on_late(job);
     }
   }
