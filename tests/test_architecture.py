@@ -344,7 +344,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "api": (2_600, 1_725),  # with streams of every collective
     "bench": (4_000, 2_500),  # of it 250 are collectives other than the all-reduce
     "cli": (3_400, 2_050),  # of it 350 are `compare` and `scale` of scripts of PyTorch
-    "collectives": (4_775, 2_725),  # of it 300 are levels of a node
+    "collectives": (4_800, 2_725),  # of it 300 are levels of a node
     "config": (1_000, 375),
     "data": (6_025, 3_925),  # with text
     "exchange": (8_050, 5_050),  # of it 200 are the six parts and 450 lossy sums
@@ -352,7 +352,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "memory": (325, 225),
     "monitor": (1_150, 800),
     "nn": (3_100, 2_025),
-    "ops": (7_500, 4_625),  # of it 180 are levels of few bits, and 150 what a checkout compiles beside
+    "ops": (7_525, 4_650),  # of it 180 are levels of few bits, and 150 what a checkout compiles beside
     "optim": (500, 275),  # of it 90 are Muon
     "plan": (1_500, 975),  # with profiles of scripts
     "report": (3_900, 2_350),  # runs without tests
@@ -364,7 +364,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_300, 3_425),
     "weights": (950, 575),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 71_650, 62_100, 8_650  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 71_650, 62_100, 8_725  # lines
 
 
 def lines_of(paths) -> int:

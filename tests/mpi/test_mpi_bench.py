@@ -66,10 +66,8 @@ def test_long_arrays_that_one_process_reads_of_another(mpirun, tmp_path, name):
     done = mpirun(3, [*words, "--json", str(path)])
     assert done.returncode == 0, done.stderr
     rows = json.loads(path.read_text())["rows"]
-    assert [(row["algorithm"], row["status"], row["wrong"]) for row in rows] == [
-        ("mpi", "ok", 0),
-        ("auto:stream", "ok", 0),
-    ]
+    assert {row["algorithm"] for row in rows} == {"mpi", "auto:stream"}
+    assert {(row["status"], row["wrong"]) for row in rows} == {("ok", 0)}
 
 
 OTHERS = ("reduce", "all-to-all", *thorough("reduce-scatter", "all-gather", "broadcast", "barrier"))
