@@ -171,6 +171,21 @@ def test_every_collective_gives_what_numpy_does(small_chunks, monkeypatch, once,
     LoopbackWorld(size).run(body)
 
 
+def test_what_the_kernel_copies_once():
+    """What one other rank reads; not what many do, nor long broadcasts, in which the root helps by its copies."""
+    long, longer = streamed.ONCE_BYTES, 2 * streamed.ONCE_BROADCAST_BYTES
+    cases = [(name, size, nbytes) for name in COLLECTIVES for size in (2, 3) for nbytes in (long - 1, long, longer)]
+    once = [(name, size, nbytes) for name, size, nbytes in cases if streamed.is_copied_once(name, size, nbytes)]
+    always = [
+        (name, size, nbytes)
+        for name in ("gather", "scatter", "all-to-all")
+        for size in (2, 3)
+        for nbytes in (long, longer)
+    ]
+    all_gathers = [("all-gather", 2, long), ("all-gather", 2, longer)]
+    assert sorted(once) == sorted([*always, *all_gathers, ("broadcast", 2, long), ("broadcast", 3, long)])
+
+
 def test_where_the_kernel_does_not_read_another_rank_slots_are_used_and_a_later_refusal_is_told(monkeypatch):
     def body(t, wanted, processes=None):
         window = stream_window(t)

@@ -58,7 +58,7 @@ def test_levels_beside_one_level(mpirun, tmp_path):
     assert f"; levels {kept['header']['levels']}" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["all-to-all", "broadcast", "all-gather"])
+@pytest.mark.parametrize("name", ["all-to-all", "broadcast"])
 def test_long_arrays_that_one_process_reads_of_another(mpirun, tmp_path, name):
     path = tmp_path / "a.json"
     size = ("-b", "6M", "-e", "6M", "-n", "2", "-w", "1")

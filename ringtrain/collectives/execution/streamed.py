@@ -21,6 +21,7 @@ from ringtrain.collectives.levels import in_order, levels_text, node_levels
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import (
     ADDING,
+    ALL_GATHER,
     ALL_REDUCE,
     BROADCAST,
     COSTS,
@@ -48,7 +49,9 @@ TURN_S = 0.5e-3
 MOST_BITS = 64  # of a size in bytes
 WINDOW_BYTES = 32 << 20  # of a node, at most: its ranks then have smaller slots
 LEARNING_BYTES = 4 << 10  # from here on bytes take the time that a rank can measure; below, the way to the others
-ONCE_BYTES = 512 << 10  # from here on the kernel's one copy is faster than two through slots
+ONCE_BYTES = 512 << 10  # from here on the kernel's one copy is faster than two through slots, as measured:
+ONCE_READERS = 1  # of an all-gather: of what more ranks read, a copy in a slot is made once for all
+ONCE_BROADCAST_BYTES = 8 << 20  # above, the root's copies into slots go beside the others' from them
 SLICED_BYTES = 32 << 10  # from here on the ranks of a larger node add slices: below, a wait costs more than it saves
 
 
@@ -73,6 +76,13 @@ def readable_processes(transport: Transport) -> np.ndarray | None:
     copied = read_process(process, address, token.nbytes)
     alike = transport.gather_json(copied is not None and np.frombuffer(copied, np.uint64).tolist() == wanted)
     return np.array([number for number, *_ in mine]) if all(alike) else None
+
+
+def is_copied_once(collective: str, size: int, nbytes: int) -> bool:
+    """Whether the kernel copies rows of so many bytes from array to array, if it may."""
+    if collective in ADDING or nbytes < ONCE_BYTES:
+        return False
+    return {ALL_GATHER: size - 1 <= ONCE_READERS, BROADCAST: nbytes <= ONCE_BROADCAST_BYTES}.get(collective, True)
 
 
 class StreamWindow:
@@ -159,7 +169,7 @@ class Streamed(Reduction):
         else:
             levels = in_order((size,))
         assert window.memory is not None, "a window without memory reduces nothing"
-        once = collective not in ADDING and nbytes >= ONCE_BYTES and window.processes is not None
+        once = window.processes is not None and is_copied_once(collective, size, nbytes)
         if once:
             chunk_bytes = ONCE_BYTES
         memory = [np.asarray(window.memory[rank]) for rank in levels.ranks]
