@@ -40,13 +40,14 @@ def in_order(shape: Sequence[int]) -> Levels:
     return Levels(tuple(shape), tuple(range(math.prod(shape))))
 
 
-def parse_shape(text: str) -> tuple[int, ...]:
-    """Return the shape that is written as 8x4. Raises UsageError."""
+def parse_shape(name: str) -> tuple[int, ...]:
+    """Return the shape in the name of an algorithm, as in mapped:8x4. Raises UsageError."""
+    kind, _, text = name.partition(":")
     parts = text.split("x")
     if not all(part.isdecimal() and int(part) > 1 for part in parts) or not 1 < len(parts) <= MOST_LEVELS:
         raise UsageError(
-            f"{text!r} is no shape of a node: wanted the ranks of a domain and the number of domains, as 8x4, or "
-            f"{MOST_LEVELS} levels, as 8x4x2"
+            f"unknown algorithm {name!r}: wanted the ranks of a domain and the number of domains, as {kind}:8x4; "
+            f"{MOST_LEVELS} levels, as {kind}:8x4x2; or {kind}:{FLAT}"
         )
     return tuple(map(int, parts))
 

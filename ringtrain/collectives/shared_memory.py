@@ -124,7 +124,7 @@ def _shape(algorithm: str) -> tuple[int, ...] | None:
     kind, _, shape = algorithm.partition(":")
     if kind != MAPPED or not shape:
         return None
-    return () if shape == levels.FLAT else levels.parse_shape(shape)
+    return () if shape == levels.FLAT else levels.parse_shape(algorithm)
 
 
 def not_added(dtype: str) -> str | None:

@@ -45,7 +45,7 @@ def variant_of(name: str) -> StreamVariant:
     """Return what a name stands for. Raises UsageError if it is unknown."""
     shape = name.partition(":")[2]
     if is_shape(shape) or shape == FLAT:
-        return replace(STREAMS[STREAM], shape=() if shape == FLAT else parse_shape(shape))
+        return replace(STREAMS[STREAM], shape=() if shape == FLAT else parse_shape(name))
     if name not in STREAMS:
         raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, STREAMS)))
     return STREAMS[name]

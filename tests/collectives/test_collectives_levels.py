@@ -84,9 +84,9 @@ def test_ranks_agree_on_the_levels_of_their_node():
 
 @pytest.mark.parametrize("text", ["8x", "x4", "1x4", "8x4x2x2", "8xa", "0x2"])
 def test_what_is_no_shape_is_refused(text):
-    with pytest.raises(UsageError, match=says(text, "8x4", 3, "shape")):
-        parse_shape(text)
-    assert parse_shape("8x4") == (8, 4) and parse_shape("8x4x2") == (8, 4, 2)
+    with pytest.raises(UsageError, match=says(f"mapped:{text}", "mapped:8x4", 3)):
+        parse_shape(f"mapped:{text}")
+    assert parse_shape("mapped:8x4") == (8, 4) and parse_shape("stream:8x4x2") == (8, 4, 2)
 
 
 def test_names_have_shapes():
