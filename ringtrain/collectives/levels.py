@@ -52,9 +52,17 @@ def parse_shape(name: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+def named_shape(name: str) -> tuple[int, ...] | None:
+    """Return the shape in an algorithm's name; () for one level, None for that of the kernel. Raises UsageError."""
+    text = name.partition(":")[2]
+    if text in ("", FLAT):
+        return () if text else None
+    return parse_shape(name)
+
+
 def is_shape(text: str) -> bool:
-    """Whether the text is meant as a shape."""
-    return text[:1].isdecimal() and "x" in text
+    """Whether the text, behind the colon of a name, is meant as a shape."""
+    return text == FLAT or (text[:1].isdecimal() and "x" in text)
 
 
 def levels_text(levels: Levels) -> str:
@@ -66,6 +74,11 @@ def unlike(shape: Sequence[int], size: int) -> str | None:
     """Return the reason why a node of ``size`` ranks does not have this shape; None if it may."""
     ranks = math.prod(shape)
     return None if ranks == size else f"{'x'.join(map(str, shape))} are {ranks} ranks, and the node has {size}"
+
+
+def levels_of_shape(transport: Transport, shape: Sequence[int] | None) -> Levels:
+    """Return the levels of a node for a shape as of :func:`named_shape`. Collective the first time, if that is None."""
+    return node_levels(transport) if shape is None else in_order(shape or (transport.local_size,))
 
 
 def node_levels(transport: Transport) -> Levels:

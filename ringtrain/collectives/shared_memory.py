@@ -81,8 +81,7 @@ def prepare_shared(
     if transport.nodes == 1:
         if why := not_added(dtype):
             raise Unavailable(texts.CANNOT_RUN.format(algorithm=algorithm, why=why))
-        shape = _shape(algorithm)
-        places = levels.node_levels(transport) if shape is None else levels.in_order(shape or (transport.local_size,))
+        places = levels.levels_of_shape(transport, _shape(algorithm))
         if on_host(views) and len(places.shape) > 1:
             by_levels = levels_program(places.shape)
             return make_mapped(by_levels, transport, views, counter, op, dtype, device, ranks=places.ranks)
@@ -119,12 +118,8 @@ def is_mapped(algorithm: str) -> bool:
 
 
 def _shape(algorithm: str) -> tuple[int, ...] | None:
-    """Return the shape that a name of ``mapped`` has; () for one level, None for that of the kernel. Raises
-    UsageError."""
-    kind, _, shape = algorithm.partition(":")
-    if kind != MAPPED or not shape:
-        return None
-    return () if shape == levels.FLAT else levels.parse_shape(algorithm)
+    """Return the shape that a name of ``mapped`` has, as :func:`ringtrain.collectives.levels.named_shape`."""
+    return levels.named_shape(algorithm) if is_mapped(algorithm) else None
 
 
 def not_added(dtype: str) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.streamed import Streamed, StreamVariant, StreamWindow
-from ringtrain.collectives.levels import FLAT, is_shape, parse_shape, unlike
+from ringtrain.collectives.levels import is_shape, named_shape, unlike
 from ringtrain.errors import UsageError, nearest
 from ringtrain.ops.cpu.mapped import TYPES
 from ringtrain.ops.cpu.streamed import ADDING, ALL_REDUCE, IN_PIECES, MOST_RANKS
@@ -43,9 +43,8 @@ def check_stream(name: str, wired: bool) -> None:
 
 def variant_of(name: str) -> StreamVariant:
     """Return what a name stands for. Raises UsageError if it is unknown."""
-    shape = name.partition(":")[2]
-    if is_shape(shape) or shape == FLAT:
-        return replace(STREAMS[STREAM], shape=() if shape == FLAT else parse_shape(name))
+    if is_shape(name.partition(":")[2]):
+        return replace(STREAMS[STREAM], shape=named_shape(name))
     if name not in STREAMS:
         raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, STREAMS)))
     return STREAMS[name]

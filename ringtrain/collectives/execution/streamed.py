@@ -17,7 +17,7 @@ import numpy as np
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.collectives.levels import in_order, levels_text, node_levels
+from ringtrain.collectives.levels import in_order, levels_of_shape, levels_text, node_levels
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import (
     ADDING,
@@ -50,7 +50,6 @@ MOST_BITS = 64  # of a size in bytes
 WINDOW_BYTES = 32 << 20  # of a node, at most: its ranks then have smaller slots
 LEARNING_BYTES = 4 << 10  # from here on bytes take the time that a rank can measure; below, the way to the others
 ONCE_BYTES = 512 << 10  # from here on the kernel's one copy is faster than two through slots, as measured:
-ONCE_READERS = 1  # of an all-gather: of what more ranks read, a copy in a slot is made once for all
 ONCE_BROADCAST_BYTES = 8 << 20  # above, the root's copies into slots go beside the others' from them
 SLICED_BYTES = 32 << 10  # from here on the ranks of a larger node add slices: below, a wait costs more than it saves
 
@@ -69,27 +68,27 @@ def readable_processes(transport: Transport) -> np.ndarray | None:
     """Return the numbers of the processes of the node's ranks, if each reads the next one's memory by the kernel: where
     Yama restricts tracing, and in some containers, it does not. Collective.
     """
-    token = np.frombuffer(os.urandom(16), np.uint64).copy()
-    offers = transport.gather_json([os.getpid(), array_address(token), token.tolist()])
+    token = np.frombuffer(os.urandom(16), np.uint8).copy()
+    offers = transport.gather_json([os.getpid(), array_address(token), token.tobytes().hex()])
     mine = [offers[rank] for rank in transport.neighbours]
     process, address, wanted = mine[(transport.neighbours.index(transport.rank) + 1) % len(mine)]
-    copied = read_process(process, address, token.nbytes)
-    alike = transport.gather_json(copied is not None and np.frombuffer(copied, np.uint64).tolist() == wanted)
+    alike = transport.gather_json((read_process(process, address, token.nbytes) or b"").hex() == wanted)
     return np.array([number for number, *_ in mine]) if all(alike) else None
 
 
 def is_copied_once(collective: str, size: int, nbytes: int) -> bool:
-    """Whether the kernel copies rows of so many bytes from array to array, if it may."""
+    """Whether the kernel copies rows of so many bytes from array to array, if it may. Of an all-gather of more than two
+    ranks it does not: one copy into a slot serves all that read it.
+    """
     if collective in ADDING or nbytes < ONCE_BYTES:
         return False
-    return {ALL_GATHER: size - 1 <= ONCE_READERS, BROADCAST: nbytes <= ONCE_BROADCAST_BYTES}.get(collective, True)
+    return {ALL_GATHER: size == 2, BROADCAST: nbytes <= ONCE_BROADCAST_BYTES}.get(collective, True)
 
 
 class StreamWindow:
     """The slots of the ranks of a node. Collective to make.
 
     memory:  the memory of each rank of the node, by local rank; None if they share none
-    levels:  of its ranks
     processes: numbers of their processes, if each may read the others' memory
     running: the reductions that are started, in their order
     """
@@ -101,7 +100,8 @@ class StreamWindow:
         window = transport.allocate(HEADER_BYTES + self.slots * self.slot_bytes, np.uint8)
         self.memory: Sequence[Array] | None = transport.peer_views(window) if isinstance(window, np.ndarray) else None
         self._counts = np.asarray(window)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
-        self.running, self.levels = deque[Streamed](), node_levels(transport)
+        self.running = deque[Streamed]()
+        node_levels(transport)  # collective now, and known from here on
         self.processes = readable_processes(transport)
         self._moving = Lock()  # a prepared reduction and one in flight are moved by two threads
         self._costs: dict[str, np.ndarray] = {}
@@ -161,17 +161,16 @@ class Streamed(Reduction):
         self._window, self.algorithm = window, name
         self._count, self._world = count, transport
         nbytes, size = count * itemsize, transport.local_size
-        chunk_bytes = window.chunk_bytes(variant.chunk_bytes, size if collective in IN_PIECES else 1)
+        once = window.processes is not None and is_copied_once(collective, size, nbytes)
+        pieces = size if collective in IN_PIECES else 1
+        chunk_bytes = ONCE_BYTES if once else window.chunk_bytes(variant.chunk_bytes, pieces)
         self._collective = collective
-        levels = window.levels if variant.shape is None else in_order(variant.shape or (size,))
+        levels = levels_of_shape(transport, variant.shape)
         if collective == ALL_REDUCE and size > 2 and (variant.shape or nbytes >= SLICED_BYTES):
             collective = SLICED_ALL_REDUCE
         else:
             levels = in_order((size,))
         assert window.memory is not None, "a window without memory reduces nothing"
-        once = window.processes is not None and is_copied_once(collective, size, nbytes)
-        if once:
-            chunk_bytes = ONCE_BYTES
         memory = [np.asarray(window.memory[rank]) for rank in levels.ranks]
         self._names = [transport.world_ranks[transport.neighbours[rank]] for rank in levels.ranks]
         place = levels.ranks.index(transport.neighbours.index(transport.rank))
