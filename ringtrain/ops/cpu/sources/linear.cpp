@@ -3,37 +3,30 @@
 
 constexpr Int COLUMNS = 512, SUMMED = 32;
 
-// dy = dy where y > 0, else 0.
-static void mask(const Real* y, Real* dy, Int rows, Int step, Int columns) {
-  for (Int i = 0; i < rows; i++, y += step, dy += step) {
+// dy = dy where y > 0, else 0, unless y is null; sums[columns] = sum of dy over rows, in order: both as a row is read.
+static void mask_and_sum(const Real* y, Real* dy, Real* sums, Int rows, Int step, Int columns) {
+  memset(sums, 0, columns * sizeof(Real));
+  for (Int i = 0; i < rows; i++, y += y ? step : 0, dy += step) {
     Int j = 0;
-    for (; j + LANES <= columns; j += LANES) store(dy + j, load(y + j) > 0 ? load(dy + j) : (Vec){});
-    for (; j < columns; j++) dy[j] = y[j] > 0 ? dy[j] : Real(0);
+    for (; j + LANES <= columns; j += LANES) {
+      Vec v = load(dy + j);
+      if (y) store(dy + j, v = load(y + j) > 0 ? v : (Vec){});
+      store(sums + j, load(sums + j) + v);
+    }
+    for (; j < columns; j++) sums[j] += dy[j] = y && !(y[j] > 0) ? Real(0) : dy[j];
   }
 }
 
-// sums[columns] = sum of dy over rows, in order.
-static void sum_few(const Real* dy, Real* sums, Int rows, Int step, Int columns) {
-  constexpr Int WIDE = 4 * LANES;
-  Int j = 0;
-  for (; j + WIDE <= columns; j += WIDE) {
-    Vec sum[4] = {};
-    for (Int i = 0; i < rows; i++) UNROLL for (Int v = 0; v < 4; v++) sum[v] += load(dy + i * step + j + v * LANES);
-    UNROLL for (Int v = 0; v < 4; v++) store(sums + j + v * LANES, sum[v]);
-  }
-  for (Int q = j; q < columns; q++) sums[q] = 0;
-  for (Int i = 0; i < rows; i++) for (Int q = j; q < columns; q++) sums[q] += dy[i * step + q];
-}
-
-// db = sum of dy over rows, or += with `add`: SUMMED rows at a time, whose sums are added in double precision.
-static void sum_rows(const Real* dy, Real* db, Int rows, Int step, Int columns, bool add) {
+// The same, and db = the sums, or += with `add`, unless it is null: those of SUMMED rows at a time are added in double
+// precision.
+static void mask_and_sum(const Real* y, Real* dy, Real* db, Int rows, Int step, Int columns, bool add) {
   Real sums[COLUMNS];
   double total[COLUMNS] = {};
   for (Int i = 0; i < rows; i += SUMMED) {
-    sum_few(dy + i * step, sums, least(SUMMED, rows - i), step, columns);
+    mask_and_sum(y ? y + i * step : 0, dy + i * step, sums, least(SUMMED, rows - i), step, columns);
     for (Int j = 0; j < columns; j++) total[j] += sums[j];
   }
-  for (Int j = 0; j < columns; j++) db[j] = Real(add ? total[j] + db[j] : total[j]);
+  if (db) for (Int j = 0; j < columns; j++) db[j] = Real(add ? total[j] + db[j] : total[j]);
 }
 
 // y[n, k] = x[n, d] · w[d, k] + b, and max(·, 0) with relu; b may be null.
@@ -47,9 +40,7 @@ KERNEL(linear_back)(Context* context, const Real* x, const Real* w, const Real* 
                     Int n, Int d, Int k, bool relu, bool accumulate) {
   if (relu || db) context->parts(k, COLUMNS, [=](Int first, Int end, Workspace&) {
     for (Int j = first; j < end; j += COLUMNS) {
-      Int columns = least(COLUMNS, end - j);
-      if (relu) mask(y + j, dy + j, n, k, columns);
-      if (db) sum_rows(dy + j, db + j, n, k, columns, accumulate);
+      mask_and_sum(relu ? y + j : 0, dy + j, db ? db + j : 0, n, k, least(COLUMNS, end - j), accumulate);
     }
   });
   multiply(context, {matrix(x, d, true), matrix(dy, k, false), dw, k, d, k, n, accumulate, 0, false});
