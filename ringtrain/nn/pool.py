@@ -1,10 +1,12 @@
 """Smaller and larger images: the maximum or the mean of windows, the mean over all spatial axes, and interpolation."""
 
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ringtrain.nn import shapes
-from ringtrain.nn.base import Layer
+from ringtrain.nn.base import Layer, Shape
 from ringtrain.nn.settings import setting, whole
 from ringtrain.ops.base import PoolGeometry
 
@@ -34,10 +36,13 @@ class Resampling(Layer):
 
 @dataclass(frozen=True)
 class WindowPool(Layer):
-    """Pooling with windows that may extend past the edge, but never lie in padding alone. ``ceil``: Caffe's rule: a
-    last window that is only partly inside counts.
+    """Pooling with windows, as long along each spatial axis, that may extend past the edge, but never lie in padding
+    alone. ``ceil``: Caffe's rule: a last window that is only partly inside counts.
 
-    Shapes: x [N,H,W,C] → y [N,P,Q,C]"""
+    Operations pool images. A line is one of width 1, and a volume is pooled within its planes and then across them,
+    which gives the same maxima and means.
+
+    Shapes: x [N,L,C], [N,H,W,C] or [N,D,H,W,C] → y likewise"""
 
     kernel: int = whole(1)
     stride: int = whole(1)
@@ -51,10 +56,46 @@ class WindowPool(Layer):
     def shape(self, inputs):
         if self.pad >= self.kernel:
             raise shapes.misfit(self, inputs, f"pad below kernel = {self.kernel}, but pad = {self.pad}")
-        return (*shapes.windows(self, self.geometry, inputs), inputs[0][2])
+        axes = len(shapes.grid(self, inputs)) - 1
+        return (*shapes.windows(self, self.geometry, inputs, axes), inputs[0][-1])
 
     def flops(self, inputs):
-        return shapes.element_count(self.shape(inputs)) * self.kernel**2
+        return shapes.element_count(self.shape(inputs)) * self.kernel ** (len(inputs[0]) - 1)
+
+    def _turns(self, shape: Shape) -> list[tuple[Shape, Shape, int]]:
+        """Return the shapes of images that x of ``shape`` is pooled as, one after another: before, after, and the
+        width, padding included, of the windows over an axis that is not there."""
+        n, *extents, c = shape
+        pooled = self.shape([shape[1:]])[:-1]
+        if len(extents) == 2:
+            return [(shape, (n, *pooled, c), 1)]
+        planes, line = n * extents[0], math.prod(pooled[1:]) * c
+        turns = [((planes, *extents[1:], c), (planes, *pooled[1:], c), 1)] if len(extents) == 3 else []
+        return [*turns, ((n, extents[0], 1, line), (n, pooled[0], 1, line), min(self.kernel, 1 + 2 * self.pad))]
+
+    def forward(self, ctx, weights, xs):
+        (x,), tapes = xs, []
+        y, turns = x, self._turns(x.shape)
+        for i, (before, after, width) in enumerate(turns, 1):
+            pooled = ctx.space.shared(f"{self.name}.y{i}", after)
+            tapes.append(self._pool(ctx, y.reshape(before), pooled, i, width))
+            y = pooled
+        return y.reshape((x.shape[0], *self.shape([x.shape[1:]]))), (x.shape, tapes)
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        shape, tapes = tape
+        for i, (before, after, width) in reversed(list(enumerate(self._turns(shape), 1))):
+            dx = ctx.space.shared(f"{self.name}.dx{i}", before)
+            self._pool_back(ctx, dy.reshape(after), dx, tapes[i - 1], width)
+            dy = dx
+        return (dy.reshape(shape),)
+
+    @abstractmethod
+    def _pool(self, ctx, x_NHWC, y_NPQC, turn: int, width: int) -> Any:
+        """Pool images; return what the gradient needs of them."""
+
+    @abstractmethod
+    def _pool_back(self, ctx, dy_NPQC, dx_NHWC, tape, width: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -63,30 +104,28 @@ class MaxPool(WindowPool):
 
     kernel: int = whole(1, most=15)
 
-    def forward(self, ctx, weights, xs):
-        (x_NHWC,) = xs
-        out = (x_NHWC.shape[0], *self.shape([x_NHWC.shape[1:]]))
-        y_NPQC = ctx.space.shared(f"{self.name}.y", out)
-        where_NPQC = ctx.space(f"{self.name}.where", out, "uint8")
+    def _pool(self, ctx, x_NHWC, y_NPQC, turn, width):
+        where_NPQC = ctx.space(f"{self.name}.where{turn}", y_NPQC.shape, "uint8")
         ctx.ops.max_pool(x_NHWC, y_NPQC, where_NPQC, self.geometry)
-        return y_NPQC, (where_NPQC, x_NHWC.shape)
+        return where_NPQC
 
-    def backward(self, ctx, weights, grads, dy, tape, wanted):
-        where_NPQC, shape = tape
-        dx_NHWC = ctx.space.shared(f"{self.name}.dx", shape)
-        ctx.ops.max_pool_back(dy, where_NPQC, dx_NHWC, self.geometry)
-        return (dx_NHWC,)
+    def _pool_back(self, ctx, dy_NPQC, dx_NHWC, tape, width):
+        ctx.ops.max_pool_back(dy_NPQC, tape, dx_NHWC, self.geometry)
 
 
 @dataclass(frozen=True)
-class AvgPool(WindowPool, Resampling):
+class AvgPool(WindowPool):
     """The mean of each window; as in Caffe, its divisor counts padding, but no element beyond it."""
 
-    operation = "avg_pool"
+    def _pool(self, ctx, x_NHWC, y_NPQC, turn, width):
+        ctx.ops.avg_pool(x_NHWC, y_NPQC, self.geometry)
+        if width > 1:  # which the divisor has counted
+            ctx.ops.scale(y_NPQC, width)
 
-    @property
-    def options(self):
-        return (self.geometry,)
+    def _pool_back(self, ctx, dy_NPQC, dx_NHWC, tape, width):
+        ctx.ops.avg_pool_back(dy_NPQC, dx_NHWC, self.geometry)
+        if width > 1:
+            ctx.ops.scale(dx_NHWC, width)
 
 
 @dataclass(frozen=True)
@@ -98,12 +137,7 @@ class GlobalAvgPool(Resampling):
     operation = "global_avg_pool"
 
     def shape(self, inputs):
-        shape = shapes.single(self, inputs)
-        if len(shape) < 2:
-            raise shapes.misfit(
-                self, inputs, "spatial axes before its channels: a sequence LxD, an image HxWxC or a volume DxHxWxC"
-            )
-        return shape[-1:]
+        return shapes.grid(self, inputs)[-1:]
 
     def flops(self, inputs):
         return shapes.element_count(inputs[0])

@@ -47,6 +47,15 @@ def spatial(layer: Layer, inputs: Sequence[Shape], axes: int) -> Shape:
     return shape
 
 
+def grid(layer: Layer, inputs: Sequence[Shape]) -> Shape:
+    """Return the shape of the one input, of any spatial axes and channels. Raises ModelError"""
+    shape = single(layer, inputs)
+    if len(shape) < 2:
+        wanted = "spatial axes before its channels: a sequence LxD, an image HxWxC or a volume DxHxWxC"
+        raise misfit(layer, inputs, f"{wanted}, so put it before the layer that flattens")
+    return shape
+
+
 def sequence(layer: Layer, inputs: Sequence[Shape]) -> Shape:
     """Return [L, D] of the one input. Raises ModelError"""
     return spatial(layer, inputs, 1)

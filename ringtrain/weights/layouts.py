@@ -41,7 +41,7 @@ AXES = {  # of ringtrain's weight, in PyTorch's order
     ("Attention", "out_weight"): (1, 0),
 }
 ELEMENTWISE = ("ReLU", "Sigmoid", "Tanh", "GELU", "SiLU", "Dropout", "Add")
-CHANNELS_FIRST = ("Conv1D", "BatchNorm", "GroupNorm")  # of a sequence in PyTorch
+CHANNELS_FIRST = ("Conv1D", "BatchNorm", "GroupNorm", "MaxPool", "AvgPool")  # of a sequence in PyTorch
 ALONG_FEATURES = ("BatchNorm", "LayerNorm")  # parameters in the order of the features
 
 Order = np.ndarray | None  # of flattened elements: at PyTorch's index, ringtrain's index; None: the same

@@ -7,6 +7,7 @@ OPERATORS: kind → function of (graph, layer, names of the inputs, their shapes
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -200,28 +201,29 @@ def lrn(g, layer, xs, shapes, w):
 
 
 # ── pooling ───────────────────────────────────────────────────────────────────────────────────────────────────────
-def _beyond(layer, shape: Shape) -> list[int]:
-    """The elements behind the image, per axis, that the last windows reach; 0 if they end before."""
-    pool = layer.geometry
-    return [max(0, (pool.output(size) - 1) * pool.stride + pool.kernel - size - pool.pad) for size in shape[:2]]
+def _pool(g, layer, x: str, shape: Shape, operator: str, **rest) -> str:
+    """Pooling over images or volumes, or over a sequence as channels first; its pads reach as far as the last windows."""
+    pool, axes = layer.geometry, len(shape) - 1
+    ends = [max(0, (pool.output(size) - 1) * pool.stride + pool.kernel - size - pool.pad) for size in shape[:-1]]
+    window = {"kernel_shape": [layer.kernel] * axes, "strides": [layer.stride] * axes, "pads": [layer.pad] * axes + ends}
+    return g.add(operator, g.swap_axes(x) if axes == 1 else x, **window, **rest)
 
 
 def max_pool(g, layer, xs, shapes, w):
-    pads = [layer.pad, layer.pad, *_beyond(layer, shapes[0])]
-    return g.add("MaxPool", xs[0], kernel_shape=[layer.kernel] * 2, strides=[layer.stride] * 2, pads=pads)
+    y = _pool(g, layer, xs[0], shapes[0], "MaxPool")
+    return g.swap_axes(y) if len(shapes[0]) == 2 else y
 
 
 def avg_pool(g, layer, xs, shapes, w):
     """The divisor counts padding, and nothing beyond it; ONNX's divisor counts all or neither."""
-    pool, side = layer.geometry, layer.kernel
-    pads = [layer.pad, layer.pad, *_beyond(layer, shapes[0])]
-    y = g.add("AveragePool", xs[0], kernel_shape=[side] * 2, strides=[layer.stride] * 2, pads=pads, count_include_pad=1)
-    starts = [np.arange(pool.output(size)) * pool.stride - pool.pad for size in shapes[0][:2]]
-    extents = [
-        np.minimum(start + side, size + pool.pad) - start for start, size in zip(starts, shapes[0], strict=False)
-    ]
-    divisors = np.outer(*extents)
-    return y if (divisors == side**2).all() else g.add("Mul", y, g.constant(side**2 / divisors, "counted"))
+    pool, shape = layer.geometry, shapes[0]
+    y = _pool(g, layer, xs[0], shape, "AveragePool", count_include_pad=1)
+    starts = [np.arange(pool.output(size)) * pool.stride - pool.pad for size in shape[:-1]]
+    extents = [np.minimum(start + pool.kernel, size + pool.pad) - start for start, size in zip(starts, shape, strict=False)]
+    divisors, whole = reduce(np.multiply.outer, extents), pool.kernel ** len(extents)
+    if (divisors != whole).any():
+        y = g.add("Mul", y, g.constant(whole / divisors, "counted"))
+    return g.swap_axes(y) if len(shape) == 2 else y
 
 
 def global_avg_pool(g, layer, xs, shapes, w):
