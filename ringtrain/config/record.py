@@ -31,13 +31,13 @@ class ModelConfig:
     )
     init: str | None = model_option(
         None,
-        "Begin with these weights: a .safetensors file with names of PyTorch or torchvision, a checkpoint or a run "
-        "folder. What does not match by name, or is a last layer of another shape, is drawn anew.",
+        "Begin with these weights: a .safetensors file with names of PyTorch, torchvision or timm, a checkpoint or a "
+        "run folder. What does not match by name, or is a last layer of another shape, is drawn anew.",
     )
     freeze: str | None = model_option(
         None,
-        "Layers or parameters that are not trained: names, separated by commas, with the wildcards of a shell: "
-        "'conv*,stage1.*'; none: all are trained.",
+        "Layers or parameters that are not trained: names, of the model or of a file of weights, separated by commas, "
+        "with the wildcards of a shell: 'conv*,stage1.*'; none: all are trained.",
     )
     batch_norm: str = model_option(
         "model",
@@ -104,6 +104,9 @@ class DataConfig:
     colour_jitter: str | None = image_option(
         None,
         "Change brightness, contrast, saturation and hue of RGB images at random: B,C,S,H, such as 0.4,0.4,0.4,0.1.",
+    )
+    trivial_augment: bool = image_option(
+        False, "Change each image by one of 14 operations at a random magnitude, as torchvision's TrivialAugmentWide."
     )
     mixup: float | None = image_option(
         None, "Mix the images and labels of a batch in pairs, by a share of Beta(ALPHA, ALPHA).", low=0.01, high=100

@@ -5,11 +5,11 @@ from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.layers import GELU, Add, Concat, Dropout, Flatten, Linear, ReLU, Sigmoid, SiLU, Tanh
 from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
-from ringtrain.nn.sequence import Attention, Embedding, PositionEmbedding
+from ringtrain.nn.sequence import Attention, ClassToken, Embedding, FirstToken, PositionEmbedding
 
 KINDS = (
     Conv2D, Conv1D, Conv3D, ConvTranspose2D, Upsample, Linear, ReLU, Sigmoid, Tanh, SiLU, GELU, MaxPool, AvgPool,
-    GlobalAvgPool, LRN, BatchNorm, LayerNorm, GroupNorm, Embedding, PositionEmbedding, Attention, Dropout, Flatten, Add,
-    Concat,
+    GlobalAvgPool, LRN, BatchNorm, LayerNorm, GroupNorm, Embedding, PositionEmbedding, ClassToken, FirstToken,
+    Attention, Dropout, Flatten, Add, Concat,
 )  # fmt: skip
 LAYERS = {kind.__name__: kind for kind in KINDS}

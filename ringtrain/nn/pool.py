@@ -1,7 +1,6 @@
 """Smaller and larger images: the maximum or the mean of windows, the mean over all spatial axes, and interpolation."""
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -40,10 +39,12 @@ class WindowPool(Layer):
     alone. ``ceil``: Caffe's rule: a last window that is only partly inside counts.
 
     Operations pool images. A line is one of width 1, and a volume is pooled within its planes and then across them,
-    which gives the same maxima and means.
+    which gives the same maxima and means. ``keeps``: whether the gradient needs the place of each result.
 
     Shapes: x [N,L,C], [N,H,W,C] or [N,D,H,W,C] → y likewise"""
 
+    operation: ClassVar[str]
+    keeps: ClassVar[bool] = False
     kernel: int = whole(1)
     stride: int = whole(1)
     pad: int = whole(0, 0)
@@ -63,69 +64,53 @@ class WindowPool(Layer):
         return shapes.element_count(self.shape(inputs)) * self.kernel ** (len(inputs[0]) - 1)
 
     def _turns(self, shape: Shape) -> list[tuple[Shape, Shape, int]]:
-        """Return the shapes of images that x of ``shape`` is pooled as, one after another: before, after, and the
-        width, padding included, of the windows over an axis that is not there."""
+        """Return the shapes of images that x of ``shape`` is pooled as, one after another: before, after, and what
+        undoes that a mean's divisor counts the padding of an axis that is not there."""
         n, *extents, c = shape
         pooled = self.shape([shape[1:]])[:-1]
         if len(extents) == 2:
             return [(shape, (n, *pooled, c), 1)]
         planes, line = n * extents[0], math.prod(pooled[1:]) * c
         turns = [((planes, *extents[1:], c), (planes, *pooled[1:], c), 1)] if len(extents) == 3 else []
-        return [*turns, ((n, extents[0], 1, line), (n, pooled[0], 1, line), min(self.kernel, 1 + 2 * self.pad))]
+        factor = 1 if self.keeps else min(self.kernel, 1 + 2 * self.pad)
+        return [*turns, ((n, extents[0], 1, line), (n, pooled[0], 1, line), factor)]
 
     def forward(self, ctx, weights, xs):
         (x,), tapes = xs, []
-        y, turns = x, self._turns(x.shape)
-        for i, (before, after, width) in enumerate(turns, 1):
+        y = x
+        for i, (before, after, factor) in enumerate(self._turns(x.shape), 1):
             pooled = ctx.space.shared(f"{self.name}.y{i}", after)
-            tapes.append(self._pool(ctx, y.reshape(before), pooled, i, width))
+            tapes.append([ctx.space(f"{self.name}.where{i}", after, "uint8")] if self.keeps else [])
+            getattr(ctx.ops, self.operation)(y.reshape(before), pooled, *tapes[-1], self.geometry)
+            if factor > 1:
+                ctx.ops.scale(pooled, factor)
             y = pooled
         return y.reshape((x.shape[0], *self.shape([x.shape[1:]]))), (x.shape, tapes)
 
     def backward(self, ctx, weights, grads, dy, tape, wanted):
         shape, tapes = tape
-        for i, (before, after, width) in reversed(list(enumerate(self._turns(shape), 1))):
+        for i, (before, after, factor) in reversed(list(enumerate(self._turns(shape), 1))):
             dx = ctx.space.shared(f"{self.name}.dx{i}", before)
-            self._pool_back(ctx, dy.reshape(after), dx, tapes[i - 1], width)
+            getattr(ctx.ops, f"{self.operation}_back")(dy.reshape(after), *tapes[i - 1], dx, self.geometry)
+            if factor > 1:
+                ctx.ops.scale(dx, factor)
             dy = dx
         return (dy.reshape(shape),)
-
-    @abstractmethod
-    def _pool(self, ctx, x_NHWC, y_NPQC, turn: int, width: int) -> Any:
-        """Pool images; return what the gradient needs of them."""
-
-    @abstractmethod
-    def _pool_back(self, ctx, dy_NPQC, dx_NHWC, tape, width: int) -> None: ...
 
 
 @dataclass(frozen=True)
 class MaxPool(WindowPool):
     """The maximum of each window."""
 
+    operation, keeps = "max_pool", True
     kernel: int = whole(1, most=15)
-
-    def _pool(self, ctx, x_NHWC, y_NPQC, turn, width):
-        where_NPQC = ctx.space(f"{self.name}.where{turn}", y_NPQC.shape, "uint8")
-        ctx.ops.max_pool(x_NHWC, y_NPQC, where_NPQC, self.geometry)
-        return where_NPQC
-
-    def _pool_back(self, ctx, dy_NPQC, dx_NHWC, tape, width):
-        ctx.ops.max_pool_back(dy_NPQC, tape, dx_NHWC, self.geometry)
 
 
 @dataclass(frozen=True)
 class AvgPool(WindowPool):
     """The mean of each window; as in Caffe, its divisor counts padding, but no element beyond it."""
 
-    def _pool(self, ctx, x_NHWC, y_NPQC, turn, width):
-        ctx.ops.avg_pool(x_NHWC, y_NPQC, self.geometry)
-        if width > 1:  # which the divisor has counted
-            ctx.ops.scale(y_NPQC, width)
-
-    def _pool_back(self, ctx, dy_NPQC, dx_NHWC, tape, width):
-        ctx.ops.avg_pool_back(dy_NPQC, dx_NHWC, self.geometry)
-        if width > 1:
-            ctx.ops.scale(dx_NHWC, width)
+    operation = "avg_pool"
 
 
 @dataclass(frozen=True)

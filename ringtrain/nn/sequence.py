@@ -1,5 +1,6 @@
-"""Layers of sequences: embedding of numbers and of places, and attention."""
+"""Layers of sequences: embedding of numbers and of places, a class token, and attention."""
 
+import math
 from dataclasses import dataclass
 
 from ringtrain.errors import ModelError
@@ -86,9 +87,65 @@ class PositionEmbedding(Layer):
         return (dy if wanted[0] else None,)
 
 
-def _flat(x_NLD):
-    n, length, width = x_NLD.shape
-    return x_NLD.reshape((n, length * width))
+def _flat(x):
+    return x.reshape((x.shape[0], math.prod(x.shape[1:])))
+
+
+@dataclass(frozen=True)
+class ClassToken(Layer):
+    """A learnt row, and behind it all places of x. The weights start as in :class:`Embedding`.
+
+    Shapes: x [N,...,D] → y [N,1 + places,D]; weight [D]
+    Source: Dosovitskiy et al. 2021, section 3.1"""
+
+    def shape(self, inputs):
+        *places, D = shapes.grid(self, inputs)
+        return 1 + math.prod(places), D
+
+    def parameters(self, inputs):
+        return (Parameter("weight", shapes.grid(self, inputs)[-1:], SMALL, table=True),)
+
+    def forward(self, ctx, weights, xs):
+        (x,) = xs
+        first_ND = ctx.space.shared(f"{self.name}.first", (x.shape[0], x.shape[-1]))
+        y_NLD = ctx.space.shared(f"{self.name}.y", (x.shape[0], *self.shape([x.shape[1:]])))
+        ctx.ops.fill(first_ND, 0)
+        ctx.ops.add_bias(first_ND, weights["weight"], first_ND)
+        ctx.ops.concat([first_ND, _flat(x)], _flat(y_NLD))
+        return y_NLD, x.shape
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        dfirst_ND = ctx.space.shared(f"{self.name}.dfirst", (tape[0], tape[-1]))
+        dx = ctx.space.shared(f"{self.name}.dx", tape)
+        ctx.ops.concat_back(_flat(dy), [dfirst_ND, _flat(dx)])
+        ctx.ops.bias_back(None, dfirst_ND, grads["weight"], accumulate=ctx.accumulate)
+        return (dx if wanted[0] else None,)
+
+
+@dataclass(frozen=True)
+class FirstToken(Layer):
+    """The first place of a sequence, which a :class:`ClassToken` made.
+
+    Shapes: x [N,L,D] → y [N,D]"""
+
+    def shape(self, inputs):
+        return shapes.sequence(self, inputs)[1:]
+
+    def forward(self, ctx, weights, xs):
+        (x_NLD,) = xs
+        n, length, width = x_NLD.shape
+        y_ND = ctx.space.shared(f"{self.name}.y", (n, width))
+        rest = ctx.space.shared(f"{self.name}.rest", (n, (length - 1) * width))
+        ctx.ops.concat_back(_flat(x_NLD), [y_ND, rest])
+        return y_ND, x_NLD.shape
+
+    def backward(self, ctx, weights, grads, dy, tape, wanted):
+        n, length, width = tape
+        dx_NLD = ctx.space.shared(f"{self.name}.dx", tape)
+        rest = ctx.space.shared(f"{self.name}.rest", (n, (length - 1) * width))
+        ctx.ops.fill(rest, 0)
+        ctx.ops.concat([dy, rest], _flat(dx_NLD))
+        return (dx_NLD,)
 
 
 @dataclass(frozen=True)

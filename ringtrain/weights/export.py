@@ -18,8 +18,8 @@ from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
 from ringtrain.weights import onnx_model, tensor_file
 from ringtrain.weights.layouts import torch_parameters
-from ringtrain.weights.matching import torch_names
-from ringtrain.weights.names import COUNTER, torchvision_names
+from ringtrain.weights.matching import wanted_of_torch
+from ringtrain.weights.names import COUNTER, timm_form
 from ringtrain.weights.sources import weights_for_use
 
 
@@ -62,14 +62,13 @@ def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -
 
 
 def to_torch(graph: Graph, weights: Mapping[str, np.ndarray], iteration: int = 0) -> dict[str, np.ndarray]:
-    """Return weights in PyTorch's names and layouts; torchvision's names where the model is one of its. A BatchNorm has
-    its count of batches too, which is ``iteration``."""
-    parameters = torch_parameters(graph)
-    layer_names = torchvision_names({each.layer for each in parameters})
+    """Return weights in PyTorch's names and layouts; torchvision's or timm's where the layers have their names. A
+    BatchNorm has its count of batches too, which is ``iteration``."""
+    names = {each.name: each.names[0] for each in wanted_of_torch(graph)}
     tensors: dict[str, np.ndarray] = {}
-    for each in parameters:
-        name = torch_names(each, layer_names)[0]
-        tensors[name] = each.to_torch(weights[each.name])
+    for each in torch_parameters(graph):
+        name, shape = names[each.name], timm_form(f"{each.layer}.{each.suffix}", each.shape)[1]
+        tensors[name] = each.to_torch(weights[each.name]).reshape(shape)
         if each.suffix == "running_var":
             tensors[f"{name.removesuffix(each.suffix)}{COUNTER}"] = np.array(iteration, np.int64)
     return tensors

@@ -12,7 +12,7 @@ from ringtrain.nn.graph import Graph
 from ringtrain.nn.head import head_of
 from ringtrain.nn.shapes import format_shape
 from ringtrain.weights.layouts import TorchParameter, torch_parameters
-from ringtrain.weights.names import is_counter, torchvision_names
+from ringtrain.weights.names import common_prefix, is_counter, timm_form, torchvision_names
 
 SHOWN = 6  # names of a list
 NEAREST = 3
@@ -26,12 +26,14 @@ class Match:
     total:   the network's parameters
     new:     the parameters without weights, with their shapes where the file's are others
     unused:  the names of the file that no parameter has
+    prefix:  what precedes all names of the file, and is no part of these
     """
 
     weights: dict[str, np.ndarray]
     total: int
     new: tuple[str, ...]
     unused: tuple[str, ...]
+    prefix: str
 
     def words(self) -> str:
         """Return the report: "60 of 62 matched; new: fc.weight, fc.bias; not used: …"."""
@@ -40,12 +42,15 @@ class Match:
             parts.append(f"new: {_listed(self.new)}")
         if self.unused:
             parts.append(f"not used: {_listed(self.unused)}")
+        if self.prefix:
+            parts.append(f"names there begin with {self.prefix!r}, which is left out")
         return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A parameter, and what a file may call it: the first name that is there counts. ``shape``: in the file"""
+    """A parameter, and what a file may call it: the first name that is there counts, and an export has the first.
+    ``shape``: in the file, which may have other axes of one element at both ends"""
 
     name: str
     layer: str
@@ -55,16 +60,16 @@ class Wanted:
 
 
 def wanted_of_torch(graph: Graph) -> list[Wanted]:
-    """Return the parameters of a network by PyTorch's names, torchvision's first."""
+    """Return the parameters of a network by PyTorch's names, torchvision's or timm's first."""
     parameters = torch_parameters(graph)
     names = torchvision_names({each.layer for each in parameters})
-    return [Wanted(each.name, each.layer, torch_names(each, names), each.shape, each.from_torch) for each in parameters]
+    return [Wanted(each.name, each.layer, _names(each, names), each.shape, each.from_torch) for each in parameters]
 
 
-def torch_names(parameter: TorchParameter, layer_names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what a file may call a parameter. ``layer_names``: :func:`.names.torchvision_names` of its network"""
-    layers = dict.fromkeys((layer_names.get(parameter.layer, parameter.layer), parameter.layer))
-    return tuple(f"{layer}.{parameter.suffix}" for layer in layers)
+def _names(parameter: TorchParameter, layer_names: Mapping[str, str]) -> tuple[str, ...]:
+    layers = layer_names.get(parameter.layer, parameter.layer), parameter.layer
+    names = [f"{layer}.{parameter.suffix}" for layer in layers]
+    return tuple(dict.fromkeys((timm_form(names[0], parameter.shape)[0], *names)))
 
 
 def wanted_here(graph: Graph) -> list[Wanted]:
@@ -85,6 +90,8 @@ def match(
     Raises: UsageError if nothing fits, or if a shape differs in another layer than the last
     """
     head = head_of(graph)
+    prefix = "" if any(name in shapes for each in wanted for name in each.names) else common_prefix(shapes)
+    shapes = {name.removeprefix(prefix): shape for name, shape in shapes.items()}
     weights, new, used, differing = {}, [], set(), []
     for each in wanted:
         name = next((name for name in each.names if name in shapes), None)
@@ -92,8 +99,8 @@ def match(
             new.append(each.name)
             continue
         used.add(name)
-        if shapes[name] == tuple(each.shape):
-            weights[each.name] = each.convert(read(name))
+        if _core(shapes[name]) == _core(each.shape):
+            weights[each.name] = each.convert(read(prefix + name).reshape(each.shape))
             continue
         wanted_shape, file_shape = format_shape(each.shape), format_shape(shapes[name])
         if head is not None and each.layer == head.name:
@@ -103,7 +110,7 @@ def match(
     if differing:
         raise UsageError(
             f"--init {source} is of another network: {_listed(differing)}. Only the last layer may differ: give the "
-            "--model that the weights are of"
+            "--model that the weights are of (`ringtrain models list`)"
         )
     if not weights:
         asked = wanted[0].names[0]
@@ -113,7 +120,13 @@ def match(
             f"there: {near}). Give the --model that the weights are of"
         )
     unused = [plain(name) for name in shapes if name not in used and not is_counter(name)]
-    return Match(weights, len(wanted), tuple(new), tuple(unused))
+    return Match(weights, len(wanted), tuple(new), tuple(unused), prefix)
+
+
+def _core(shape: Shape) -> Shape:
+    """A shape without axes of one element at its ends: a 1x1 convolution is a product."""
+    others = [axis for axis, extent in enumerate(shape) if extent != 1]
+    return tuple(shape[others[0] : others[-1] + 1]) if others else ()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,28 +1,29 @@
-"""The names of torchvision's models: resnet18, resnet50, vgg16 and alexnet.
+"""The names of torchvision's resnet18 and resnet50, and of timm's models.
 
-A network has them if its layers with parameters have the names of the model that ships with ringtrain: also with
-another number of classes, or another stem.
+A network has torchvision's if its layers with parameters have the names of the model that ships with ringtrain: also
+with another number of classes, or another stem. A parameter has timm's name where its layer has.
 """
 
+import math
 from collections.abc import Collection
+
+from ringtrain.nn.base import Shape
 
 RESNET_TOP = {"conv": "conv1", "norm": "bn1", "fc": "fc"}
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 DEPTH = {"resnet18": 2, "resnet50": 3}  # convolutions of a block
-VGG16 = {  # layer → place in torchvision's features or classifier
-    **{
-        f"conv{block}_{i + 1}": f"features.{first + 2 * i}"
-        for block, first, count in ((1, 0, 2), (2, 5, 2), (3, 10, 3), (4, 17, 3), (5, 24, 3))
-        for i in range(count)
-    },
-    **{f"fc{6 + i}": f"classifier.{3 * i}" for i in range(3)},
+TIMM = {  # the end of a parameter's name in PyTorch's layers: its end, and its axes, in timm's models
+    "attn.in_proj_weight": ("attn.qkv.weight", 2),
+    "attn.in_proj_bias": ("attn.qkv.bias", 1),
+    "attn.out_proj.weight": ("attn.proj.weight", 2),
+    "attn.out_proj.bias": ("attn.proj.bias", 1),
+    "mlp.fc1.weight": ("mlp.fc1.weight", 2),
+    "mlp.fc2.weight": ("mlp.fc2.weight", 2),
+    "gamma.weight": ("gamma", 1),
+    "cls_token.weight": ("cls_token", 3),
+    "pos_embed.weight": ("pos_embed", 3),
 }
-ALEXNET = {
-    **{f"conv{i}": f"features.{index}" for i, index in enumerate((0, 3, 6, 8, 10), 1)},
-    "fc6": "classifier.1",
-    "fc7": "classifier.4",
-    "fc8": "classifier.6",
-}
+PREFIXES = ("module.", "_orig_mod.", "model.")  # of DistributedDataParallel, torch.compile and Lightning
 
 
 def _resnet(model: str) -> dict[str, str]:
@@ -40,13 +41,31 @@ def _resnet(model: str) -> dict[str, str]:
     return names
 
 
-TORCHVISION = {"resnet18": _resnet("resnet18"), "resnet50": _resnet("resnet50"), "vgg16": VGG16, "alexnet": ALEXNET}
+TORCHVISION = {model: _resnet(model) for model in BLOCKS}
 COUNTER = "num_batches_tracked"  # of a BatchNorm in PyTorch
 
 
 def torchvision_names(layers: Collection[str]) -> dict[str, str]:
     """Return the name there of each of these layers with parameters; none if they are of no model of torchvision."""
     return next((names for names in TORCHVISION.values() if names.keys() == set(layers)), {})
+
+
+def timm_form(name: str, shape: Shape) -> tuple[str, Shape]:
+    """Return the name and the shape in timm's models of a parameter that has these in PyTorch's layers: a 1x1
+    convolution is a product there, a scale a vector."""
+    for end, (end_there, axes) in TIMM.items():
+        if f".{name}".endswith(f".{end}") and math.prod(shape[axes:]) == 1:
+            return name.removesuffix(end) + end_there, ((1,) * (axes - len(shape)) + shape)[:axes]
+    return name, shape
+
+
+def common_prefix(names: Collection[str]) -> str:
+    """Return what a program has put before all of these names."""
+    prefix, steps = "", [""]
+    while names and steps:
+        prefix += steps[0]
+        steps = [step for step in PREFIXES if all(name.startswith(prefix + step) for name in names)]
+    return prefix
 
 
 def is_counter(name: str) -> bool:

@@ -124,6 +124,17 @@ def position_embedding(g, layer, xs, shapes, w):
     return g.add("Add", xs[0], g.constant(w["weight"], "weight"))
 
 
+def class_token(g, layer, xs, shapes, w):
+    rank, width = len(shapes[0]), shapes[0][-1]
+    places = g.reshape(g.channels_last(xs[0], rank), [0, -1, width], "places")
+    shape = g.add("Concat", g.add("Shape", places, end=1), g.constant([1, width], "row", np.int64), axis=0)
+    return g.add("Concat", g.add("Expand", g.constant(w["weight"], "weight"), shape), places, axis=1)
+
+
+def first_token(g, layer, xs, shapes, w):
+    return g.add("Gather", xs[0], g.constant(0, "first", np.int64), axis=1)
+
+
 # ── elementwise ───────────────────────────────────────────────────────────────────────────────────────────────────
 def same(g, layer, xs, shapes, w):
     return xs[0]
@@ -201,29 +212,32 @@ def lrn(g, layer, xs, shapes, w):
 
 
 # ── pooling ───────────────────────────────────────────────────────────────────────────────────────────────────────
-def _pool(g, layer, x: str, shape: Shape, operator: str, **rest) -> str:
-    """Pooling over images or volumes, or over a sequence as channels first; its pads reach as far as the last windows."""
+def _pool(g, layer, x: str, shape: Shape, operator: str, factors=None, **rest) -> str:
+    """Pooling, of a sequence with its channels first; pads reach as far as the last windows."""
     pool, axes = layer.geometry, len(shape) - 1
     ends = [max(0, (pool.output(size) - 1) * pool.stride + pool.kernel - size - pool.pad) for size in shape[:-1]]
-    window = {"kernel_shape": [layer.kernel] * axes, "strides": [layer.stride] * axes, "pads": [layer.pad] * axes + ends}
-    return g.add(operator, g.swap_axes(x) if axes == 1 else x, **window, **rest)
+    window = {"kernel_shape": [pool.kernel] * axes, "strides": [pool.stride] * axes, **rest}
+    y = g.add(operator, g.swap_axes(x) if axes == 1 else x, pads=[pool.pad] * axes + ends, **window)
+    if factors is not None:
+        y = g.add("Mul", y, g.constant(factors, "counted"))
+    return g.swap_axes(y) if axes == 1 else y
 
 
 def max_pool(g, layer, xs, shapes, w):
-    y = _pool(g, layer, xs[0], shapes[0], "MaxPool")
-    return g.swap_axes(y) if len(shapes[0]) == 2 else y
+    return _pool(g, layer, xs[0], shapes[0], "MaxPool")
 
 
 def avg_pool(g, layer, xs, shapes, w):
     """The divisor counts padding, and nothing beyond it; ONNX's divisor counts all or neither."""
-    pool, shape = layer.geometry, shapes[0]
-    y = _pool(g, layer, xs[0], shape, "AveragePool", count_include_pad=1)
-    starts = [np.arange(pool.output(size)) * pool.stride - pool.pad for size in shape[:-1]]
-    extents = [np.minimum(start + pool.kernel, size + pool.pad) - start for start, size in zip(starts, shape, strict=False)]
-    divisors, whole = reduce(np.multiply.outer, extents), pool.kernel ** len(extents)
-    if (divisors != whole).any():
-        y = g.add("Mul", y, g.constant(whole / divisors, "counted"))
-    return g.swap_axes(y) if len(shape) == 2 else y
+    pool, sizes = layer.geometry, shapes[0][:-1]
+
+    def counted(size: int):
+        starts = np.arange(pool.output(size)) * pool.stride - pool.pad
+        return np.minimum(starts + pool.kernel, size + pool.pad) - starts
+
+    factors = pool.kernel ** len(sizes) / reduce(np.multiply.outer, map(counted, sizes))
+    factors = factors if (factors != 1).any() else None
+    return _pool(g, layer, xs[0], shapes[0], "AveragePool", factors, count_include_pad=1)
 
 
 def global_avg_pool(g, layer, xs, shapes, w):
@@ -239,6 +253,8 @@ OPERATORS: dict[str, Operator] = {
     "Attention": attention,
     "Embedding": embedding,
     "PositionEmbedding": position_embedding,
+    "ClassToken": class_token,
+    "FirstToken": first_token,
     "ReLU": elementwise("Relu"),
     "Sigmoid": elementwise("Sigmoid"),
     "Tanh": elementwise("Tanh"),

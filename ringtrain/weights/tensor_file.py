@@ -14,6 +14,7 @@ from ringtrain.weights import texts
 
 SUFFIX = ".safetensors"
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # as they are stored
+POINTER = b"version https://git-lfs.github.com/spec/"
 MOST_HEADER = 100 << 20  # bytes, the library's own limit
 
 
@@ -42,6 +43,9 @@ class TensorFile:
         except OSError as error:
             raise UsageError(texts.UNREADABLE.format(path=path, reason=error.strerror or error)) from None
         except (library.SafetensorError, ValueError) as error:
+            with open(path, "rb") as file:
+                if file.read(len(POINTER)) == POINTER:
+                    raise UsageError(texts.GIT_LFS.format(path=path)) from None
             raise UsageError(texts.NO_SAFETENSORS.format(path=path, error=plain(str(error)))) from None
 
     def _offsets(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 are of one net. Nothing of ringtrain is imported."""
 
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,6 +63,16 @@ class PositionEmbedding(nn.Module):
         return x + self.weight
 
 
+class ClassToken(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape[-1]))
+
+    def forward(self, x):
+        places = x.flatten(2).transpose(1, 2) if x.dim() > 3 else x
+        return torch.cat([self.weight.expand(len(x), 1, -1), places], 1)
+
+
 class Attention(nn.Module):
     """MultiheadAttention of a sequence with itself, by the function that it calls: torch's own fused kernel."""
 
@@ -99,6 +110,11 @@ def _transposed(layer, shape):
     return nn.ConvTranspose2d(shape[-1], layer.channels, *shaped, bias=layer.bias is not None)
 
 
+def _pool(kind, layer, shape):
+    pool = getattr(nn, f"{kind}{len(shape) - 1}d")(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil)
+    return pool if len(shape) > 2 else Function(lambda x: pool(x.transpose(1, 2)).transpose(1, 2))
+
+
 def _response(layer, shape):
     if layer.region == "within":
         return LocalResponseWithin(layer)
@@ -111,8 +127,7 @@ MAKERS = {
     "Upsample": lambda layer, shape: nn.Upsample(scale_factor=layer.scale, mode=layer.mode),
     "Linear": lambda layer, shape: nn.Linear(shape[-1], layer.units, bias=layer.bias is not None),
     "ReLU": lambda layer, shape: nn.ReLU(inplace=True),
-    "MaxPool": lambda layer, shape: nn.MaxPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil),
-    "AvgPool": lambda layer, shape: nn.AvgPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil),
+    **{kind: partial(_pool, kind) for kind in ("MaxPool", "AvgPool")},
     "GlobalAvgPool": lambda layer, shape: Function(lambda x: x.mean(1) if x.dim() == 3 else x.flatten(2).mean(2)),
     "LRN": _response,
     "BatchNorm": lambda layer, shape: NORMS[len(shape)](shape[-1], layer.eps, layer.rate),
@@ -122,6 +137,8 @@ MAKERS = {
     "GELU": lambda layer, shape: nn.GELU(layer.approximate),
     "Embedding": lambda layer, shape: Embedding(layer.entries, layer.units),
     "PositionEmbedding": lambda layer, shape: PositionEmbedding(shape),
+    "ClassToken": lambda layer, shape: ClassToken(shape),
+    "FirstToken": lambda layer, shape: Function(lambda x: x[:, 0]),
     "Attention": Attention,
     "Dropout": lambda layer, shape: Dropout(layer.rate),
     "Flatten": lambda layer, shape: Function(flatten),

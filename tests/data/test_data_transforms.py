@@ -13,14 +13,15 @@ from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
 from ringtrain.data.batches.pictures import StoredPictures, View
 from ringtrain.data.batches.sampler import EvenParts, Sampler
-from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
+from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform, TrivialAugment
 from ringtrain.data.images import resize
+from ringtrain.data.pixels import pillow
 from ringtrain.data.split import ArraySplit
 
 COUNT, BATCH = 22, 8
 ALL = {
     "augment": Augment(0, True, 12, 16),
-    "transform": Transform(RandomResizedCrop(12, 16), ColourJitter(0.4, 0.4, 0.4, 0.1)),
+    "transform": Transform(RandomResizedCrop(12, 16), (TrivialAugment(), ColourJitter(0.4, 0.4, 0.4, 0.1))),
     "mixing": Mixing(0.3, 1.0),
     "erasing": Erasing(0.5),
 }
@@ -151,6 +152,42 @@ def test_jitter_of_nothing_changes_nothing_and_of_one_kind_that_alone():
     red[..., 0] = 255
     turned = ColourJitter(0, 0, 0, 0.5).of(red, Draws(4))
     assert (turned.max(axis=2) == 255).all() and (turned != red).any()
+
+
+def sheared(image, step):
+    """Each row is read from further right by 0.033 · step of its height's middle; nothing lies outside."""
+    y, x = np.indices(image.shape[:2])
+    at = np.floor(x + 0.5 + 0.033 * step * (y + 0.5)).astype(int)
+    return np.where((at >= 0) & (at < image.shape[1]), image[y, at.clip(0, image.shape[1] - 1)], 0)
+
+
+OPERATIONS = [
+    (0, 30, 1, lambda image: image),
+    (1, 20, 1, lambda image: sheared(image, 20)),
+    (1, 7, -1, lambda image: sheared(image, -7)),
+    (2, 20, 1, lambda image: sheared(image.T, 20).T),
+    (3, 10, 1, lambda image: np.pad(image, ((0, 0), (10, 0)))[:, :24]),
+    (4, 4, -1, lambda image: np.pad(image, ((0, 4), (0, 0)))[4:]),
+    (5, 20, 1, lambda image: np.pad(np.rot90(image[:, 2:22]), ((0, 0), (2, 2)))),  # 20 rows stay
+    (6, 10, -1, lambda image: np.trunc(image * 0.67)),
+    (8, 10, 1, lambda image: np.clip(image.mean().round() + 1.33 * (image - image.mean().round()), 0, 255)),
+    (10, 30, 1, lambda image: image & 0xC0),
+    (11, 10, 1, lambda image: np.where(image < 170, image, 255 - image)),
+    (12, 3, 1, lambda image: np.trunc((image - image.min()) * (255 / np.ptp(image)) + 1e-9)),
+]
+
+
+@pytest.mark.parametrize(("number", "step", "sign", "expected"), OPERATIONS)
+def test_trivial_augment_s_operations_do_what_they_say(number, step, sign, expected):
+    image = pixels(20, 24)[..., 0]
+    changed = np.asarray(TrivialAugment.operations(pillow().fromarray(image), step, sign)[number]())
+    assert np.abs(changed - expected(image).astype(float)).max() <= (number in (6, 8, 12))
+
+
+def test_trivial_augment_takes_every_operation_and_grey_images():
+    augment, grey = TrivialAugment(), pixels(20, 24)[..., :1]
+    assert all(augment.of(image, Draws(5)).shape == image.shape for image in (grey, pixels(20, 24)))
+    assert {Draws(key).below(14) for key in range(200)} == set(range(14))
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [(np.float32, 2), (np.float64, 1), (np.uint8, 2)])

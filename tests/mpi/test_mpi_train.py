@@ -103,7 +103,7 @@ def test_images_of_tar_shards_train_to_the_same_weights_on_1_and_3_ranks(alone, 
     model = NET.replace("[8, 8, 1]", "[12, 12, 3]").replace('mean = "image"', 'mean = "channel"')
     net.write_text(model.replace("units = 10", "units = 3"))
     options = "--batch 16 --iterations 7 --reproducible --random-resized-crop 0.3:1 --colour-jitter 0.4,0.4,0.4,0.1 "
-    options += "--mixup 0.2 --cutmix 1 --random-erasing 0.5 --ops cpu"
+    options += "--trivial-augment --mixup 0.2 --cutmix 1 --random-erasing 0.5 --ops cpu"
     pattern = shards(tmp_path, count=3, each=14)
 
     def hashed(run, out):

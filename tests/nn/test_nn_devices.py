@@ -5,7 +5,10 @@ import pytest
 from nn_support import Net, chain, make_pass, reference
 from test_nn_graph import NETS, SHAPE
 
+from ringtrain.nn.conv_columns import Conv3D
 from ringtrain.nn.layers import Linear
+from ringtrain.nn.pool import AvgPool, MaxPool
+from ringtrain.nn.sequence import ClassToken, FirstToken
 from ringtrain.ops.catalogue import make_ops
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.ops.cuda_support import cuda_ops, on_device
@@ -22,6 +25,17 @@ def test_gradients_are_those_of_the_reference(name, device):
     (loss, grads), (other_loss, other_grads) = expected.gradients(), other.gradients()
     assert other_loss == pytest.approx(loss, rel=1e-12)
     np.testing.assert_allclose(other_grads, grads, rtol=1e-10, atol=1e-13)
+
+
+@on_device
+def test_pooling_and_tokens_are_those_of_the_reference():
+    """A volume, whose pixels become a sequence, which is pooled too."""
+    pools = MaxPool("most", 3, 2, pad=1, ceil=True), AvgPool("mean", 3, 2, pad=1)
+    tokens = ClassToken("first"), AvgPool("line", 3, 2, pad=1), FirstToken("token")
+    nodes = chain(Conv3D("conv", 4, 2), *pools, *tokens, Linear("last", 3))
+    expected, other = (Net(nodes, (6, 7, 8, 2), ops=ops).gradients() for ops in (reference(), cuda_ops("float64")))
+    assert other[0] == pytest.approx(expected[0], rel=1e-12)
+    np.testing.assert_allclose(other[1], expected[1], rtol=1e-10, atol=1e-13)
 
 
 @on_device

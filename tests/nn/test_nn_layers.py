@@ -17,7 +17,7 @@ from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.layers import GELU, Add, Concat, Dropout, Flatten, Linear, ReLU, Sigmoid, SiLU, Tanh
 from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
-from ringtrain.nn.sequence import Attention, Embedding, PositionEmbedding
+from ringtrain.nn.sequence import Attention, ClassToken, Embedding, FirstToken, PositionEmbedding
 from ringtrain.ops.catalogue import make_ops
 from tests.ops.cases import CONVOLUTIONS, DEPTHWISE_LINES, POOLS, UPSAMPLED
 from tests.says import says
@@ -80,6 +80,8 @@ CASES = [
     (GroupNorm("n", 3), [(9,)]),
     (Embedding("e", 7, 3), [(6,)]),
     (PositionEmbedding("p"), SEQUENCE),
+    *((ClassToken("t"), shape) for shape in (SEQUENCE, IMAGE)),
+    (FirstToken("f"), SEQUENCE),
     (Attention("a", 3), SEQUENCE),
     (Attention("a", 2, causal=True, bias=False), SEQUENCE),
     (BatchNorm("b", ghost=2), LINE),

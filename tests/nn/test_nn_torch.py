@@ -17,7 +17,8 @@ from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.norm import BatchNorm
-from ringtrain.nn.pool import GlobalAvgPool, Upsample
+from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
+from ringtrain.nn.sequence import ClassToken, FirstToken
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.catalogue import make_optimizer
 from tests.updates import apply
@@ -40,6 +41,10 @@ CASES = [
     (Upsample("u", 2), IMAGE),
     (Upsample("u", 3, mode="bilinear"), IMAGE),
     (Upsample("u", 4, mode="bilinear"), IMAGE),
+    *((kind("p", 3, 2, pad=1, ceil=True), shape) for kind in (MaxPool, AvgPool) for shape in (LINE, IMAGE, VOLUME)),
+    (ClassToken("t"), LINE),
+    (ClassToken("t"), IMAGE),
+    (FirstToken("f"), LINE),
     (GlobalAvgPool("g"), LINE),
     (GlobalAvgPool("g"), VOLUME),
     (BatchNorm("b", ghost=COUNT), LINE),

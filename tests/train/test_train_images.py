@@ -10,6 +10,7 @@ from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.mixing import Erasing, Mix, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler
 from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.split import ArraySplit
 from ringtrain.errors import ConfigError
 from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
@@ -122,6 +123,14 @@ def test_what_makes_no_sense_is_refused(alone, digits, flags, text):
     with pytest.raises(ConfigError, match=text) as refused:
         viewed(digits, config, model, alone)
     assert refused.value.exit_code == 2
+
+
+def test_trivial_augment_is_for_bytes(alone, digits):
+    floats = ArraySplit(np.zeros((4, 8, 8, 1), np.float32), np.zeros(4, np.int32), "0" * 64)
+    model, config = replace(load_model("digits"), input=SPEC), make_config(trivial_augment=True)
+    assert viewed(digits, config, model, alone).train.count == digits.train.count
+    with pytest.raises(ConfigError, match=says("--trivial-augment", "float32")):
+        viewed(replace(digits, train=floats, test=None), config, model, alone)
 
 
 def test_a_mean_image_is_of_one_size(alone, digits):

@@ -16,7 +16,7 @@ from ringtrain.weights.onnx_model import Preparation, make_onnx
 from tests.says import says
 from tests.weights.networks import NOTHING, output_here, output_there, random_weights
 
-LARGE = ("alexnet", "alexnet_owt", "resnet18_imagenet", "resnet50", "vgg16")
+LARGE = ("alexnet", "resnet18_imagenet", "resnet50", "vit_small", "convnext_tiny")
 MODELS = [pytest.param(name, marks=pytest.mark.thorough if name in LARGE else ()) for name in sorted(spec.available())]
 
 

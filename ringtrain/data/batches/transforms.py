@@ -1,10 +1,12 @@
-"""Changes of an image in training, on the host: RandomResizedCrop and colour jitter, with torchvision's meaning.
+"""Changes of an image in training, on the host: RandomResizedCrop, colour jitter and TrivialAugment, with torchvision's
+meaning.
 
 The key of a draw is (seed, epoch, example), so an example looks the same on every rank, and after a resume.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +46,8 @@ class ColourJitter:
     """Changes of uint8 RGB images, in a random order: factors of brightness, contrast and saturation from 1 - x to 1 +
     x, and a turn of the hue from -x to x of its circle. Source: torchvision.transforms.ColorJitter"""
 
+    FLAG: ClassVar[str] = "--colour-jitter"
+    CHANNELS: ClassVar[tuple[int, ...]] = (3,)
     brightness: float
     contrast: float
     saturation: float
@@ -83,11 +87,50 @@ def _turned(image, turn: int):
 
 
 @dataclass(frozen=True, slots=True)
+class TrivialAugment:
+    """One of 14 operations at one of 31 magnitudes, for uint8 images, grey or RGB; black comes in from outside.
+    Source: torchvision.transforms.TrivialAugmentWide; Müller & Hutter 2021"""
+
+    FLAG: ClassVar[str] = "--trivial-augment"
+    CHANNELS: ClassVar[tuple[int, ...]] = (1, 3)
+
+    def of(self, image: np.ndarray, draws: Draws) -> np.ndarray:
+        """Shapes: uint8 [H, W, C] → [H, W, C]"""
+        picture = pillow().fromarray(np.ascontiguousarray(image if image.shape[2] == 3 else image[..., 0]))
+        number, step, sign = draws.below(14), draws.below(31), 1 - 2 * draws.below(2)
+        return np.asarray(self.operations(picture, step, sign)[number]()).reshape(image.shape)
+
+    @staticmethod
+    def operations(picture, step: int, sign: int) -> tuple[Callable, ...]:
+        """Return the operations on a picture, in torchvision's order. ``step``: 0 to 30, of the magnitude"""
+        from PIL import ImageEnhance, ImageOps
+
+        def moved(*matrix: float):
+            return picture.transform(picture.size, pillow().Transform.AFFINE, matrix)
+
+        shear, pixels = 0.033 * step * sign, 32 * step // 30 * sign
+        enhancers = ImageEnhance.Brightness, ImageEnhance.Color, ImageEnhance.Contrast, ImageEnhance.Sharpness
+        return (
+            lambda: picture,
+            lambda: moved(1, shear, 0, 0, 1, 0),
+            lambda: moved(1, 0, 0, shear, 1, 0),
+            lambda: moved(1, 0, -pixels, 0, 1, 0),
+            lambda: moved(1, 0, 0, 0, 1, -pixels),
+            lambda: picture.rotate(4.5 * step * sign),
+            *(lambda enhancer=enhancer: enhancer(picture).enhance(1 + shear) for enhancer in enhancers),
+            lambda: ImageOps.posterize(picture, 8 - round(step / 5)),
+            lambda: ImageOps.solarize(picture, 255 - 17 * step // 2),
+            lambda: ImageOps.autocontrast(picture),
+            lambda: ImageOps.equalize(picture),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Transform:
-    """What training does to each image. ``crop``: None for the view of evaluations"""
+    """What training does to each image. ``crop``: None for the view of evaluations; ``changes``: of pixels, in order"""
 
     crop: RandomResizedCrop | None = None
-    jitter: ColourJitter | None = None
+    changes: tuple[ColourJitter | TrivialAugment, ...] = ()
 
     def size(self, shape: Shape) -> tuple[int, int]:
         """Return (height, width) of the transformed images of a split of this shape."""
@@ -101,5 +144,5 @@ class Transform:
             picture.cut(self.crop.box(picture.height, picture.width, draws), out)
         else:
             split.view_into(picture, out)
-        if self.jitter is not None:
-            out[...] = self.jitter.of(out, draws)
+        for change in self.changes:
+            out[...] = change.of(out, draws)

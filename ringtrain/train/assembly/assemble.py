@@ -53,6 +53,7 @@ from ringtrain.train.step.stage import PipelineStage
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
+from ringtrain.weights.matching import wanted_of_torch
 
 ALL_TRAINED = "none"  # of --freeze
 
@@ -223,7 +224,8 @@ def _checked_graph(config: ModelConfig, model: ModelSpec, data: DataSet, loss: L
     """The network, whose input and output fit the data and the loss."""
     graph = batch_norm.with_ghost_batches(config.batch_norm, model.graph(), model.name)
     if config.freeze not in (None, ALL_TRAINED):
-        graph = freeze(graph, [pattern.strip() for pattern in config.freeze.split(",")])
+        names_in_files = {each.name: each.names for each in wanted_of_torch(graph)}
+        graph = freeze(graph, [pattern.strip() for pattern in config.freeze.split(",")], names_in_files)
     check_images(model, data)
     check_output(loss, graph, data, available().get(config.model))
     return graph

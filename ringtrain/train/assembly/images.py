@@ -10,7 +10,7 @@ import numpy as np
 from ringtrain.config.option import as_flag
 from ringtrain.config.record import DataConfig, DeviceConfig, TrainConfig
 from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
-from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform
+from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform, TrivialAugment
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.image_files.index import Tables
 from ringtrain.data.image_files.open import open_images, open_part
@@ -24,7 +24,7 @@ from ringtrain.transport.base import Transport
 
 MOST_PIXELS = 1 << 15  # of a side
 MOST_THREADS = 16
-CLASSES_ALONE = ("resize", "random_resized_crop", "colour_jitter", "mixup", "cutmix")
+CLASSES_ALONE = ("resize", "random_resized_crop", "colour_jitter", "trivial_augment", "mixup", "cutmix")
 
 
 # ── options ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -57,7 +57,7 @@ def _numbers(text: str, separator: str, count: int) -> list[float] | None:
 
 def transform_of(config: DataConfig, model: ModelSpec) -> Transform | None:
     """What training does to each image on the host; None: nothing. Raises ConfigError"""
-    crop = jitter = None
+    crop, changes = None, list[ColourJitter | TrivialAugment]()
     if config.random_resized_crop is not None:
         scale = _numbers(config.random_resized_crop, ":", 2)
         if scale is None or not 0 < scale[0] <= scale[1] <= 1:
@@ -66,6 +66,8 @@ def transform_of(config: DataConfig, model: ModelSpec) -> Transform | None:
                 "from above 0 to 1, such as 0.08:1"
             )
         crop = RandomResizedCrop(*_size_of(model), (scale[0], scale[1]))
+    if config.trivial_augment:
+        changes.append(TrivialAugment())
     if config.colour_jitter is not None:
         factors = _numbers(config.colour_jitter, ",", 4)
         if factors is None or min(factors) < 0 or factors[3] > 0.5:
@@ -73,8 +75,8 @@ def transform_of(config: DataConfig, model: ModelSpec) -> Transform | None:
                 f"--colour-jitter {config.colour_jitter!r} is no B,C,S,H: brightness, contrast and saturation from 0, "
                 "hue from 0 to 0.5, such as 0.4,0.4,0.4,0.1"
             )
-        jitter = ColourJitter(*factors)
-    return Transform(crop, jitter) if crop or jitter else None
+        changes.append(ColourJitter(*factors))
+    return Transform(crop, tuple(changes)) if crop or changes else None
 
 
 # ── data ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,7 +99,7 @@ def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport
 def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Transport) -> DataSet:
     """The data set, with arrays under the view and the transform of the options. Raises ConfigError"""
     resize, threads = resize_of(config.data), threads_of(config.device, transport)
-    asked = [name for name in CLASSES_ALONE if getattr(config.data, name) is not None]
+    asked = [name for name in CLASSES_ALONE if getattr(config.data, name) not in (None, False)]
     if asked and not (data.train.has_classes and len(data.train.shape) == 3):
         raise ConfigError(
             f"{as_flag(asked[0])} is for images with one class number each, which {data.name!r} does not have: leave "
@@ -121,12 +123,12 @@ def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Tran
     if transform is None:
         return
     train = data.train
-    if transform.jitter is not None and (train.dtype != np.uint8 or train.shape[2] != 3):
-        shape = shapes.format_shape(train.shape)
-        raise ConfigError(
-            f"--colour-jitter changes RGB images of 8 bits; those of {data.name!r} are {train.dtype} {shape}: leave "
-            "it out"
-        )
+    for change in transform.changes:
+        if train.dtype != np.uint8 or train.shape[2] not in change.CHANNELS:
+            raise ConfigError(
+                f"{change.FLAG} changes images of 8 bits and {' or '.join(map(str, change.CHANNELS))} channels; those "
+                f"of {data.name!r} are {train.dtype} {shapes.format_shape(train.shape)}: leave it out"
+            )
     if model.input.mean == "image" and transform.size(train.shape) != train.shape[:2]:
         raise ConfigError(
             f"model {model.name!r} subtracts the mean image, and that of {shapes.format_shape(train.shape)} is no mean "

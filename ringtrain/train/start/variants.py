@@ -17,6 +17,7 @@ from ringtrain.errors import Interrupted, RingtrainError, everywhere
 from ringtrain.nn.spec import ModelSpec
 from ringtrain.template import Lines
 from ringtrain.train.assembly.data import open_data
+from ringtrain.train.assembly.images import transform_of
 from ringtrain.train.options import read_options
 from ringtrain.train.start.open_run import open_run
 from ringtrain.train.start.recovery_state import RecoveryState
@@ -75,7 +76,7 @@ def _check(transport: Transport, shared: Transport, variant: Variant, opened: di
 
 def _data(config: TrainConfig, model: ModelSpec, transport: Transport, opened: dict) -> DataSet:
     of_model = (model.text, config.run.batch, config.run.seed) if config.data.synthetic else ()
-    of_images = (config.data.resize, config.data.random_resized_crop, config.data.colour_jitter, model.input.shape)
+    of_images = (config.data.resize, transform_of(config.data, model), model.input.shape)
     of_data = (
         config.data.data,
         config.data.test_data,
