@@ -1,6 +1,8 @@
 """The command ``ringtrain data``: make, show and check data sets."""
 
 import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
 import click
@@ -9,18 +11,23 @@ from rich.progress import Progress
 from rich.text import Text
 
 from ringtrain.cli.hints import CommandGroup
+from ringtrain.cli.world import in_world
 from ringtrain.data.batches.pictures import View
-from ringtrain.data.file.check import check_file, class_rows, dataset_rows, split_rows, unsummed_arrays
+from ringtrain.data.file.check import class_rows, dataset_rows, split_rows, unsummed_arrays
 from ringtrain.data.file.contents import VERIFY_BYTES
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.format import metadata_checksum
 from ringtrain.data.image_files import open as images
+from ringtrain.data.image_files.check import Checked, check_share
 from ringtrain.data.readers.make import make_dataset
-from ringtrain.errors import DataError
+from ringtrain.errors import DataError, RingtrainError, everywhere
+from ringtrain.humanize import plural
 from ringtrain.parsing import whole_number
 from ringtrain.show.output import echo, echo_notes
 from ringtrain.show.tables import boxed_table, cell
 from ringtrain.template import joined
+from ringtrain.transport.agree import on_root, together_json
+from ringtrain.transport.base import Transport
 
 SEEN = 224, 224  # of image files, for mean and standard deviation
 
@@ -76,13 +83,13 @@ def make(source, out, **options):
 
 
 @data.command()
-@click.argument("file", metavar="F.h5", type=click.Path())
+@click.argument("file", metavar="DATA", type=click.Path())
 def info(file):
-    """Show the contents of a data set: F.h5, or anything that `train --data` takes, with mean and standard deviation of
+    """Show the contents of a data set, anything that `train --data` takes, with mean and standard deviation of
     image files as at 224 x 224. `show` is the same."""
     with _progress() as progress:
-        if file != "digits" and images.accepts(file):
-            opened = images.open_images(file, View(SEEN), 3)
+        if images.accepts(file):
+            opened = images.open_images(file, View(SEEN), 3, skip=True)
         else:
             opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES)
     echo_notes(opened.notes)
@@ -95,26 +102,62 @@ def info(file):
         console.print(_table(("", "class", *names), class_rows(opened)))
     for name, split in opened.splits():
         console.print(f"sha256 {name:5} {split.checksum}", highlight=False, soft_wrap=True)
+    if opened.train.problems:
+        echo_notes([f"mean and std are of {images.SAMPLE:,} images at most; `ringtrain data check {file}` decodes all"])
+        raise _listed(file, [*opened.train.problems.values()])
     if opened.location != "files":
         console.print(f"sha256 file  {metadata_checksum(opened.classes, opened)}", highlight=False, soft_wrap=True)
 
 
 @data.command()
-@click.argument("file", metavar="F.h5", type=click.Path())
+@click.argument("file", metavar="DATA", type=click.Path())
 def check(file):
-    """Read all of a data set and verify everything: layout, labels, checksums, mean and std. Exit 2 if it is
-    bad."""
-    of_images = file != "digits" and images.accepts(file)
-    with _progress() as progress:
-        problems, notes = images.check_images(file, progress) if of_images else (check_file(file, progress), ())
+    """Read all of a data set that `train --data` takes and verify everything: layout, labels, checksums, mean and std;
+    decode every image. Under mpirun the ranks of a node divide its files. Exit 1 if it is bad."""
+    return in_world(lambda transport: _check(transport, file))
+
+
+def _check(transport: Transport, file: str) -> None:
+    activity = transport.activity
+
+    def share() -> tuple[str, Checked]:
+        with _progress(activity.touch) as progress, activity.during(f"checking {file}"):
+            return activity.host, check_share(file, progress, transport.local_rank, transport.local_size)
+
+    shares = together_json(transport, share)
+    hosts = defaultdict(set)  # (place, problem) → those that have it
+    for host, (problems, *_) in shares:
+        for place, text in problems:
+            hosts[place, text].add(host)
+    everyone, ranked = {host for host, _ in shares}, sorted(hosts.items(), key=lambda each: each[0][0])
+    problems = [text if have == everyone else f"{', '.join(sorted(have))}: {text}" for (_, text), have in ranked]
+    if not problems:
+        problems = on_root(transport, lambda: _good(file, [each for host, each in shares if host == activity.host]))
     if problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise DataError(joined([f"{file} has {count}:", *(f"  - {problem}" for problem in problems)]))
+        raise everywhere(_listed(file, problems))
+
+
+def _listed(file: str, problems: Sequence[str]) -> RingtrainError:
+    first = f"{file} has {plural(len(problems), 'problem')}:"
+    return RingtrainError(joined([first, *(f"  - {problem}" for problem in problems)]))
+
+
+def _good(file: str, shares: list[Checked]) -> list[str]:
+    """Print that a data set is good, and notes; or return why its files, each good, are not together."""
+    _, images, unsummed, notes = zip(*shares, strict=True)
+    try:
+        arrays = [] if any(images) else unsummed_arrays(file)
+    except DataError as error:
+        return [str(error)]
     echo(f"{file} is good")
-    echo_notes(notes)
-    for array in () if of_images else unsummed_arrays(file):
+    echo_notes(notes[0])
+    if any(unsummed):
+        what = f"{sum(unsummed)} of {sum(images)} images hold no checksum (PNG alone does)"
+        echo_notes([f"{what}: one that changed and still decodes is not seen"])
+    for array in arrays:
         why = "values that changed would not be seen; `ringtrain data make` writes a file that has one"
         echo_notes([f"{array} holds no checksum: {why}"])
+    return []
 
 
 def _table(titles, rows):
@@ -122,13 +165,14 @@ def _table(titles, rows):
 
 
 @contextmanager
-def _progress():
-    """Yield a progress function that shows a bar for each activity; without a terminal it shows nothing."""
+def _progress(touch: Callable[[], None] = lambda: None):
+    """Yield a progress function that calls ``touch()`` and shows a bar for each activity; without a terminal none."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks: dict = {}
 
         def progress(what, done, total):
+            touch()
             if what not in tasks:
                 tasks[what] = bars.add_task(what)
             bars.update(tasks[what], completed=done, total=total)

@@ -15,7 +15,7 @@ from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
 from ringtrain.show.output import echo, echo_file, echo_notes
 from ringtrain.show.results import write_text
 from ringtrain.show.tables import Column, csv_text, json_text, make_table, plain_lines
-from ringtrain.train.evaluate import Score
+from ringtrain.train.evaluate import Score, bad_images
 from ringtrain.train.load import TrainedOnData, load, score_of
 from ringtrain.transport.agree import agree, on_root, together
 from ringtrain.transport.base import Transport
@@ -47,11 +47,13 @@ def evaluate(target, split, best, raw, per_class, confusion, output, force, as_j
         on_root(transport, lambda: _check_output(output, force))
         trained = load(transport, target, best, explicit_flags(options), split, raw)
         score = score_of(transport, trained, per_class or confusion or output is not None)
+        bad = bad_images(transport, trained.split)
         together(transport, lambda: _check_classes(score, trained.loss.name, per_class, confusion))
 
         def report() -> None:
             tell_skipped(trained.skipped)
             echo_notes(trained.data.notes, err=True)
+            echo_notes([f"bad images: {len(bad):,} left out: {next(iter(bad.values()))}, …"] if bad else (), err=True)
             _report(trained, split, score, per_class, confusion, output, as_json)
 
         on_root(transport, report)

@@ -87,6 +87,12 @@ class DataConfig:
         choices=("full", "blocks"),
         fixed=True,
     )
+    bad_images: str = data_option(
+        "refuse",
+        "What an image file that cannot be read or decoded does: refuse, end the run; skip, in training another image "
+        "takes its place, by seed and example, and evaluations leave it out; the log lists all.",
+        choices=("refuse", "skip"),
+    )
     synthetic: bool = data_option(False, "Train on one fixed random batch: speed without data loading.", fixed=True)
 
     augment: bool = image_option(True, "Random crops and flips, if the model's input has them.", recipe=False)

@@ -130,7 +130,11 @@ def _opened(data: bytes, where: str):
     if not any(action == "ignore" and module and module.match("PIL.x") for action, _, _, module, _ in warnings.filters):
         warnings.filterwarnings("ignore", module=r"PIL\.")
     with decoder_errors(texts.NO_IMAGE.format(file=where)):
-        image = module.open(BytesIO(data), formats=FORMATS)
+        try:
+            image = module.open(BytesIO(data), formats=FORMATS)
+        except module.UnidentifiedImageError:
+            # Pillow's words have an address, which is another one on each rank.
+            raise ValueError(f"no known format; it begins with {data[:24]!r}" if data else "it is empty") from None
         bits = _bits(image)
     known = image.mode in GREY | COLOUR
     if not known or bits > 8:

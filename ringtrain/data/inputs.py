@@ -5,7 +5,6 @@ any type, [N, H, W, C], also without C where it is 1, or one example alone.
 """
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from ringtrain.storage import files
 
 IMAGES, ARRAY, DATA_SET = "images", "array", "data set"
 ARRAY_ENDINGS = (".npy", ".npz")
-ADDRESS = re.compile(r" ?<_io\.BytesIO object at 0x[0-9a-f]+>")  # in Pillow's errors, and another on each rank
 LABEL_NAMES = {"x_test": "y_test", "x": "y", "images": "labels", "x_train": "y_train"}
 ARRAY_NAMES = tuple(LABEL_NAMES)  # in an archive of several arrays, the first of these
 
@@ -72,9 +70,8 @@ def _look(path: str, others: list[str]) -> tuple[str, list[str]]:
 class ImageFiles(PictureSplit):
     """Files of images without labels, decoded when they are read.
 
-    shape:    (H, W, C) of the training images, whose size files get
-    view:     of the training images; None: they are of one size, and a file is cropped to their proportions
-    problems: why a file could not be read, by its number; it is then read as zeros. The readers of batches write it
+    shape: (H, W, C) of the training images, whose size files get
+    view:  of the training images; None: they are of one size, and a file is cropped to their proportions
     """
 
     dtype = np.dtype(np.uint8)
@@ -84,16 +81,7 @@ class ImageFiles(PictureSplit):
         self.files, self.shape, self.view, self.threads = files, shape, view, threads
         self.count = len(files)
         self.labels = np.full(self.count, IGNORE, np.int32)
-        self.problems: dict[int, str] = {}
-
-    def read(self, examples, images, labels) -> None:
-        labels.fill(IGNORE)
-        for row, example in enumerate(examples.tolist()):
-            try:
-                self.view_into(self.picture(example), images[row])
-            except DataError as error:
-                images[row] = 0
-                self.problems[example] = ADDRESS.sub("", str(error))
+        self.problems = {}
 
     def view_into(self, picture: Picture, out: np.ndarray) -> None:
         if self.view is not None:

@@ -20,6 +20,7 @@ class Split(ABC):
         pixel; float32 or float64 for values
     checksum: equal for equal examples
     labels: of all examples, in memory, [N, *label_shape]; None where they are read as the inputs are
+    problems: why an example could not be read, by its number, to which reading adds; None: it ends the command
     """
 
     count: int
@@ -29,6 +30,7 @@ class Split(ABC):
     label_dtype: np.dtype
     checksum: str
     labels: np.ndarray | None
+    problems: dict[int, str] | None = None
 
     @property
     def has_classes(self) -> bool:

@@ -215,9 +215,10 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A sentence that the user should read once, in ``text``."""
+    """A sentence that the user should read once, in ``text``; ``lines``: what belongs to it, for the log alone."""
 
     text: str
+    lines: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

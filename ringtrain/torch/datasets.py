@@ -11,7 +11,8 @@ from torch.utils.data import Dataset
 from ringtrain.data.batches.order import FULL_BYTES, Windows
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.source import open_source
-from ringtrain.data.image_files.open import accepts, open_part
+from ringtrain.data.image_files.index import alone
+from ringtrain.data.image_files.open import accepts, open_parts
 from ringtrain.data.split import type_read
 from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError
@@ -43,7 +44,7 @@ class ShardDataset(Dataset):
         self._labels: Read | None = None
         self._inputs: Read
         if accepts(path):
-            images = open_part(path, View((1, 1)), 3, ())
+            images = open_parts(path, View((1, 1)), 3, 1, alone, False)[0]["train"]
             self._count, self._inputs = images.count, lambda rows: [images.image(row) for row in rows.tolist()]
             self._labels = lambda rows: np.take(np.asarray(images.labels), rows).astype(np.int64)
             return

@@ -1,7 +1,7 @@
 """Computes the loss and the metrics of a split, with each example counted once, at any number of ranks."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +50,14 @@ class Score:
     examples: int
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     classes: ClassCounts | None = None
+
+
+def bad_images(transport: Transport, split: Split, known: Container[int] = ()) -> dict[int, str]:
+    """Return why images could not be read on any rank, by their numbers, without those that are known. Collective."""
+    if split.problems is None:
+        return {}
+    unknown = [each for each in split.problems.copy().items() if each[0] not in known]
+    return dict(sorted(each for rank in transport.gather_json(unknown) for each in rank))
 
 
 class Evaluator:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -53,15 +53,13 @@ class Predicted:
 class Source:
     """Examples of one kind and shape.
 
-    name:     name(example) → the input, and the example's number in it, None for the only one
-    problems: see :class:`ringtrain.data.inputs.ImageFiles`
-    notes:    on what its files have and it leaves out
+    name:  name(example) → the input, and the example's number in it, None for the only one
+    notes: on what its files have and it leaves out
     """
 
     split: Split
     feed: DeviceInput
     name: Callable[[int], tuple[str, int | None]]
-    problems: dict[int, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
@@ -83,7 +81,7 @@ def of_inputs(transport: Transport, trained: TrainedModel, names: Sequence[str],
 def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[str], part: str | None) -> Source:
     if kind == inputs.IMAGES:
         images = together(transport, lambda: _images(transport, trained, paths))
-        return Source(images, trained.feed_of(images), lambda example: (paths[example], None), images.problems)
+        return Source(images, trained.feed_of(images), lambda example: (paths[example], None))
     path = paths[0]
     if kind == inputs.ARRAY:
         array = together(transport, lambda: inputs.read_array(path, trained.facts.shape))
@@ -178,12 +176,15 @@ def _rows(
         labels = source.split.labels if source.split.has_classes else None
         for start, values in blocks(transport, trained, source.split, source.feed, layer):
             examples = range(start, start + len(values))
-            unread = [[at - start, source.problems.pop(at)] for at in examples if at in source.problems]
+            bad = source.split.problems or {}
+            unread = [[at - start, bad.pop(at)] for at in examples if at in bad]
             problems = {at: text for rank_problems in transport.gather_json(unread) for at, text in rank_problems}
+            known = np.full(len(values), IGNORE) if labels is None else labels[start : examples.stop].copy()
+            known[list(problems)] = IGNORE
             yield PredictionRows(
                 start=before + start,
                 names=[source.name(example) for example in examples],
-                labels=np.full(len(values), IGNORE) if labels is None else labels[start : examples.stop],
+                labels=known,
                 values=values,
                 problems=dict(sorted(problems.items())),
             )

@@ -37,14 +37,14 @@ def test_make_info_check_and_make_again_by_force(source, tmp_path, ringtrain):
     assert ringtrain("make", source, "-o", out, "--force")[0] == 0
 
 
-def test_check_lists_every_problem_and_exits_2(source, tmp_path, ringtrain):
+def test_check_lists_every_problem_and_exits_1(source, tmp_path, ringtrain):
     out = tmp_path / "o.h5"
     ringtrain("make", source, "-o", out)
     with h5py.File(out, "r+") as file:
         file["train/labels"][2] = 7
         file["mean_image"][...] = 0
     code, _, complaint = ringtrain("check", out)
-    assert code == 2 and f"{out} has 4 problems:\n" in complaint
+    assert code == 1 and f"{out} has 4 problems:\n" in complaint
     begins = [line[4:12] for line in complaint.splitlines()[1:]]
     assert begins == ["the clas", "1 of 10 ", "the trai", "mean_ima"]
     assert ringtrain("info", out)[0] == 2
@@ -85,4 +85,4 @@ def test_many_classes_are_summed_up_and_what_is_not_there_exits_2(tmp_path, ring
     assert "and 80 more" in text and "1 … 1 each" in text and len(text.splitlines()) < 45
     for command in (("make", tmp_path / "no", "-o", tmp_path / "o.h5"), ("info", "no.h5"), ("check", "no.h5")):
         code, _, complaint = ringtrain(*command)
-        assert code == 2 and complaint.count("ringtrain: ") == 1
+        assert code == 1 + (command[0] != "check") and complaint.count("ringtrain: ") == 1

@@ -5,10 +5,15 @@ import tarfile
 import numpy as np
 import pytest
 from data_makers import read_rows
-from image_makers import encoded, labelled, pixels, shards, tar
+from image_makers import bad_files, bad_folder, encoded, labelled, pixels, shards, tar
 
+from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.pictures import View
-from ringtrain.data.image_files.open import SAMPLE, accepts, open_images, open_part
+from ringtrain.data.batches.sampler import EvenParts, Sampler
+from ringtrain.data.batches.transforms import RandomResizedCrop, Transform
+from ringtrain.data.image_files.check import check_share
+from ringtrain.data.image_files.index import alone
+from ringtrain.data.image_files.open import SAMPLE, accepts, open_images, open_parts
 from ringtrain.data.image_files.shards import shards_of
 from ringtrain.data.images import decode_image
 from ringtrain.errors import DataError
@@ -82,14 +87,14 @@ def test_a_folder_has_a_part_to_test_with(tmp_path):
 
 def test_a_part_to_test_with_has_the_classes_of_training(tmp_path):
     tar(tmp_path / "val.tar", [("rose/2.png", IMAGE), ("lily/1.png", IMAGE)])
-    part = open_part(str(tmp_path / "val.tar"), VIEW, 3, ("lily", "aster", "rose"))
+    part = open_parts(str(tmp_path / "val.tar"), VIEW, 3, 1, alone, False, ("lily", "aster", "rose"))[0]["train"]
     assert part.labels.tolist() == [2, 0]
     with pytest.raises(DataError, match=says("'lily'", "the training part")):
-        open_part(str(tmp_path / "val.tar"), VIEW, 3, ("aster", "rose"))
+        open_parts(str(tmp_path / "val.tar"), VIEW, 3, 1, alone, False, ("aster", "rose"))[0]["train"]
     for name in ("rose", "lily"):
         (tmp_path / "val" / name).mkdir(parents=True)
         (tmp_path / "val" / name / "1.png").write_bytes(IMAGE)
-    part = open_part(str(tmp_path / "val"), VIEW, 3, ("rose", "aster", "lily"))
+    part = open_parts(str(tmp_path / "val"), VIEW, 3, 1, alone, False, ("rose", "aster", "lily"))[0]["train"]
     assert part.labels.tolist() == [2, 0]
 
 
@@ -207,3 +212,61 @@ def test_any_changed_byte_gives_a_data_set_or_a_clear_error(tmp_path):
             assert opened(tmp_path / "bad.tar").train.count <= 2
         except DataError as error:
             assert "bad.tar" in str(error)
+
+
+def epoch_of(split, parts, transform, seed=5):
+    """The images and labels of an epoch, in order, read in parts."""
+    rows = []
+    for part in range(parts):
+        gather = Gather(split, Sampler(split.count, split.count, 3), EvenParts(parts), Changes(transform), seed)
+        batch = gather.fill(gather.slot(), 0, part)
+        gather.close()
+        rows += zip(batch.images, batch.labels, strict=True)
+    return [np.stack(each) for each in zip(*rows, strict=True)]
+
+
+def test_bad_images_are_replaced_by_key_in_training_and_left_out_of_evaluations(tmp_path):
+    bad = bad_folder(tmp_path / "d")
+    with pytest.raises(DataError, match=says("gone.png", "--bad-images")):
+        opened(tmp_path / "d")
+    data = opened(tmp_path / "d", threads=2, skip=True)
+    split, paths = data.train, [data.train.where(example) for example in range(data.train.count)]
+    images, labels = read_rows(split, np.arange(split.count))
+    unread = [path in bad for path in paths]
+    assert sorted(paths[example] for example in split.problems) == bad and not images[unread].any()
+    assert (labels[unread] == -1).all() and (np.delete(labels, np.flatnonzero(unread)) >= 0).all()
+    good = {(image.tobytes(), label) for image, label in zip(images, labels, strict=True) if label >= 0}
+    assert len(good) == split.count - len(bad)
+    seen, seen_labels = epoch_of(split, 1, Transform())
+    assert {(image.tobytes(), label) for image, label in zip(seen, seen_labels, strict=True)} == good
+    for transform in (Transform(), Transform(RandomResizedCrop(16, 16))):
+        first = epoch_of(opened(tmp_path / "d", skip=True).train, 1, transform)
+        for one, other in zip(first, epoch_of(split, 3, transform), strict=True):
+            assert (one == other).all()
+    assert (epoch_of(split, 1, Transform(), seed=6)[0] != seen).any()
+    assert opened(tmp_path / "d", skip=True).mean.tolist() == data.mean.tolist()
+    tar(tmp_path / "all.tar", [(f"a/{name}", data) for name, data in bad_files()])
+    with pytest.raises(DataError, match=says(tmp_path / "all.tar", "100", "replace")):
+        opened(tmp_path / "all.tar", skip=True)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_shares_of_a_check_name_every_bad_file(tmp_path, turns):
+    bad = bad_folder(tmp_path / "d")
+    for number in range(4):
+        tar(tmp_path / f"{number}.tar", [("a/1.png", IMAGE), *((f"b/{name}", data) for name, data in bad_files())])
+        np.savez(tmp_path / f"{number}.npz", x=np.zeros((9, 2, 2), np.uint8), y=np.arange(9))
+    (tmp_path / "1.tar").write_bytes((tmp_path / "1.tar").read_bytes()[:1000])
+    (tmp_path / "2.npz").write_bytes((tmp_path / "2.npz").read_bytes()[:-90])
+    members = [f"{tmp_path}/{number}.tar: member b/{name} " for number in (0, 2, 3) for name, _ in bad_files()]
+    for text, wanted in (
+        (tmp_path / "d", bad),
+        (tmp_path / "{0..3}.tar", [f"{tmp_path}/1.tar: member a/1.png ", *members]),
+        (tmp_path / "*.npz", [f"{tmp_path}/2.npz"]),
+        (f"{tmp_path}/*.npz:x,y", [f"{tmp_path}/2.npz"]),
+        (tmp_path / "{0..4}.tar", ["there is no "]),
+    ):
+        shares = [check_share(str(text), turn=turn, turns=turns) for turn in range(turns)]
+        problems = [problem for _, problem in sorted({each for share in shares for each in share[0]})]
+        assert len(problems) == len(wanted) and not any(" at 0x" in problem for problem in problems)
+        assert all(problem.startswith(begin) for problem, begin in zip(problems, wanted, strict=True)), problems

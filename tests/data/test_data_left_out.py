@@ -12,7 +12,8 @@ from image_makers import encoded, tar
 from ringtrain.cli.main import run
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.dataset import open_dataset
-from ringtrain.data.image_files.open import check_images, open_images, open_part
+from ringtrain.data.image_files.index import alone
+from ringtrain.data.image_files.open import open_images, open_parts
 from ringtrain.data.inputs import list_inputs
 from ringtrain.data.readers import folder as folders
 from ringtrain.data.readers.make import make_dataset
@@ -158,14 +159,14 @@ def test_a_broken_link_to_an_image_is_named_everywhere(tmp_path, capfd):
     named = says(tmp_path / "d" / "a", 1, link)
     for read in (
         lambda: open_images(str(tmp_path / "d"), VIEW, 3),
-        lambda: open_part(str(tmp_path / "d"), VIEW, 3, ("a",)),
+        lambda: open_parts(str(tmp_path / "d"), VIEW, 3, 1, alone, False, ("a",))[0]["train"],
         lambda: make_dataset(tmp_path / "d", tmp_path / "o.h5"),
     ):
         with pytest.raises(DataError, match=named):
             read()
     for command in ("info", "check"):
-        assert run(["data", command, str(tmp_path / "d")]) == 2
-        assert str(link) in capfd.readouterr().err
+        assert run(["data", command, str(tmp_path / "d")]) == 1
+        assert f"- {link} could not be read: No such file" in capfd.readouterr().err
     ((_, paths),), _ = list_inputs([str(tmp_path / "d")])
     assert str(link) in paths  # a line of its own says why it is not read
 
@@ -235,6 +236,6 @@ def test_info_and_check_take_image_files(tmp_path, capfd):
     assert "is good" in shown and "2 of 6 images hold no checksum" in shown and "readme" in shown
     bad = tmp_path / "d" / "rose" / "wild" / "1.png"
     bad.write_bytes(bad.read_bytes()[:-30])
-    problems, _ = check_images(str(tmp_path / "d"))
-    assert len(problems) == 1 and str(bad) in problems[0]
-    assert run(["data", "check", str(tmp_path / "d")]) == 2
+    for command in ("info", "check"):
+        assert run(["data", command, str(tmp_path / "d")]) == 1
+        assert f"- {bad} could not be read as an image" in capfd.readouterr().err

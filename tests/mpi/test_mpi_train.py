@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import select
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from ringtrain.data.file.dataset import open_dataset
-from tests.data.image_makers import shards
+from tests.data.image_makers import bad_folder, shards
 from tests.mpi.conftest import NET, PATIENCE_S, ROOT
 from tests.runs import records
 from tests.says import says
@@ -23,6 +24,7 @@ from tests.tiers import thorough
 pytestmark = pytest.mark.mpi
 
 EVALUATE, PREDICT = ["-m", "ringtrain", "evaluate"], ["-m", "ringtrain", "predict"]
+BAD = re.compile("(.*?) (?:could|changed)")  # the name of an image, in its problem
 EPOCHS = 1_000_000  # no machine comes to the end of them before a test ends the run
 
 
@@ -110,6 +112,29 @@ def test_images_of_tar_shards_train_to_the_same_weights_on_1_and_3_ranks(alone, 
         return digest(run(arguments(net, out, "--data", pattern, *options.split())), out), losses(out)
 
     assert hashed(alone, tmp_path / "one") == hashed(partial(mpirun, 3), tmp_path / "three")
+
+
+def test_bad_images_are_skipped_alike_on_1_2_and_3_ranks(alone, mpirun, net, tmp_path):
+    """The same losses and names, also from a stop within an epoch on; `data check` lists the same files."""
+    bad, bad_test = (bad_folder(tmp_path / "photos" / part, count) for part, count in (("train", 24), ("test", 4)))
+    net.write_text(NET.replace("[8, 8, 1]", "[12, 12, 3]").replace("units = 10", "units = 2"))
+    options = "--batch 10 --reproducible --ops cpu --bad-images skip --mixup 0.2 --iterations"
+
+    def trained(run, out, iterations, *more):
+        done = run(arguments(net, out, "--data", tmp_path / "photos", *options.split(), iterations, *more))
+        scores = [(each["test_loss"], each["test_accuracy"]) for each in records(out, "epoch")]
+        texts = [text for note in records(out, "note") for text in note["lines"] or ()]
+        return digest(done, out), losses(out), scores, {BAD.match(text)[1] for text in texts}
+
+    one = trained(alone, tmp_path / "one", 9)
+    assert one[3] == {*bad, *bad_test} and len(one[1]) == 9 and len(one[2]) == 2
+    trained(partial(mpirun, 2), tmp_path / "stopped", 2)
+    assert trained(partial(mpirun, 3), tmp_path / "stopped", 9, "--resume", "auto") == one
+    check = mpirun(2, ["-m", "ringtrain", "data", "check", str(tmp_path / "photos")])
+    problems = [line.removeprefix("  - ") for line in check.stderr.splitlines() if line.startswith("  - ")]
+    assert check.returncode == 1 and [BAD.match(text)[1] for text in problems] == [*bad, *bad_test]
+    scored = alone([*EVALUATE, str(tmp_path / "one"), "--json"])
+    assert json.loads(scored.stdout)["examples"] == 4 and bad_test[0] in scored.stderr
 
 
 def read_until(process, text):

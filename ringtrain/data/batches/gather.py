@@ -111,9 +111,9 @@ class RowReader:
         if self._transform is None:
             self._split.read(examples, images, labels)
             return
-        for row, example in enumerate(examples.tolist()):
-            self._transform.into(self._split, example, self._seed, epoch, images[row])
-        self._split.read_labels(examples, labels)
+        into, rows = self._transform.into, zip(examples.tolist(), images, strict=True)
+        shown = [into(self._split, example, self._seed, epoch, image) for example, image in rows]
+        self._split.read_labels(np.array(shown, np.int64), labels)
 
     def close(self) -> None:
         if self._pool is not None:

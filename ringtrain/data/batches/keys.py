@@ -22,7 +22,7 @@ RAMP = np.arange(BLOCK, dtype=np.int64)
 # The purpose of a key, as its first integer: draws for different purposes are independent.
 ORDER, SPLIT, AUGMENT, SYNTHETIC = 1, 2, 3, 4
 BLOCKS = 9
-TRANSFORM, MIX, PARTNERS, ERASE, SAMPLE, PARTS = 11, 12, 13, 14, 15, 16
+TRANSFORM, MIX, PARTNERS, ERASE, SAMPLE, PARTS, REPLACE = 11, 12, 13, 14, 15, 16, 17
 
 
 def make_key(*values: int) -> int:

@@ -1,16 +1,22 @@
 """Splits of images that are viewed as they are read: image files of any size, or arrays that are resized."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import numpy as np
 
+from ringtrain.data.batches import keys
 from ringtrain.data.content import CLASS_NUMBERS, IGNORE
 from ringtrain.data.images import Part, Picture, StoredPicture
 from ringtrain.data.split import Shape, Split
+from ringtrain.errors import DataError
 
 # The part of an evaluation's image that the centre crop takes, as in torchvision: 224 of 256 pixels.
 RESIZED, CROPPED = 256, 224
+REPLACEMENTS = 100  # that are tried for a bad image
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class PictureSplit(Split):
 
     view: View | None
     threads: int
+    remedy = ""  # after the error of a bad image
     label_shape: Shape = ()
     label_dtype = CLASS_NUMBERS
 
@@ -91,9 +98,30 @@ class PictureSplit(Split):
         return self.picture(example).pixels()
 
     def read(self, examples, images, labels) -> None:
-        for row, example in enumerate(examples.tolist()):
-            self.view_into(self.picture(example), images[row])
+        """As the interface says. A bad image that does not end the command becomes zeros without a label."""
         self.read_labels(examples, labels)
+        for row, example in enumerate(examples.tolist()):
+            if not self._shown(example, partial(self.view_into, out=images[row])):
+                images[row], labels[row] = 0, IGNORE
+
+    def use(self, example: int, show: Callable[[Picture], None], seed: int = 0) -> int:
+        """Call ``show(picture)``, and return the example whose picture it is: in place of a bad one, which does not end
+        the command, one that ``seed`` and the example's number choose. Raises: DataError"""
+        others = (keys.make_key(keys.REPLACE, seed, example, turn) % self.count for turn in range(REPLACEMENTS))
+        for number in chain([example], others):
+            if self._shown(number, show):
+                return number
+        raise DataError(f"none of {REPLACEMENTS} images could replace a bad one: {(self.problems or {})[example]}")
+
+    def _shown(self, example: int, show: Callable[[Picture], None]) -> bool:
+        try:
+            show(self.picture(example))
+        except DataError as error:
+            if self.problems is None:
+                raise DataError(f"{error}{self.remedy}") from error
+            self.problems[example] = str(error)
+            return False
+        return True
 
     def read_labels(self, examples, labels) -> None:
         """Read the labels alone. Shapes: int64 [n], int32 [n]"""

@@ -13,7 +13,7 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.draws import Draws
 from ringtrain.data.batches.pictures import PictureSplit
-from ringtrain.data.images import Box
+from ringtrain.data.images import Box, Picture
 from ringtrain.data.pixels import pillow
 from ringtrain.data.split import Shape
 
@@ -136,13 +136,17 @@ class Transform:
         """Return (height, width) of the transformed images of a split of this shape."""
         return (shape[0], shape[1]) if self.crop is None else (self.crop.height, self.crop.width)
 
-    def into(self, split: PictureSplit, example: int, seed: int, epoch: int, out: np.ndarray) -> None:
-        """Write an example's image in an epoch. Shapes: out [height, width, C]"""
-        picture = split.picture(example)
-        draws = Draws(keys.make_key(keys.TRANSFORM, seed, epoch, example))
-        if self.crop is not None:
-            picture.cut(self.crop.box(picture.height, picture.width, draws), out)
-        else:
-            split.view_into(picture, out)
-        for change in self.changes:
-            out[...] = change.of(out, draws)
+    def into(self, split: PictureSplit, example: int, seed: int, epoch: int, out: np.ndarray) -> int:
+        """Write an example's image in an epoch, and return whose it is, as :meth:`.PictureSplit.use` does. Shapes: out
+        [height, width, C]"""
+
+        def show(picture: Picture) -> None:
+            draws = Draws(keys.make_key(keys.TRANSFORM, seed, epoch, example))
+            if self.crop is not None:
+                picture.cut(self.crop.box(picture.height, picture.width, draws), out)
+            else:
+                split.view_into(picture, out)
+            for change in self.changes:
+                out[...] = change.of(out, draws)
+
+        return split.use(example, show, seed)

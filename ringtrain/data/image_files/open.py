@@ -6,13 +6,13 @@ evaluations see them. Their sums are of integers: the same, however many ranks d
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.pictures import View
-from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.statistics import PixelStatistics, statistics_of_sums
 from ringtrain.data.image_files.index import Divide, Index, Tables, alone, parted, tables_of
@@ -29,19 +29,22 @@ TRAINING = "the training part"
 
 def accepts(path: str) -> bool:
     """Return whether a path or pattern is of tar shards, or of a folder of images."""
-    return are_shards(path) or folder.accepts(Path(path))
+    return path != "digits" and (are_shards(path) or folder.accepts(Path(path)))
 
 
-def open_images(path: str, view: View, channels: int, threads: int = 1, divide: Divide = alone) -> DataSet:
+def open_images(
+    path: str, view: View, channels: int, threads: int = 1, divide: Divide = alone, skip: bool = False
+) -> DataSet:
     """Open a folder of images (:mod:`ringtrain.data.readers.folder` has its grammar) or tar shards (:mod:`.shards`).
 
     view:     of all images in evaluations, and in training without a transform
     channels: 1, grey, or 3, RGB
     threads:  that decode a batch
     divide:   divides scans and the sample among ranks
+    skip:     whether bad images, and broken links to images, do not end the command: see ``problems`` of the parts
     Raises: DataError
     """
-    splits, classes = _opened(path, view, channels, threads, divide)
+    splits, classes = open_parts(path, view, channels, threads, divide, skip)
     try:
         statistics = _statistics(splits["train"], divide)
     except BaseException:
@@ -64,25 +67,18 @@ def open_images(path: str, view: View, channels: int, threads: int = 1, divide: 
     )
 
 
-def open_part(
-    path: str, view: View, channels: int, classes: Sequence[str], threads: int = 1, divide: Divide = alone
-) -> ImageFilesSplit:
-    """Open a folder of images or tar shards as one part of a data set with these classes, to test with: its labels are
-    numbers of them. A folder's own test part is left aside. Otherwise as :func:`open_images`."""
-    splits, _ = _opened(path, view, channels, threads, divide, classes)
-    return splits["train"]
-
-
-def _opened(
-    path: str, view: View, channels: int, threads: int, divide: Divide, classes: Sequence[str] = ()
+def open_parts(
+    path: str, view: View, channels: int, threads: int, divide: Divide, skip: bool, classes: Sequence[str] = ()
 ) -> tuple[dict[str, ImageFilesSplit], Sequence[str]]:
-    """(the parts by name, the names of classes: those passed, if any)"""
+    """Return (the parts by name, the names of classes), without statistics. ``classes``: of the data set that it is to
+    test, whose numbers its labels become; its "train" is that part. Otherwise as :func:`open_images`."""
     shards = are_shards(path)
-    indices, classes, notes = (_of_shards if shards else _of_folders)(path, divide, classes)
+    indices, classes, notes = _of_shards(path, divide, classes) if shards else _of_folders(path, divide, classes, skip)
     splits = {}
     for name, index in indices.items():
         files = OpenFiles(index.containers) if shards else None
         splits[name] = ImageFilesSplit(index=index, channels=channels, view=view, threads=threads, shards=files)
+        splits[name].problems = {} if skip else None
     splits["train"].notes = notes
     return splits, classes
 
@@ -96,10 +92,10 @@ def _notes(tables: Sequence[Tables], beside: Sequence[str] = ()) -> tuple[str, .
     return tuple(folder.left_out(first, len(beside) + sum(int(table["left_out"][0]) for table in tables)))
 
 
-def _of_folders(path: str, divide: Divide, class_names: Sequence[str]) -> Opened:
+def _of_folders(path: str, divide: Divide, class_names: Sequence[str], broken: bool) -> Opened:
     roots = folder.parts_of(Path(path))
     classes, folders = folder.labelled_folders(roots, class_names)
-    tables = divide(len(folders), lambda number: _scan_folder(*folders[number][1:]))
+    tables = divide(len(folders), lambda number: _scan_folder(*folders[number][1:], broken))
     indices = {}
     for name in roots:
         of_part = [(str(entry), table) for (part, entry, _), table in zip(folders, tables, strict=True) if part == name]
@@ -107,9 +103,9 @@ def _of_folders(path: str, divide: Divide, class_names: Sequence[str]) -> Opened
     return indices, classes, _notes(tables, folder.beside(Path(path), roots))
 
 
-def _scan_folder(entry: Path, label: int) -> Tables:
-    files, others = folder.images_of(entry)
-    sizes = [os.stat(file).st_size for file in files]
+def _scan_folder(entry: Path, label: int, broken: bool) -> Tables:
+    files, others = folder.images_of(entry, broken)
+    sizes = [os.stat(file).st_size if os.path.exists(file) else 0 for file in files]
     names = [os.path.relpath(file, entry) for file in files]
     return tables_of(names, [0] * len(files), sizes, [label] * len(files), left_out=others)
 
@@ -175,7 +171,7 @@ def _statistics(split: ImageFilesSplit, divide: Divide) -> PixelStatistics:
         pixels, squares = np.zeros(split.shape, np.uint64), np.zeros(split.shape[-1], np.uint64)
         image = np.empty(split.shape, split.dtype)
         for example in turns[turn]:
-            split.view_into(split.picture(example), image)
+            split.use(example, partial(split.view_into, out=image))
             pixels += image
             squares += np.square(image, dtype=np.uint64).sum(axis=(0, 1))
         return {"pixels": pixels, "squares": squares}
@@ -183,29 +179,3 @@ def _statistics(split: ImageFilesSplit, divide: Divide) -> PixelStatistics:
     results = divide(len(turns), sums)
     pixels, squares = (sum(each[name] for each in results) for name in ("pixels", "squares"))
     return statistics_of_sums(pixels, squares, int(sample.size))
-
-
-# ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────
-def check_images(path: str, progress: Progress = no_progress) -> tuple[list[str], tuple[str, ...]]:
-    """Decode all images of a folder or of tar shards. Return every problem, and notes: what is left out, and how many
-    images hold no checksum."""
-    try:
-        splits, _ = _opened(path, View((1, 1)), 3, 1, alone)
-    except DataError as error:
-        return [str(error)], ()
-    problems, unsummed, count = [], 0, sum(split.count for split in splits.values())
-    for split in splits.values():
-        for example in range(split.count):
-            try:
-                picture = split.picture(example)
-                unsummed += not picture.summed
-                picture.pixels()
-            except DataError as error:
-                problems.append(str(error))
-            progress("decoding", example + 1, split.count)
-        split.close()
-    notes = splits["train"].notes
-    if unsummed:
-        what = f"{unsummed} of {count} images hold no checksum (PNG alone does)"
-        notes += (f"{what}: one that changed and still decodes is not seen",)
-    return problems, notes

@@ -118,16 +118,16 @@ def labelled_folders(
     return classes, [(part, folder, numbers[folder.name]) for part, folder in folders]
 
 
-def images_of(folder: Path) -> tuple[list[str], list[str]]:
+def images_of(folder: Path, broken: bool = False) -> tuple[list[str], list[str]]:
     """Return the images of a class, in its folder and all folders in it, by name; and what is none. Raises: DataError
-    if there is no image, or for a broken link to one: the set is not whole"""
+    if there is no image, or for a broken link to one, unless ``broken`` ones are taken: the set is not whole"""
     paths: dict[str, list[str]] = {IMAGE: [], BROKEN: [], OTHER: []}
     for path, kind in walk(str(folder)):
-        paths[kind].append(path)
+        paths[IMAGE if broken and kind == BROKEN else kind].append(path)
     if paths[BROKEN]:
         raise DataError(
             f"{folder} has broken links to images ({len(paths[BROKEN])}), the first is {plain(paths[BROKEN][0])}: "
-            "bring their files back (`git annex get`), or remove the links"
+            "bring their files back (`git annex get`), remove the links, or train with --bad-images skip"
         )
     if not paths[IMAGE]:
         raise DataError(f"{folder} has no images: remove it, or add some (of {', '.join(sorted(SUFFIXES))})")

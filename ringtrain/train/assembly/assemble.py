@@ -15,6 +15,7 @@ from ringtrain.data.batches.batches import Batches
 from ringtrain.data.batches.gather import Changes, Gather
 from ringtrain.data.batches.mixing import Erasing, Mixing
 from ringtrain.data.batches.sampler import EvenParts, Sampler, ShardParts, batch_part, largest_part
+from ringtrain.data.batches.transforms import Transform
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError
@@ -146,8 +147,10 @@ class Assembly:
     ) -> Batches:
         """This rank's part of iterations ``start`` up to ``stop``, or the (iteration, part) of ``units``."""
         options, (part, _) = self.config.data, self.roles.reads(transport.rank)
+        # Bad images are replaced in transforms, which training alone has.
+        least = Transform() if self.data.train.problems is not None else None
         changes = Changes(
-            transform=transform_of(options, self.model),
+            transform=transform_of(options, self.model) or least,
             augment=self.augment,
             erasing=Erasing(options.random_erasing) if options.random_erasing else None,
             mixing=Mixing(options.mixup, options.cutmix),
@@ -173,6 +176,8 @@ def assemble(
     """Build all parts of a run, with weights drawn by seed and name. ``stop()``: whether this rank has to stop.
     ``tuning``: the table by which ``--algorithm auto`` chooses. ``initial``: weights in place of drawn ones."""
     run, deadline_s = config.run, config.exchange.deadline_s
+    if config.data.bad_images == "skip" and data.train.problems is None:
+        raise ConfigError(f"--bad-images skip is for image files, which {data.name!r} does not have: leave it out")
     loss, labels = make_loss(config.model), label_form(data.train)
     graph = _checked_graph(config.model, model, data, loss)
     grain = batch_norm.grain_of(config.model.batch_norm, graph, config.exchange.reproducible)

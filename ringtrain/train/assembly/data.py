@@ -48,7 +48,7 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
             "make`), or --synthetic"
         )
     path, activity = config.data.data or "digits", transport.activity
-    has_images = transport.gather_json(path != "digits" and image_files(path))
+    has_images = transport.gather_json(image_files(path))
     if len(set(has_images)) > 1:
         images, others = (peers(np.flatnonzero(np.equal(has_images, has))) for has in (True, False))
         raise everywhere(

@@ -13,7 +13,7 @@ from ringtrain.data.batches.pictures import PictureSplit, StoredPictures, View
 from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform, TrivialAugment
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.image_files.index import Tables
-from ringtrain.data.image_files.open import open_images, open_part
+from ringtrain.data.image_files.open import open_images, open_parts
 from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError
 from ringtrain.nn import shapes
@@ -88,11 +88,11 @@ def open_image_files(path: str, config: TrainConfig, model: ModelSpec, transport
             "x width x channels"
         )
     view, threads = View(_size_of(model), resize_of(config.data)), threads_of(config.device, transport)
-    channels, divide = model.input.shape[2], partial(_divide, transport)
-    data = open_images(path, view, channels, threads, divide)
+    channels, divide, skip = model.input.shape[2], partial(_divide, transport), config.data.bad_images == "skip"
+    data = open_images(path, view, channels, threads, divide, skip)
     if config.data.test_data is None:
         return data
-    test = open_part(config.data.test_data, view, channels, data.classes, threads, divide)
+    test = open_parts(config.data.test_data, view, channels, threads, divide, skip, data.classes)[0]["train"]
     return replace(data, test=test, notes=(*data.notes, *test.notes))
 
 

@@ -13,7 +13,7 @@ from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.train.assembly.assemble import Assembly
 from ringtrain.train.checkpoints.state import Progress, per
-from ringtrain.train.evaluate import Score
+from ringtrain.train.evaluate import Score, bad_images
 from ringtrain.train.step.loss_sum import IterationLoss
 
 FORGET_PEAK = "5"  # written to a process's clear_refs on Linux. Source: proc_pid_clear_refs(5)
@@ -36,6 +36,7 @@ class RunRecords:
         self._skipped = run.scale.skipped if run.scale is not None else 0  # updates in the log
         self._recorded_exposed_s = self._exposed_s  # at the last record of an iteration
         self.finished: tuple[Event, ...] = ()
+        self._bad: dict[str, dict[int, str]] = {}  # part → images in the log, by number, and why
 
     def tick(self, examples: int, seconds: float, waited_s: float) -> None:
         """Count examples of all ranks, their time, and the time for which this rank waited for its part."""
@@ -74,6 +75,17 @@ class RunRecords:
 
     def note(self, text: str) -> None:
         self._sink.handle(Note(text=text))
+
+    def bad_images(self) -> None:
+        """Record the image files that could not be decoded since the last call, on any rank. Collective."""
+        for part, split in self._run.data.splits():
+            known = self._bad.setdefault(part, {})
+            new = bad_images(self._run.transport, split, known)
+            known |= new
+            if new:
+                what = f"{len(known):,} {'replaced' if part == 'train' else 'left out'} so far, {len(new):,} new"
+                text = f"bad images of the {part} part: {what}: {next(iter(new.values()))}, …; the log has all"
+                self._sink.handle(Note(text=text, lines=[*new.values()]))
 
     def evaluated(self, score: Score) -> None:
         """Record an evaluation within an epoch. Collective."""

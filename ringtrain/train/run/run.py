@@ -154,6 +154,7 @@ class Run:
         self._check(comparing=config.exchange.check_replicas != 0)
         evaluating = last or (self._due(config.run.evaluate_every, epoch_ends) and not stopping)
         score, stopped = self._evaluated() if evaluating else (None, False)
+        self._records.bad_images()
         if epoch_ends:
             self._records.epoch(score, self._digest(settled=score is not None))
         elif score:
