@@ -1,5 +1,7 @@
 """Numbers in human-readable form: sizes, times, rates, fractions and counts."""
 
+RATE = "examples/s"  # of images, rows, windows of text: all that a network takes
+
 
 def format_bytes(nbytes: float) -> str:
     """Return 65536 as "64 KiB"."""

@@ -2,14 +2,17 @@
 
 import datetime
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
+from ringtrain import plugin
 from ringtrain.cli import commands
+from ringtrain.cli.options import plugin_option
 from ringtrain.cli.variants import folders_of, named_variants, seeded, variants_of
 from ringtrain.cli.world import in_world
-from ringtrain.errors import Interrupted, RingtrainError, UsageError
+from ringtrain.errors import Interrupted, RingtrainError, UsageError, nearest
 from ringtrain.report.comparison.compared import compared
 from ringtrain.report.comparison.logs import CUT_SHORT, RunLog, read_run, run_names
 from ringtrain.report.comparison.over_seeds import variants_by_seed
@@ -25,6 +28,7 @@ from ringtrain.transport.world import connect as begin_anew
 
 
 @click.command()
+@plugin_option
 @click.argument("arguments", metavar="[RUN]... | [-- TRAIN OPTIONS | COMMAND]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--sync",
@@ -46,7 +50,8 @@ from ringtrain.transport.world import connect as begin_anew
     metavar="K",
     help="Train each variant with K seeds, from --seed on; show means and standard deviations.",
 )
-@click.option("--over-seeds", is_flag=True, help="Average existing runs that differ by seed alone.")
+@click.option("--over-seeds", is_flag=True, help="Average existing runs that differ by seed alone, in order of date.")
+@click.option("--baseline", metavar="NAME", help="Existing run or variant that others are compared with. [the first]")
 @click.option("-n", "--ranks", type=click.IntRange(1), help="Start COMMAND of PyTorch's script on so many ranks.")
 @click.option("--launcher", metavar="TEXT", help='Start ranks so: "srun --mpi=pmix -n {ranks}". [mpirun, or srun]')
 @click.option(
@@ -60,7 +65,7 @@ from ringtrain.transport.world import connect as begin_anew
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF. [variants: compare.png]")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, figures of each rank too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line a run, and over seeds a line a variant.")
-def compare(arguments, strategies, variants, seeds, over_seeds, ranks, launcher, metrics, out, **files):
+def compare(arguments, strategies, variants, seeds, over_seeds, baseline, ranks, launcher, metrics, out, **files):
     """Compare runs: one table, and a picture.
 
     \b
@@ -79,14 +84,17 @@ def compare(arguments, strategies, variants, seeds, over_seeds, ranks, launcher,
         raise UsageError(f"{flag} is of a script of PyTorch, whose ranks compare starts: give their number by -n")
     if ranks is not None and not strategies and not variants:
         raise UsageError(f"-n {ranks} starts a script of PyTorch once with each variant: give --sync or --variant")
+    if ranks is not None and plugin.LOADED:
+        raise UsageError("--plugin is not of scripts of PyTorch: a script calls ringtrain.plugin.load_plugins")
     if not strategies and not variants:
         if seeds is not None:
             raise UsageError(
                 f"--seeds {seeds} trains variants: give --sync or --variant; --over-seeds averages runs that exist"
             )
-        return in_world(lambda transport: on_root(transport, lambda: _tell_folders(arguments, out, over_seeds, paths)))
-    if over_seeds:
-        raise UsageError("--over-seeds averages runs that exist: --seeds K trains variants over seeds")
+        tell = partial(_tell_folders, arguments, out, over_seeds, baseline, paths)
+        return in_world(lambda transport: on_root(transport, tell))
+    if over_seeds or baseline:
+        raise UsageError("--over-seeds and --baseline are of runs that exist: --seeds K trains variants over seeds")
     if ranks is not None:
         command = commands.read_command(arguments, ranks, launcher, metrics)
         return _compare_commands(command, named_variants(strategies, variants), seeds, out, paths)
@@ -97,7 +105,9 @@ def compare(arguments, strategies, variants, seeds, over_seeds, ranks, launcher,
 
 
 # ── existing runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, paths: OutputPaths) -> None:
+def _tell_folders(
+    folders: tuple[str, ...], out: str | None, over_seeds: bool, baseline: str | None, paths: OutputPaths
+) -> None:
     if not folders:
         raise UsageError("nothing to compare: give folders of runs, or --sync A,B with training options after --")
     for folder in folders:
@@ -108,7 +118,13 @@ def _tell_folders(folders: tuple[str, ...], out: str | None, over_seeds: bool, p
     resolved = [Path(folder).resolve() for folder in folders]
     runs = [read_run(folder, name) for folder, name in zip(folders, run_names(resolved), strict=True)]
     paths.check()
+    if over_seeds:  # as they were trained: names of folders have another order
+        runs.sort(key=lambda run: run.start.get("date") or "")
     variant_of = variants_by_seed(runs) if over_seeds else None
+    names = variant_of or {run.name: run.name for run in runs}
+    if baseline is not None and baseline not in names.values():
+        raise UsageError(f"no run or variant --baseline {baseline!r}; {nearest(baseline, set(names.values()))}")
+    runs.sort(key=lambda run: names[run.name] != baseline)
     if variant_of and len(set(variant_of.values())) == len(set(resolved)):
         raise UsageError("--over-seeds: no two of these runs differ by seed alone")
     compared(runs, variant_of).show(paths)

@@ -79,7 +79,9 @@ def make(source, out, **options):
         content = make_dataset(source, out, progress=progress, **options)
     echo_notes(content.notes)
     parts = ", ".join(f"{part.count:,} {name}" for name, part in content.parts())
-    echo(f"{out}: {content.name}, {parts} examples in {len(content.classes)} classes")
+    label = "x".join(map(str, content.train.label_shape)) or "1"
+    of_what = f"with {label} values each" if content.train.of_values else f"in {len(content.classes)} classes"
+    echo(f"{out}: {content.name}, {parts} examples {of_what}")
 
 
 @data.command()
@@ -97,7 +99,7 @@ def info(file):
     for what, value in dataset_rows(opened):
         console.print(Text.assemble((f"{what:8} ", "bold"), cell(value)), soft_wrap=True)
     names = [name for name, _ in opened.splits()]
-    console.print(_table(("split", "examples", "image", "MB", "no label"), [r[:5] for r in split_rows(opened)]))
+    console.print(_table(("split", "examples", "shape", "MB", "no label"), [r[:5] for r in split_rows(opened)]))
     if opened.train.has_classes:
         console.print(_table(("", "class", *names), class_rows(opened)))
     for name, split in opened.splits():
@@ -161,7 +163,7 @@ def _good(file: str, shares: list[Checked]) -> list[str]:
 
 
 def _table(titles, rows):
-    return boxed_table(titles, rows, ("split", "class", "image"), titles[:2])
+    return boxed_table(titles, rows, ("split", "class", "shape"), titles[:2])
 
 
 @contextmanager

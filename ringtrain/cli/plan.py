@@ -22,14 +22,7 @@ from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.plots import plan_figure, target_figure
 from ringtrain.plan.prediction import PlanSettings, predict
-from ringtrain.plan.tables import (
-    LINK,
-    TARGET_GROUPS,
-    json_text,
-    plan_lines,
-    target_json,
-    target_lines,
-)
+from ringtrain.plan.tables import LINK, TARGET_GROUPS, json_text, plan_lines, target_json, target_lines
 from ringtrain.plan.target_times import PLAN_ERROR, at_ranks, read_curves, target_rows
 from ringtrain.report.comparison.target import parse_target
 from ringtrain.show.output import echo, echo_notes
@@ -107,7 +100,7 @@ class LinkRates(click.ParamType):
     show_default=True,
     help="Approximate gradient bytes of a bucket.",
 )
-@click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million images cost.")
+@click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million examples cost.")
 @click.option(
     "--curves",
     type=click.Path(path_type=Path),

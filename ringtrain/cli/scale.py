@@ -15,6 +15,7 @@ from ringtrain.cli.commands import ended_by_signals, last_words
 from ringtrain.cli.options import Numbers
 from ringtrain.cli.scaled import PlannedRun, Scaled, read_scaled
 from ringtrain.errors import UsageError
+from ringtrain.humanize import RATE
 from ringtrain.launch.mpirun import find_launcher, run_to_file
 from ringtrain.plan.plan_file import PlanFile, SoughtRun, find_rates, read_plan
 from ringtrain.report.comparison.logs import read_run
@@ -130,7 +131,7 @@ def _take(
     facts = {name: log.start.get(name) for name in ("version", "model", "data", "device", "hosts", "mpi", "date")}
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of no use, and large
     runs.append({"round": number, "scalings": run.scalings, "command": shlex.join(command), **sample, **facts})
-    echo(f"{sample['images_per_s']:,.0f} images/s")
+    echo(f"{sample['images_per_s']:,.0f} {RATE}")
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────

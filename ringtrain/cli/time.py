@@ -137,11 +137,11 @@ def _inputs(feed: DeviceInput, batches: Batches, space: Workspace):
 
 
 def _header_lines(header: dict) -> list[str]:
-    images, ranks = plural(header["batch"], "image"), plural(header["ranks"], "rank")
+    examples, ranks = plural(header["batch"], "example"), plural(header["ranks"], "rank")
     timed, first = plural(header["iterations"], "iteration"), header["warm_up"] + 1
     crowd = f"; {header['crowded']}: times include the scheduler's" if header["crowded"] else ""
     where = f"{header['dtype']}, {header['ops']}, {header['device']}"
     return [
-        f"ringtrain {header['ringtrain']} time {header['model']}: {images} on {ranks}, {where}",
+        f"ringtrain {header['ringtrain']} time {header['model']}: {examples} on {ranks}, {where}",
         f"medians of {timed} after {first}; cores by rank: {' | '.join(header['binding'])}{crowd}",
     ]

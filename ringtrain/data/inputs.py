@@ -112,7 +112,7 @@ def _content(path: str) -> bytes:
 
 def read_array(path: str, shape: Shape) -> ArraySplit:
     """Open the examples of a .npy file (mapped, not read) or a .npz archive (read), with their labels where the archive
-    has class numbers. ``shape``: of a training example.
+    has class numbers or values. ``shape``: of a training example.
 
     Raises: DataError if the file is damaged or its array is not of such inputs.
     """
@@ -140,6 +140,8 @@ def _array_name(path: str, archive) -> str:
 
 
 def _labelled(split: ArraySplit, labels: np.ndarray | None) -> ArraySplit:
+    if labels is not None and labels.dtype.kind == "f" and labels.shape[:1] == (split.count,):
+        return ArraySplit(split.images, labels.astype(np.float32), "")
     if labels is None or labels.dtype.kind not in "iu" or labels.reshape(-1).shape != (split.count,):
         return split
     return ArraySplit(split.images, labels.reshape(-1).astype(np.int32), "")

@@ -1,15 +1,16 @@
-"""Predictions as JSON lines, CSV or HDF5, by the ending of the file's name; a file gets its name when it is whole.
+"""Predictions as JSON lines, CSV, HDF5 or .npz, by the ending of a file's name; a file gets its name when it is whole.
 
-``class`` is the most probable one, and ``name`` its name; HDF5 has the names in its attribute ``classes``.
+``class`` is the most probable one, and ``name`` its name; ``classes`` has all names, in HDF5 as an attribute.
 
 JSON   a line an example: {"input": "cat.jpg", "top": [{"class": 3, "name": "cat", "probability": 0.93}, ...]}; with
        "example", its number, of arrays; with "label" if it has one; "values" or "features" in place of "top"; "error"
        in place of either, of a file that could not be read
 CSV    input,example,label,class,name,p0,p1,...,error     v0,v1,... of values, f0,f1,... of features
 HDF5   input, example, label int32 [n], class int32 [n], probability float32 [n, K]     values or features [n, ...]
+.npz   as HDF5
 
 The columns input, example (HDF5) and error are there if inputs were given. A row of a file that could not be read has
-the class -1 and NaN.
+the class -1 and NaN. Beside values, where they are known, the true ones are ``target``, y0,y1,... in CSV, and no label.
 """
 
 import csv
@@ -17,7 +18,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,8 @@ from ringtrain.errors import DataError, RingtrainError
 from ringtrain.storage import hdf5
 
 STANDARD_OUTPUT = Path("-")
-PROBABILITY, VALUES, FEATURES = "probability", "values", "features"
+PROBABILITY, VALUES, FEATURES, TARGET = "probability", "values", "features", "target"
+ENDINGS = ".jsonl, .csv, .h5 or .npz"
 TOP = 5
 MOST_IN_TEXT = 1 << 16  # numbers of one example; an HDF5 file takes any
 
@@ -43,6 +45,7 @@ class PredictionForm:
     kind:    PROBABILITY of classes, VALUES or FEATURES; ``shape``: of one example's numbers
     classes: their names. Of a class for each pixel the shape is [H, W, K], which HDF5 alone takes
     named:   whether inputs were given, so that a row has the name of its own
+    targets: whether there are true values, of the predictions' shape
     """
 
     kind: str
@@ -50,6 +53,7 @@ class PredictionForm:
     shape: tuple[int, ...]
     classes: tuple[str, ...]
     named: bool
+    targets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class PredictionRows:
     names:    the input of each, and its number in it; None for the only one
     labels:   int32 [n], -1 for none; ``values``: [n, ...]
     problems: why an example could not be read, by its place here
+    targets:  reads the true values; NaN where they are not known. None of a form without
     """
 
     start: int
@@ -66,6 +71,7 @@ class PredictionRows:
     labels: np.ndarray
     values: np.ndarray
     problems: Mapping[int, str] = field(default_factory=dict)
+    targets: Callable[[], np.ndarray] | None = None
 
 
 class PredictionFile(ABC):
@@ -130,26 +136,25 @@ class PredictionFile(ABC):
         self._file.close()
 
 
-class Hdf5Predictions(PredictionFile):
-    """Predictions as an HDF5 file."""
+class ArrayPredictions(PredictionFile):
+    """Predictions as arrays by name, in ``_arrays``, whose rows are filled block by block."""
 
-    def __init__(self, path: Path, form: PredictionForm, about: dict):
-        super().__init__(path, form)
-        self._file = h5py.File(self._aside, "w", libver=hdf5.LIBVER)
-        self._file.attrs.update({key: hdf5.as_text(value) for key, value in about.items() if value})
-        self._file.attrs["classes"] = list(map(hdf5.as_text, form.classes))
-        columns = {"label": "i4"} | ({"input": h5py.string_dtype(), "example": "i8"} if form.named else {})
-        for name, dtype in columns.items():
-            self._file.create_dataset(name, (form.count,), dtype)
-        if form.kind == PROBABILITY:
-            self._file.create_dataset("class", (form.count, *form.shape[:-1]), "i4")
-        self._values = self._file.create_dataset(form.kind, (form.count, *form.shape), "f4")
+    _arrays: Any
+
+    def _columns(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Name → (shape, dtype)."""
+        form, count = self._form, self._form.count
+        columns = {form.kind: ((count, *form.shape), "f4")}
+        columns |= {TARGET: columns[form.kind]} if form.targets else {"label": ((count,), "i4")}
+        columns |= {"class": ((count, *form.shape[:-1]), "i4")} if form.kind == PROBABILITY else {}
+        named = {"input": ((count,), h5py.string_dtype()), "example": ((count,), "i8")}
+        return columns | (named if form.named else {})
 
     def _write(self, rows, classes) -> None:
         bad = sorted(rows.problems)
         values = np.array(rows.values, np.float32)
         values[bad] = np.nan
-        columns = {"label": rows.labels}
+        columns = {self._form.kind: values, "label": rows.labels, TARGET: rows.targets and rows.targets()}
         if classes is not None:
             classes[bad] = IGNORE
             columns["class"] = classes
@@ -157,9 +162,35 @@ class Hdf5Predictions(PredictionFile):
             columns["input"] = np.array([os.fsencode(name) for name, _ in rows.names], object)
             columns["example"] = np.array([number or 0 for _, number in rows.names])
         at = slice(rows.start, rows.start + len(values))
-        self._values[at] = values
-        for name, column in columns.items():
-            self._file[name][at] = column
+        for name, array in self._arrays.items():
+            array[at] = columns[name]
+
+
+class Hdf5Predictions(ArrayPredictions):
+    """Predictions as an HDF5 file."""
+
+    def __init__(self, path: Path, form: PredictionForm, about: dict):
+        super().__init__(path, form)
+        self._arrays = self._file = h5py.File(self._aside, "w", libver=hdf5.LIBVER)
+        self._file.attrs.update({key: hdf5.as_text(value) for key, value in about.items() if value})
+        self._file.attrs["classes"] = list(map(hdf5.as_text, form.classes))
+        for name, (shape, dtype) in self._columns().items():
+            self._file.create_dataset(name, shape, dtype)
+
+
+class NpzPredictions(ArrayPredictions):
+    """Predictions as a NumPy archive, in memory until it is whole."""
+
+    def __init__(self, path: Path, form: PredictionForm):
+        super().__init__(path, form)
+        self._file = open(self._aside, "wb")  # noqa: SIM115 (closed by finish or discard)
+        self._arrays = {name: np.empty(*column) for name, column in self._columns().items()}
+
+    def finish(self) -> None:
+        with self._clear_errors():
+            texts = {"input": list(map(os.fsdecode, self._arrays["input"]))} if self._form.named else {}
+            np.savez(self._file, **{**self._arrays, **texts, "classes": np.array(self._form.classes, np.str_)})
+        super().finish()
 
 
 class CsvPredictions(PredictionFile):
@@ -174,20 +205,23 @@ class CsvPredictions(PredictionFile):
         letter = {PROBABILITY: "p", VALUES: "v", FEATURES: "f"}[form.kind]
         self._numbers = [f"{letter}{i}" for i in range(math.prod(form.shape))]
         named = ["class", "name"] if form.kind == PROBABILITY else []
-        self._rows.writerow(self._cells(["input"], ["example", "label", *named, *self._numbers], ["error"]))
+        known = [f"y{i}" for i in range(math.prod(form.shape))] if form.targets else ["label"]
+        self._rows.writerow(self._cells(["input"], ["example", *known, *named, *self._numbers], ["error"]))
 
     def _cells(self, before: list, cells: list, after: list) -> list:
         return [*before, *cells, *after] if self._form.named else cells
 
     def _write(self, rows, classes) -> None:
         values = rows.values.reshape(len(rows.values), -1)
+        targets = rows.targets and rows.targets().reshape(values.shape)
         for i, ((name, number), label) in enumerate(zip(rows.names, rows.labels, strict=True)):
             shown = "" if number is None else number
+            known = [int(label)] if targets is None else [f"{value:.7g}" for value in targets[i]]
             named = [] if classes is None else [int(classes[i]), self._form.classes[classes[i]]]
             cells = [*named, *(f"{value:.7g}" for value in values[i])]
             if i in rows.problems:
                 cells = [""] * len(cells)
-            self._rows.writerow(self._cells([name], [shown, int(label), *cells], [rows.problems.get(i, "")]))
+            self._rows.writerow(self._cells([name], [shown, *known, *cells], [rows.problems.get(i, "")]))
 
 
 class JsonPredictions(PredictionFile):
@@ -199,18 +233,21 @@ class JsonPredictions(PredictionFile):
         self._file = stream or open(self._aside, "w", encoding="ascii")  # noqa: SIM115 (closed by finish or discard)
 
     def _write(self, rows, classes) -> None:
+        targets = rows.targets and rows.targets()
         for i in range(len(rows.values)):
             # ASCII: the same bytes in any locale, for a name of any bytes.
-            self._file.write(json.dumps(self._line(rows, i)) + "\n")
+            self._file.write(json.dumps(self._line(rows, i, targets)) + "\n")
         if self._stream is not None:
             self._file.flush()
 
-    def _line(self, rows: PredictionRows, i: int) -> dict:
+    def _line(self, rows: PredictionRows, i: int, targets: np.ndarray | None) -> dict:
         name, number = rows.names[i]
         line: dict = {"input": name} if number is None else {"input": name, "example": number}
         if i in rows.problems:
             return line | {"error": rows.problems[i]}
-        if rows.labels[i] >= 0:
+        if targets is not None:
+            line[TARGET] = _numbers(targets[i])
+        elif rows.labels[i] >= 0:
             line["label"] = int(rows.labels[i])
         if self._form.kind == PROBABILITY:
             probabilities, names = rows.values[i], self._form.classes
@@ -244,7 +281,7 @@ def open_predictions(
         _check_text(path, form)
         return JsonPredictions(None, form, top or TOP, stream)
     if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file that ends in .jsonl, .csv or .h5")
+        raise DataError(f"{path} is a folder; name a file that ends in {ENDINGS}")
     if path.exists() and not force:
         raise DataError(f"{path} exists already; name another file, or give --force to replace it")
     if top is not None and path.suffix != ".jsonl":
@@ -252,8 +289,10 @@ def open_predictions(
     try:
         if path.suffix in (".h5", ".hdf5"):
             return Hdf5Predictions(path, form, about)
+        if path.suffix == ".npz":
+            return NpzPredictions(path, form)
         if path.suffix not in (".csv", ".jsonl"):
-            raise DataError(f"{path}: its ending gives the format: name it .jsonl, .csv or .h5")
+            raise DataError(f"{path}: its ending gives the format: name it {ENDINGS}")
         _check_text(path, form)
         return CsvPredictions(path, form) if path.suffix == ".csv" else JsonPredictions(path, form, top or TOP)
     except OSError as error:
@@ -264,7 +303,7 @@ def _check_text(path: Path, form: PredictionForm) -> None:
     count = math.prod(form.shape)
     if count > MOST_IN_TEXT:
         raise DataError(
-            f"{path}: {count:,} numbers an example are too many for text (at most {MOST_IN_TEXT:,}): write .h5"
+            f"{path}: {count:,} numbers an example are too many for text (at most {MOST_IN_TEXT:,}): write .h5 or .npz"
         )
     if form.kind == PROBABILITY and len(form.shape) != 1:
-        raise DataError(f"{path}: a class for each pixel is no line of text: write .h5")
+        raise DataError(f"{path}: a class for each pixel is no line of text: write .h5 or .npz")

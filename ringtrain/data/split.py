@@ -52,6 +52,11 @@ class Split(ABC):
         """Read examples into arrays of the split's types. Shapes: int64 [n], images [n, *shape], labels [n,
         *label_shape]"""
 
+    def values(self, start: int, stop: int) -> np.ndarray:
+        """Return the labels of some examples that are values. Shapes: → [n, *label_shape]"""
+        assert self.labels is not None
+        return self.labels[start:stop]
+
     @abstractmethod
     def image(self, example: int) -> np.ndarray:
         """Return one stored input, at its own size."""

@@ -217,6 +217,11 @@ RULES = (
 )  # fmt: skip
 
 
+SYNONYMS = {"allreduce": "ddp horovod bsp", "sharded": "zero zero1 fsdp deepspeed", "server": "ps async downpour",
+            "averaging": "localsgd local-sgd fedavg", "gossip": "adpsgd ad-psgd dpsgd"}  # fmt: skip
+BY_SYNONYM = {name: strategy for strategy, names in SYNONYMS.items() for name in names.split()}  # in other programs, papers
+
+
 def add_strategy(name: str, strategy: Strategy) -> None:
     """Add a strategy of a plug-in."""
     STRATEGIES[name], PARTS[name] = strategy, strategy.parts
@@ -229,7 +234,7 @@ def check_options(config: TrainConfig) -> None:
     if exchange.strategy not in STRATEGIES:
         raise ConfigError(
             f"unknown strategy --sync {exchange.sync!r} (one of your own needs --plugin FILE.py): "
-            f"{nearest(exchange.sync, [*STRATEGIES, *PRESETS])}"
+            f"{nearest(BY_SYNONYM.get(exchange.sync.lower(), exchange.sync), [*STRATEGIES, *PRESETS])}"
         )
     if exchange.algorithm != CANONICAL:
         check_algorithm(exchange.algorithm, exchange.wire != NONE)

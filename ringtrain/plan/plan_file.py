@@ -59,7 +59,7 @@ def find_row(plans: Sequence[PlanFile], run: SoughtRun) -> PlanRow | None:
 def find_rates(
     plans: Sequence[PlanFile], runs: Mapping[tuple[str, int], SoughtRun]
 ) -> tuple[dict[tuple[str, int], float], list[str]]:
-    """Return the predicted images/s of runs by kind of scaling and number of ranks; and a note for each kind with a
+    """Return the predicted examples/s of runs by kind of scaling and number of ranks; and a note for each kind with a
     run that has no row."""
     rows = {key: find_row(plans, run) for key, run in runs.items()}
     notes = []

@@ -1,8 +1,9 @@
-"""Pictures of predictions: images/s and efficiency over ranks; seconds to a target over links."""
+"""Pictures of predictions: examples/s and efficiency over ranks; seconds to a target over links."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ringtrain.humanize import RATE
 from ringtrain.plan.prediction import PlanRow, PlanSettings
 from ringtrain.show.figures import COLOURS, GREY, doubling_x, entitle, new_figure
 
@@ -24,7 +25,7 @@ def plan_figure(model: str, settings: PlanSettings, rows: Sequence[PlanRow]) -> 
         efficiency.plot(ranks, [100 * row.efficiency for row in curve], **look)
     counts = sorted({row.ranks for row in rows})
     alone = rows[0].images_per_s / rows[0].efficiency / rows[0].ranks
-    rate.set(yscale="log", ylabel="images/s")
+    rate.set(yscale="log", ylabel=RATE)
     ideal = [alone * count for count in counts]
     rate.plot(counts, ideal, color=GREY, linewidth=1, label="ideal")
     rate.set_yticks(ideal, [f"{each:,.0f}" for each in ideal])  # a power of ten may not be among so few

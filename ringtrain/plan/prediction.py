@@ -36,8 +36,8 @@ class PlanSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One prediction. strategy: as typed behind ``--sync``; ``…_s``: seconds of an iteration; efficiency: images/s of a
-    rank, over one rank alone; memory_bytes: of a rank"""
+    """One prediction. strategy: as typed behind ``--sync``; ``…_s``: seconds of an iteration; efficiency: examples/s of
+    a rank, over one rank alone; memory_bytes: of a rank"""
 
     ranks: Count
     nodes: Count
@@ -76,7 +76,7 @@ def predict(
 
 
 def _rows(layers, exchanges, ranks, config, algorithms, settings, alone=None) -> list[PlanRow]:
-    """Return the rows of one number of ranks. ``alone``: images/s of a rank by itself; None: these are its rows"""
+    """Return the rows of one number of ranks. ``alone``: examples/s of a rank by itself; None: these are its rows"""
     topology = placed(ranks, settings.per_node)
     batch = settings.batch * ranks if settings.weak else settings.batch
     trainers = ranks - config.servers if config.dedicated and ranks > 1 else ranks
@@ -145,7 +145,7 @@ def winner(rows: Sequence[PlanRow], ranks: int) -> PlanRow:
 
 
 def last_that_pays(rows: Sequence[PlanRow]) -> int | None:
-    """Return the largest number of ranks up to which each further rank adds half the images/s of one rank alone, by
+    """Return the largest number of ranks up to which each further rank adds half the examples/s of one rank alone, by
     the fastest at each number; None if that holds up to the largest."""
     counts = sorted({row.ranks for row in rows})
     best = [winner(rows, count) for count in counts]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
 
-from ringtrain.humanize import format_bytes
+from ringtrain.humanize import RATE, format_bytes
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, last_that_pays, winner
 from ringtrain.plan.target_times import PLAN_ERROR
@@ -18,7 +18,7 @@ COLUMNS = (
     Column("algorithm", "algorithm", left=True),
     Column("step_s", "step ms", "", "{:,.2f}", scale=1e3),
     Column("exposed_s", "exposed ms", "", "{:,.2f}", scale=1e3),
-    Column("images_per_s", "images/s", "", "{:,.0f}"),
+    Column("images_per_s", RATE, "", "{:,.0f}"),
     Column("efficiency", "efficiency", "", "{:.0f} %", scale=100),
     Column("memory_bytes", "a rank", "", format_bytes),
 )
@@ -38,7 +38,7 @@ TARGET_GROUPS = (
 
 def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRow], price: float | None) -> list[str]:
     """Return a head, a row for each prediction with a star at the fastest of its ranks, notes, and what wins. The last
-    column is of a million images: hours of a node, or their price."""
+    column is of a million examples: hours of a node, or their price."""
     head = (
         f"# {layers.model}, {settings.batch_text}, {settings.per_node} a node, overlap {settings.overlap}; "
         "predicted from measured layers and all-reduces"
@@ -60,9 +60,9 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
             f"from {ranks:,} ranks on the fastest is {strategy}" + (f" ({name})" if name else "")
             for ranks, strategy, name in changes
         ),
-        f"up to {max(best):,} ranks each further rank adds at least half the images/s of one rank alone"
+        f"up to {max(best):,} ranks each further rank adds at least half the {RATE} of one rank alone"
         if last is None
-        else f"beyond {last:,} ranks a further rank adds less than half the images/s of one rank alone",
+        else f"beyond {last:,} ranks a further rank adds less than half the {RATE} of one rank alone",
     ]
 
 

@@ -41,7 +41,7 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketExchanged:
-    """The cost of one bucket in an iteration on rank 0, the median of the last ones.
+    """The cost of one bucket in an iteration on rank 0: means over all iterations.
 
     what:      "gradients", "weights", or both
     spans:     names of its first and its last

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringtrain.errors import RingtrainError
+from ringtrain.humanize import RATE
 from ringtrain.report.comparison.logs import Point, RunLog, read_run
 from ringtrain.report.comparison.scores import TEST_CURVE, TIME_AXIS, TRAIN_CURVE, Coordinate, second_score, series
 from ringtrain.report.figure import accuracy_view, loss_view, small_print, title_of
@@ -129,11 +130,11 @@ def _iterations(run: RunLog) -> Coordinate:
 
 
 def _throughput(axes: "Axes", run: RunLog) -> None:
-    """Draw images a second, with gaps while the run evaluates and saves."""
+    """Draw examples a second, with gaps while the run evaluates and saves."""
     unit, label = time_unit(run.train)
     x, y = series(run.train, lambda point: point.seconds / unit, lambda point: point.images_per_s or None)
     axes.plot(*broken(*thin_out(x, y)), color=TRAIN, linewidth=1.6)
-    axes.set(title="Images/s, over all ranks", xlabel=label, xlim=(0, None))
+    axes.set(title=f"{RATE}, over all ranks", xlabel=label, xlim=(0, None))
     axes.set_ylim(bottom=0, top=1.15 * max(y, default=1))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     overall = (run.end or {}).get("images_per_s")

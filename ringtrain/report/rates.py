@@ -11,7 +11,7 @@ class Rates:
 
     period: iterations of which one exchanges weights: a rate is of so many together
 
-    Units: images over all ranks, seconds of wall-clock time, images a second.
+    Units: images over all ranks, seconds of wall-clock time, examples a second.
     """
 
     def __init__(self, warm_up: int = 10, window: int = 32, period: int = 1):
@@ -47,5 +47,5 @@ class Rates:
 
 def step_error(predicted_per_s: float, measured_per_s: float) -> float:
     """Return the error of a prediction, as a fraction: the predicted time of an iteration over the measured one, less
-    one. Below zero the run is slower than predicted. Both: images/s, not 0"""
+    one. Below zero the run is slower than predicted. Both: examples/s, not 0"""
     return measured_per_s / predicted_per_s - 1

@@ -1,5 +1,6 @@
 """Writes the prediction for every example, or the output of a layer, block by block into a file."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -126,8 +127,9 @@ def write_predictions(
     if data is not None and layer is None:
         together(transport, lambda: check_output(trained.loss, trained.graph, data))
     kind = FEATURES if layer is not None else PROBABILITY if trained.loss.probabilities else VALUES
-    count = sum(source.split.count for source in sources)
-    form = PredictionForm(kind, count, tuple(shape_of(trained, layer)), trained.facts.classes, named)
+    count, shape = sum(source.split.count for source in sources), tuple(shape_of(trained, layer))
+    targets = kind == VALUES and any(source.split.label_dtype.kind == "f" for source in sources)
+    form = PredictionForm(kind, count, shape, trained.facts.classes, named, targets)
 
     def make() -> tuple[PredictionFile, None]:
         about = {
@@ -145,9 +147,9 @@ def write_predictions(
     file, _ = keep_on_root(transport, make)
     bad: list[str] = []
     try:
-        for rows in _rows(transport, trained, sources, layer):
+        for rows in _rows(transport, trained, sources, layer, targets):
             bad += rows.problems.values()
-            on_root(transport, partial(_write, file, rows))
+            on_root(transport, partial(PredictionFile.write, file, rows))
         accuracy = on_root(transport, finish)
     finally:
         if file is not None:
@@ -155,8 +157,11 @@ def write_predictions(
     return Predicted(form.count, accuracy, len(bad), bad[0] if bad else "")
 
 
-def _write(file: PredictionFile, rows: PredictionRows) -> None:
-    file.write(rows)
+def _targets(split: Split, start: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The true values of some examples; NaN where labels are no values of this shape."""
+    if split.label_dtype.kind != "f" or math.prod(split.label_shape) != math.prod(shape[1:]):
+        return np.full(shape, np.nan)
+    return split.values(start, start + shape[0]).reshape(shape)
 
 
 def shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
@@ -169,7 +174,7 @@ def shape_of(trained: TrainedModel, layer: str | None) -> tuple[int, ...]:
 
 
 def _rows(
-    transport: Transport, trained: TrainedModel, sources: Sequence[Source], layer: str | None
+    transport: Transport, trained: TrainedModel, sources: Sequence[Source], layer: str | None, targets: bool
 ) -> Iterator[PredictionRows]:
     before = 0
     for source in sources:
@@ -187,6 +192,7 @@ def _rows(
                 labels=known,
                 values=values,
                 problems=dict(sorted(problems.items())),
+                targets=partial(_targets, source.split, start, values.shape) if targets else None,
             )
         before += source.split.count
 

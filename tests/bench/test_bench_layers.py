@@ -251,7 +251,7 @@ def test_text_is_aligned_and_its_last_lines_speak_of_the_exchange_where_there_is
     header = {"ranks": 1, "held_bytes": 3 << 20, "peak_bytes": 5 << 20}
     one = summary_lines(total, header)
     assert one == [
-        "an iteration takes 500.000 ms without its exchange: 12 images/s",
+        "an iteration takes 500.000 ms without its exchange: 12 examples/s",
         "memory of a rank: 3 MiB of weights, gradients and optimizer, 5 MiB at most in all",
     ]
     assert summary_lines(total, {**header, "ranks": 2})[2] == (says("1 MiB", "2.097 MB/s"))

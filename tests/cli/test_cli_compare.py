@@ -110,6 +110,18 @@ def test_runs_that_are_there_are_averaged_over_seeds(run, over_seeds):
     before = json.loads((folder / "compare.json").read_text())["variants"][0]
     best = {"pareto_bytes": True, "pareto_time": True}  # nothing is beside it
     assert code == 0 and variant == {**before, **best} and re.search(r"\na .* 2 ", output)
+    runs = ("b-c-seed-2", "a-seed-1", "a-seed-0")
+    for name, day in zip(runs, (3, 2, 1), strict=True):
+        log = Path(shutil.copytree(folder / name, name), "log.jsonl")
+        log.write_text(re.sub('"date": "[^"]*"', f'"date": "2026-01-0{day}T00:00:00"', log.read_text()))
+    for flags, order in (  # in order of date, or as asked
+        (("--over-seeds",), ["a-seed-0", "a-seed-1", "b-c-seed-2"]),
+        (("--baseline", "a-seed-1"), ["a-seed-1", "b-c-seed-2", "a-seed-0"]),
+    ):
+        assert run(*flags, *runs, "--json", "d.json")[0] == 0
+        assert [row["name"] for row in json.loads(Path("d.json").read_text())["rows"]] == order
+    code, output = run("--baseline", "a-sed-1", *runs)
+    assert code == 2 and says("--baseline", "did you mean 'a-seed-1'?").matches(output)
     code, output = run("--over-seeds", f"{folder}/a-seed-1", f"{folder}/b-c-seed-1")  # of one seed
     assert code == 2 and says("--over-seeds", "seed alone").matches(output)
 
@@ -150,6 +162,8 @@ def test_runs_that_are_there(run, copied):
         (("--sync", "allreduce", "--json", "no/c.json", *QUICK), says("no/c.json")),
         (("a", "--seeds", "2"), says("--seeds", "--sync", "--variant", "--over-seeds", 2)),
         (("--sync", "allreduce", "--over-seeds", *QUICK), says("--over-seeds", "--seeds")),
+        (("--sync", "allreduce", "--baseline", "b", *QUICK), says("--baseline", "--seeds")),
+        (("--plugin", "no.py", "--sync", "mine", *QUICK), says("no.py")),
         (("--sync", "allreduce", "--seeds", "0", *QUICK), "^0 is not in the range x>=1"),
         (
             ("--sync", "allreduce", "--seeds", "2", *QUICK, "--seed", str(2**63 - 1)),

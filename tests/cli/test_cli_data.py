@@ -37,6 +37,17 @@ def test_make_info_check_and_make_again_by_force(source, tmp_path, ringtrain):
     assert ringtrain("make", source, "-o", out, "--force")[0] == 0
 
 
+def test_targets_have_a_form_a_mean_and_a_deviation(tmp_path, ringtrain):
+    x = np.ones((4, 9), np.float32)
+    for y, form in ((np.float32([[0, 5]] * 2 + [[2, 5]] * 2), "2"), (np.ones((4, 2, 3), np.float32), "2x3")):
+        np.savez(tmp_path / "r.npz", x=x, y=y)
+        code, text, _ = ringtrain("info", tmp_path / "r.npz")
+        assert code == 0 and f"targets  {form} float32" in text and "classes" not in text and "… 9 in all" in text
+        assert ("  mean   1.0000  5.0000\n  std    1.0000  0.0000" in text) == (form == "2")
+        text = ringtrain("make", tmp_path / "r.npz", "-o", tmp_path / "r.h5", "--force")[1]
+        assert f"4 train examples with {form} values each" in text
+
+
 def test_check_lists_every_problem_and_exits_1(source, tmp_path, ringtrain):
     out = tmp_path / "o.h5"
     ringtrain("make", source, "-o", out)

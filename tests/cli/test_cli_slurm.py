@@ -152,7 +152,7 @@ def test_data_that_are_here_are_checked_before_the_queue(capsys):
     capsys.readouterr()
     for words, message in (
         (["--data", "three.h5"], "3 classes: use another data set, --classes 3, or a model that ends in"),
-        (["--data", "wide.h5"], "has images of 8x9x3, but model 'digits' takes 8x8x1"),
+        (["--data", "wide.h5"], "has examples of 8x9x3, but model 'digits' takes 8x8x1"),
         (["--data", "text.h5"], "text.h5 is not an HDF5 file"),
         (["--batch", "2000"], "--batch 2000 is more than the 1437 training examples"),
     ):

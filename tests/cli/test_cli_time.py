@@ -20,7 +20,7 @@ def test_plain_where_there_is_no_terminal(ringtrain):
     assert code == 0, err
     lines = output.splitlines()
     assert lines[0].startswith("ringtrain")
-    assert lines[0] == says("digits", "5 images", "1 rank", "float32", "reference")
+    assert lines[0] == says("digits", "5 examples", "1 rank", "float32", "reference")
     assert lines[1].startswith("medians of 3 iterations after 2; cores by rank: ")
     assert lines[2].split()[:2] == ["layer", "kind"] and any(line.startswith("all layers") for line in lines)
     last = [says("fc1 to fc2"), says("ms", "exchange"), says("gradients", "optimizer"), says("peak", "GFLOP")]
@@ -48,7 +48,7 @@ def test_json_has_everything(ringtrain, tmp_path):
 def test_the_header_names_the_model_that_was_timed(ringtrain, tmp_path):
     path = tmp_path / "t.json"
     _, output, err = ringtrain("mlp", "--batch", 1, "-n", 1, "-w", 0, "--ops", "reference", "--json", path)
-    assert re.search(says("mlp", "1 image", "1 rank"), output), err
+    assert re.search(says("mlp", "1 example", "1 rank"), output), err
     assert json.loads(path.read_text())["header"]["model"] == "mlp"
 
 

@@ -24,6 +24,8 @@ FAR = (datetime.datetime.fromtimestamp(NOW) + datetime.timedelta(days=36500)).is
         ({"SLURM_JOB_END_TIME": "4294967294"}, None, None),  # of a job without a limit
         ({"RINGTRAIN_JOB_END": "170", "SLURM_JOB_END_TIME": "160", "SLURM_JOB_ID": "7"}, None, 170),
         ({"SLURM_JOB_END_TIME": str(int(NOW) + 60), "SLURM_JOB_ID": "7"}, None, NOW + 60),
+        ({"SLURM_JOB_END_TIME": str(int(NOW) - 60), "SLURM_JOB_ID": "7"}, None, None),  # a shell that outlived its job
+        ({"SLURM_JOB_ID": "7"}, "2026-03-01T11:59:00", None),
         ({"SLURM_JOB_ID": "7"}, "2026-03-01T14:30:00", NOW + 2.5 * 3600),
         ({"SLURM_JOB_ID": "7"}, FAR, None),
         *(({"SLURM_JOB_ID": "7"}, answer, None) for answer in ("", "N/A", "NONE", "slurm_load_jobs error: Invalid")),

@@ -96,7 +96,7 @@ PREDICTED = PredictedSpeed(
 
 def test_a_prediction_is_in_the_header_and_beside_the_speed_at_the_end():
     lines = displayed([run(predicted=PREDICTED), ended()])
-    assert "  predicted  5.12 ms an iteration, 12,500 images/s, 0.07 ms exposed; allreduce (sliced)" in lines[:12]
+    assert "  predicted  5.12 ms an iteration, 12,500 examples/s, 0.07 ms exposed; allreduce (sliced)" in lines[:12]
     assert sum(map(SPEED.matches, lines)) == 1 and says("12,346", "12,500", "-1").matches(lines)
     alone = run(predicted=replace(PREDICTED, algorithm=""), reproducible="the same bits")
     assert words.run_header(alone)[-1].endswith("exposed; allreduce")
@@ -124,8 +124,8 @@ def test_a_whole_run_in_plain_lines():
         says("30", "0.5000", "acc", "90.00%", " *", "1:10"),
         says("passed over a damaged checkpoint"),
         FIRST_ITERATION,
-        "            train loss     acc  test loss     acc        rate  images/s   time",
-        "epoch  1/20     1.5000  50.00%     0.7500  87.50%        0.05    12,346   1:05",
+        "            train loss     acc test loss     acc        rate examples/s   time",
+        "epoch  1/20     1.5000  50.00%    0.7500  87.50%        0.05     12,346   1:05",
         outcome("done", "2 ranks"),
         last_score(best=""),
         SPEED,
@@ -139,8 +139,8 @@ def test_a_run_without_a_test_part():
     start = run(epochs=None, folder=None, test_examples=0)
     lines = displayed([start, epoch(**untested), ended(**untested, reason="interrupted", ranks=1)])
     assert lines[12:] == [
-        "        train loss     acc      rate  images/s   time",
-        "epoch 1     1.5000  50.00%         -         -   1:05",
+        "        train loss     acc      rate examples/s   time",
+        "epoch 1     1.5000  50.00%         -          -   1:05",
         outcome("interrupted", "1 rank"),
         SPEED,
     ]
@@ -186,7 +186,7 @@ def test_how_far_ranks_were_apart_and_how_fast_each_was():
     assert words.lag_line(apart) == says("clock", 0, 1, "version", 2, "5, 0")
 
 
-ALL = ["train loss", "acc", "test loss", "acc", "rate", "images/s", "time"]
+ALL = ["train loss", "acc", "test loss", "acc", "rate", "examples/s", "time"]
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ ALL = ["train loss", "acc", "test loss", "acc", "rate", "images/s", "time"]
         (None, ALL),
         (80, ALL),
         (77, [*ALL[:5], "time"]),
-        (60, [*ALL[:4], "time"]),
-        (59, ["train loss", "test loss", "acc", "time"]),
+        (59, [*ALL[:4], "time"]),
+        (58, ["train loss", "test loss", "acc", "time"]),
         (50, ["train loss", "test loss", "acc"]),
         (30, ["acc"]),
     ],
@@ -204,7 +204,7 @@ ALL = ["train loss", "acc", "test loss", "acc", "rate", "images/s", "time"]
 def test_a_row_of_a_long_run_fits_the_screen(width, heads):
     wide = epoch(epoch=100, train_loss=1.2345, train_accuracy=1.0, seconds=3000)
     head, row = Epochs(run(epochs=100)).lines(wide, iteration(lr=0.00316228, images_per_s=1_234_567.0), True, width)
-    assert re.findall(r"train loss|test loss|acc|rate|images/s|time", head) == heads
+    assert re.findall(r"train loss|test loss|acc|rate|examples/s|time", head) == heads
     assert max(len(head), len(row)) <= (width or 80)
     assert row.startswith("epoch 100/100") and "*" in row
 
@@ -214,7 +214,7 @@ def test_a_head_comes_once_and_again_where_a_narrower_screen_has_other_columns()
     counts = [len(list(rows.lines(epoch(epoch=k), iteration(), False, w))) for k, w in enumerate((80, 80, 50, 50), 1)]
     assert counts == [2, 1, 2, 1]
     _, row = Epochs(run()).lines(epoch(test_loss=None, test_accuracy=None), iteration(), False, None)
-    assert row == "epoch  1/20     1.5000  50.00%          -       -        0.05    12,346   1:05"  # not evaluated
+    assert row == "epoch  1/20     1.5000  50.00%         -       -        0.05     12,346   1:05"  # not evaluated
 
 
 def test_how_far_ranks_are_from_their_mean_has_a_column_where_they_differ():

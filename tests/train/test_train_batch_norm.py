@@ -63,8 +63,9 @@ def test_ghosts_of_a_size_of_their_own():
     for size in (1, 3):
         ranks = everywhere(size, lambda t: trained(t, BATCH_NORM_NET, 20, dtype="float64", batch_norm="ghost:5"))
         assert apart(ranks, want) <= 1e-12
-    with pytest.raises(ConfigError, match=says("--batch", "--batch-norm", 30, 2, 16, 3, 33)):  # too few for the ranks
-        everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))
+    with pytest.raises(ConfigError, match=says("--batch", "--batch-norm ghost:10", 30, 2, 16, 3, 33)):
+        everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))  # too few for the ranks
+    everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:10"))
 
 
 # ── from flags to files ───────────────────────────────────────────────────────────────────────────────────────────────

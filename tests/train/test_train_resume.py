@@ -55,6 +55,15 @@ def test_the_same_start_again_goes_on_and_so_does_auto(train, first):
     assert train(resume="auto", iterations=6)[:2] == (5, 6) and begun_with() == first
 
 
+def test_a_note_says_that_the_rate_jumps_where_the_length_is_another(train, tmp_path):
+    train(model="net.toml", out="run", iterations=4, lr=0.5, lr_policy="cosine")
+    train(resume="run", iterations=4)
+    train(resume="run", iterations=8, lr=0.25)  # another rate was asked for
+    train(resume="run", iterations=9)
+    (note,) = [record["text"] for record in records(tmp_path / "run", "note") if "rate" in record["text"]]
+    assert says("cosine", "iteration 8", "0.00952 of a run of 8", "of 9").matches(note)
+
+
 def test_auto_does_not_hide_what_the_run_file_names(train, first, tmp_path):
     (tmp_path / "run.toml").write_text(f'resume = "{first}"\nlr = 0.125\n')
     whole = train("run.toml", resume="auto", iterations=5)

@@ -101,7 +101,7 @@ def test_the_prediction_of_a_plan_is_recorded_at_the_start_and_compared_at_the_e
     assert begun["predicted"] == wanted
     line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
     assert parse_record(line) == begun and parse_record(line.replace(b'"step_s": 0.5', b'"step_s": "x"')) is None
-    assert re.search(r"images/s measured, 60 predicted: [+-]\d+ %\n", capsys.readouterr().out)
+    assert re.search(r"examples/s measured, 60 predicted: [+-]\d+ %\n", capsys.readouterr().out)
     (tmp_path / "plan.json").write_text(plan_text(plan_row(batch=32), model="net"))
     train(out="other", iterations=2, plan="plan.json")
     (note,) = (each["text"] for each in records(tmp_path / "other", "note") if "plan.json" in each["text"])
@@ -209,7 +209,7 @@ def test_a_run_that_is_done_is_left_as_it_is(train, drawn, tmp_path, capsys, len
     assert said == [
         f"this run is {longer} lengthens it",
         f"test loss {end['test_loss']:.4f}, accuracy {100 * end['test_accuracy']:.2f}%",
-        f"{end['images_per_s']:,.0f} images/s",
+        f"{end['images_per_s']:,.0f} examples/s",
         "run folder run",
     ]
     (row,) = rows_of([read_run("run", "run")])
@@ -459,7 +459,7 @@ def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path,
     for out, layer, kind, message in (
         ("folder.csv", "flat", DataError, "is a folder"),
         ("there.csv", "flat", DataError, "exists already"),
-        ("p.txt", "flat", DataError, "its ending gives the format: name it .jsonl, .csv or .h5"),
+        ("p.txt", "flat", DataError, "its ending gives the format: name it .jsonl, .csv, .h5 or .npz"),
         ("no/p.csv", "flat", DataError, "cannot be written"),
         ("p.csv", "input", ModelError, says("'input'")),
         ("p.csv", "fcc", ModelError, says("'fcc'", "did you mean 'fc'?")),

@@ -107,6 +107,8 @@ def test_a_run_begins_with_the_weights_of_another(train, tmp_path):
     train(out="run", init="first", resume="auto", iterations=3)
     train(out="run", init="first", resume="auto", iterations=5)  # as a job does that starts again
     assert says("--init", "first").matches(notes(tmp_path / "run"))
+    tuned = [any("--warmup 0" in note for note in notes(tmp_path / folder)) for folder in ("second", "run")]
+    assert tuned == [False, True]  # with --lr, and without
     assert newest(tmp_path / "run").iteration == 5
     with pytest.raises(ConfigError, match=says("--init", "--resume", "first", "run")):
         train(out="run", init="first", resume="run", iterations=6)

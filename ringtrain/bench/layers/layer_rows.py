@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtrain.bench.layers.layers import BACKWARD, BETWEEN, FORWARD, INPUT, ITERATION, LOSS, UPDATE, Key, Peaks
-from ringtrain.humanize import format_bytes, format_rate, plural
+from ringtrain.humanize import RATE, format_bytes, format_rate, plural
 from ringtrain.nn import graph_checks, shapes, subgraphs
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
@@ -188,7 +188,7 @@ def summary_lines(total: dict, header: dict) -> list[str]:
     iteration, ranks = total["iteration_s"], header["ranks"]
     lines = [
         *_fc_lines(total),
-        f"an iteration takes {_milli(iteration)} ms without its exchange: {total['images_per_s']:.4g} images/s",
+        f"an iteration takes {_milli(iteration)} ms without its exchange: {total['images_per_s']:.4g} {RATE}",
         (
             f"memory of a rank: {format_bytes(header['held_bytes'])} of weights, gradients and optimizer, "
             f"{format_bytes(header['peak_bytes'])} at most in all"

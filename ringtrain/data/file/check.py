@@ -67,14 +67,14 @@ def _part_problems(source: OpenSource, name: str, part: Part, progress: Progress
         yield from statistic_problems(source.statistics, statistics.finish())
 
 
-MOST_CLASSES = 20  # shown one by one
+MOST_CLASSES, MOST_NUMBERS = 20, 8  # shown one by one
 
 
 def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
     """Return (label, value) rows about the whole set."""
     return [
         ("name", data.name),
-        ("classes", str(len(data.classes))),
+        *(_target_rows(data.train) if data.train.label_dtype.kind == "f" else [("classes", str(len(data.classes)))]),
         ("mean", _numbers(data.mean)),
         ("std", _numbers(data.std)),
         ("source", data.source),
@@ -82,13 +82,22 @@ def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
     ]
 
 
+def _target_rows(train: Split) -> list[tuple[str, str]]:
+    """The form of values that are labels; of a vector of them mean and standard deviation."""
+    form = ("targets", f"{'x'.join(map(str, train.label_shape)) or 1} {train.label_dtype}")
+    if len(train.label_shape) > 1:
+        return [form]
+    values = train.values(0, train.count).reshape(train.count, -1).astype(np.float64)
+    return [form, ("  mean", _numbers(values.mean(axis=0))), ("  std", _numbers(values.std(axis=0)))]
+
+
 def _numbers(values) -> str:
-    more = f"  … {len(values)} in all" if len(values) > MOST_CLASSES else ""
-    return "  ".join(f"{value:.4f}" for value in values[:MOST_CLASSES]) + more
+    more = f"  … {len(values)} in all" if len(values) > MOST_NUMBERS else ""
+    return "  ".join(f"{value:.4f}" for value in values[:MOST_NUMBERS]) + more
 
 
 def split_rows(data: DataSet) -> list[tuple[str, ...]]:
-    """Return (split, examples, image, MB, without label, checksum) of each split."""
+    """Return (split, examples, shape, MB, without label, checksum) of each split."""
     return [
         (
             name,

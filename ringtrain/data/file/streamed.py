@@ -52,6 +52,13 @@ class StreamedSplit(Split):
             self.targets.take(examples, labels)
             check_labels(self.targets.where, labels, self.classes)
 
+    def values(self, start: int, stop: int) -> np.ndarray:
+        if self.targets is None:
+            return super().values(start, stop)
+        out = np.empty((stop - start, *self.label_shape), self.label_dtype)
+        self.targets.take(np.arange(start, stop), out)
+        return out
+
     def image(self, example: int) -> np.ndarray:
         out = np.empty((1, *self.shape), self.dtype)
         self.inputs.take(np.array([example]), out)

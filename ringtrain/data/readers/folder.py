@@ -114,7 +114,10 @@ def labelled_folders(
     folders = [(part, folder) for part, root in roots.items() for folder in class_folders(root)]
     for _, folder in folders:
         if folder.name not in numbers:
-            raise DataError(f"{folder}: the training part has no class of this name; {nearest(folder.name, classes)}")
+            known = nearest(folder.name, classes)
+            if class_names and all(map(str.isdecimal, classes)):
+                known += ". The numbers of shards get names by a classes.txt beside the first shard, one a line"
+            raise DataError(f"{folder}: the training part has no class of this name; {known}")
     return classes, [(part, folder, numbers[folder.name]) for part, folder in folders]
 
 

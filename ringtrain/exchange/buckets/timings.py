@@ -1,15 +1,11 @@
 """The times of a bucket's exchange, and the time in which it blocks the loop."""
 
-from collections import deque
 from dataclasses import dataclass
-from statistics import median
-
-KEPT = 1000  # iterations, the last ones
 
 
 @dataclass(frozen=True, slots=True)
 class BucketTraffic:
-    """The cost of one bucket in an iteration on this rank: medians of the last iterations.
+    """The cost of one bucket in an iteration on this rank: means over all, so that they add up to the run's totals.
 
     what:      "gradients" or "weights"
     spans:     names of its first and its last span
@@ -34,31 +30,29 @@ class BucketTimer:
     def __init__(self):
         self.bytes_sent = 0
         self.exposed_s = 0.0
-        self._total: deque[float] = deque(maxlen=KEPT)
-        self._exposed: deque[float] = deque(maxlen=KEPT)
-        self.started = self._blocked = 0.0
+        self.started = self._seconds = 0.0
+        self._rounds = 0
 
     def start(self, now: float, nbytes: int) -> None:
-        self.started, self._blocked = now, 0.0
+        self.started = now
         self.bytes_sent += nbytes
 
     def add_exposed(self, seconds: float) -> None:
-        self._blocked += seconds
         self.exposed_s += seconds
 
     def end(self, now: float) -> None:
-        self._total.append(now - self.started)
-        self._exposed.append(self._blocked)
+        self._seconds += now - self.started
+        self._rounds += 1
 
     @property
     def total_s(self) -> float:
-        """From start to end, the median of the last rounds; 0 without one."""
-        return median(self._total) if self._total else 0.0
+        """From start to end, the mean of all rounds; 0 without one."""
+        return self._seconds / max(1, self._rounds)
 
     @property
     def each_exposed_s(self) -> float:
-        """Exposed in a round, the median of the last ones; 0 without one."""
-        return median(self._exposed) if self._exposed else 0.0
+        """Exposed in a round, the mean of all; 0 without one."""
+        return self.exposed_s / max(1, self._rounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def job_number(environ: Mapping[str, str]) -> str | None:
 
 
 def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
-    """Return the job's end in seconds since 1970; None if there is no job, or no end.
+    """Return the job's end in seconds since 1970; None without a job or an end, or where Slurm's has passed.
 
     Raises: UsageError for a ``RINGTRAIN_JOB_END`` that is no time
     """
@@ -41,7 +41,8 @@ def job_end(environ: Mapping[str, str], ask: Ask, now: float) -> float | None:
             )
     elif end is None and environ.get(JOB, "").isdigit():
         end = _moment(ask(environ[JOB]))
-    return None if end is None or end > now + FAR_S else float(end)
+    is_past = end is not None and end <= now and not environ.get(OWN)
+    return None if end is None or is_past or end > now + FAR_S else float(end)
 
 
 def ask_squeue(job: str) -> str:

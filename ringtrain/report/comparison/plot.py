@@ -1,5 +1,5 @@
 """A comparison as a picture: loss and accuracy, or another metric, against time, examples and bytes. Beside them of
-runs: images a second, bytes by rank; of variants over seeds: Pareto fronts.
+runs: examples a second, bytes by rank; of variants over seeds: Pareto fronts.
 """
 
 import textwrap
@@ -8,7 +8,7 @@ from functools import partial
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from ringtrain.humanize import plural
+from ringtrain.humanize import RATE, plural
 from ringtrain.report.comparison.logs import Point, RunLog
 from ringtrain.report.comparison.over_seeds import ENDED, front_score
 from ringtrain.report.comparison.scores import (
@@ -39,6 +39,7 @@ AGAINST: tuple[tuple[str, str, Coordinate], ...] = (
 )
 FRONTS = (("pareto_time", "seconds", 1.0, TIME_AXIS), ("pareto_bytes", "bytes_sent", 1e-6, BYTES_AXIS))
 FRONT: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--"}
+MARKERS = ("o", "s", "^", "D")  # of the first variants, of those with the same colours again …
 THIN: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.55}  # training beside tests
 OPACITY = 0.18  # of a band
 ALL_RANKS = 16  # more bars do not fit the picture: it shows least, median and most instead
@@ -73,8 +74,8 @@ def _figure(
 ) -> "Figure":
     """Return the figure. ``curve``: of a group, as :func:`mean_curve`; ``beside``: draw the last panel of a row"""
     looks = [
-        {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
-        for number in range(len(groups))
+        {"color": COLOURS[n % len(COLOURS)], "linestyle": DASHES[n % 4], "marker": MARKERS[n // len(COLOURS) % 4]}
+        for n in range(len(groups))
     ]
     is_tested = any(run.test for run in runs)
     entries = _legend([name for name, _ in groups], looks, curve is mean_curve, is_tested)
@@ -128,13 +129,13 @@ def _curves(
         x, y, sd = curve([run.train for run in runs], x_of, score.value)
         if x:
             thin, y = thin_out(x, running_mean(y)), running_mean(y)
-            style = {**THIN, "color": look["color"]} if is_tested else {"linewidth": 1.8, **look}
+            style = {**THIN, "color": look["color"]} if is_tested else {"linewidth": 1.8, "markevery": 0.1, **look}
             axes.plot(*(broken(*thin) if name == "seconds" else thin), **style)
         if is_tested:
             x, y, sd = curve([run.test for run in runs], x_of, score.value)
         if x and is_tested:
             size, width = 2 if len(x) > 60 else 4, _width_of_line(number, len(groups))
-            axes.plot(x, y, linewidth=width, marker="o", markersize=size + width / 2, **look)
+            axes.plot(x, y, linewidth=width, markersize=size + width / 2, **look)
         if sd:
             low, high = ([m + sign * s for m, s in zip(y, sd, strict=True)] for sign in (-1, 1))
             axes.fill_between(x, low, high, color=look["color"], alpha=OPACITY, linewidth=0)
@@ -189,7 +190,7 @@ def _speeds(rows: Sequence[dict], axes: "Axes", looks: Looks) -> None:
             axes.barh(place, row["images_per_s"], color=look["color"], height=0.7)
             end: dict = {"xy": (row["images_per_s"], place), "xytext": (4, 0), "textcoords": "offset points"}
             axes.annotate(f"{row['images_per_s']:,.0f}", va="center", fontsize=9, **end)
-    _name_bars(axes, rows, "images a second")
+    _name_bars(axes, rows, RATE)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="x", nbins=5)
     if not axes.patches:
@@ -229,9 +230,10 @@ def _front(
             x, y = unit * variant[cost], scale * variant[score]
             deviations = unit * (variant[f"{cost}_sd"] or 0.0), scale * (variant[f"{score}_sd"] or 0.0)
             size, fill = 5 + 2 * _width_of_line(number, len(variants)), look["color"] if variant[front] else "white"
-            mark: dict = {"marker": "o", "markersize": size, "markerfacecolor": fill, "color": look["color"]}
+            mark: dict = {**look, "linestyle": "none", "markersize": size, "markerfacecolor": fill}
             axes.errorbar(x, y, xerr=deviations[0], yerr=deviations[1], capsize=3, **mark)
             points += [(x, y)] if variant[front] else []
+            axes.annotate(variant["name"][:32], (x, y), (6, 5), textcoords="offset points", fontsize=7)
     points.sort()
     axes.step([x for x, _ in points], [y for _, y in points], where="post", zorder=0, **FRONT)
     axes.set(xlabel=label, ylabel=drawn.label)

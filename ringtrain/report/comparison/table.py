@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ringtrain.humanize import RATE
 from ringtrain.report.comparison.over_seeds import COSTS
 from ringtrain.report.comparison.rows import FIELDS, least_median_most
 from ringtrain.report.screen.words import FRACTIONS, metric_name
@@ -77,7 +78,7 @@ RANKS = Column("ranks", "ranks")
 SPEED = (
     Column("iterations", "iterations", "", "{:,}"),
     Column("seconds", "time", "s", format_figures, min),
-    Column("images_per_s", "images/s", "", "{:,.0f}", max),
+    Column("images_per_s", RATE, "", "{:,.0f}", max),
     Column("speed_ratio", "speed", "× first", "{:.2f}"),
     Column("exposed_share", "exposed", "%", "{:.1f}", scale=100),
 )

@@ -35,7 +35,7 @@ def buckets_figure(buckets: Sequence[dict]) -> "Figure":
     names = [
         f"{plain(each['what'])}, {format_bytes(each['nbytes'])}\n{_shortened(each['spans'], 44)}" for each in shown
     ]
-    name_rows(axes, names, "ms an iteration, rank 0, median of the last ones", 8)
+    name_rows(axes, names, "ms an iteration, rank 0, mean", 8)
     axes.margins(x=0.05)
     figure.legend(loc="outside upper right", ncols=2)
     return figure

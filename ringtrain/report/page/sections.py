@@ -5,7 +5,7 @@ from functools import partial
 from statistics import median
 
 from ringtrain.config.record import config_fields
-from ringtrain.humanize import format_seconds, plural
+from ringtrain.humanize import RATE, format_seconds, plural
 from ringtrain.report.comparison.table import MIB, figures_in, format_figures
 from ringtrain.report.figure import date_of, few
 from ringtrain.report.page.figures import MOST_BUCKETS, buckets_figure, confusion_figure
@@ -29,7 +29,7 @@ GLANCE = (
     Column("best_test_accuracy", "best", "", accuracy_percent),
     Column("perplexity", "perplexity", "", "{:.4g}"),
     Column("test_loss", "test loss", "", "{:.4f}"),
-    Column("images_per_s", "images/s", "", "{:,.0f}"),
+    Column("images_per_s", RATE, "", "{:,.0f}"),
     Column("seconds", "time", "", lambda seconds: clock(seconds) if seconds >= 60 else format_seconds(seconds)),
     Column("exposed_share", "exposed communication", "", "{:.1%}"),
     Column("outcome", "ended"),
@@ -63,7 +63,7 @@ def communication(run: ReportedRun) -> Parts:
 
 
 RANK_COLUMNS = (
-    Column("images", "images", "", format_figures),
+    Column("images", "examples", "", format_figures),
     Column("updates", "updates", "", format_figures),
     Column("training_s", "training, s", "", format_figures),
     Column("exposed_s", "exposed, s", "", format_figures),

@@ -79,7 +79,7 @@ def _row(samples: Sequence[dict], base: dict[int, float], fewest: int) -> dict:
 def beside_predictions(rows: Sequence[dict], predicted: Mapping[tuple[str, int], float]) -> list[dict]:
     """Return the rows with :data:`BESIDE`, None without a prediction.
 
-    predicted: images/s by kind of scaling and number of ranks
+    predicted: examples/s by kind of scaling and number of ranks
     ``predicted_speedup`` is over the fewest ranks of the rows, ``error`` is :func:`ringtrain.report.rates.step_error`.
     """
     fewest: dict[str, int] = {}

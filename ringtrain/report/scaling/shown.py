@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ringtrain.humanize import plural
+from ringtrain.humanize import RATE, plural
 from ringtrain.report.figure import small_print
 from ringtrain.report.scaling.figures import BESIDE, FIELDS
 from ringtrain.show import tables
@@ -27,14 +27,14 @@ COLUMNS = (
     Column("ranks", "ranks"),
     Column("nodes", "nodes", none="None"),
     Column("batch", "batch", "", "{:,}"),
-    Column("images_per_s", "images/s", "", _interval("{:,.0f}"), spread=ENDS),
+    Column("images_per_s", RATE, "", _interval("{:,.0f}"), spread=ENDS),
     Column("step_s", "step", "ms", "{:.3g}", scale=1e3),
     Column("speedup", "speed-up", "", _interval("{:.2f}"), spread=ENDS),
     Column("efficiency", "efficiency", "%", "{:.0f}", scale=100),
     Column("exposed_s", "exposed", "ms a step", _interval("{:.3g}"), spread=ENDS, scale=1e3),
 )
 BESIDE_COLUMNS = (
-    Column("predicted_images_per_s", "predicted", "images/s", "{:,.0f}"),
+    Column("predicted_images_per_s", "predicted", RATE, "{:,.0f}"),
     Column("error", "error", "%", lambda error: f"{error:+.0%}".removesuffix("%")),
 )
 
@@ -108,7 +108,9 @@ def _draw(axes: "Axes", rows: Sequence[dict], aside: float, scales: Mapping[int,
         for end in ("speedup_low", "speedup_high")
     ]
     x, y = [aside * row["ranks"] for row in measured], [scales[row["ranks"]] * row["speedup"] for row in measured]
-    axes.errorbar(x, y, yerr=ends, capsize=4, linewidth=1.5, markersize=6, **look)
+    axes.errorbar(x, y, yerr=ends if any(map(any, ends)) else None, capsize=4, linewidth=1.5, markersize=6, **look)
+    for at in zip(x, y, strict=True):
+        axes.annotate(f"{at[1]:.3g}", at, (6, -9), textcoords="offset points", fontsize=8, color=look["color"])
     predicted = {row["ranks"]: value for row in rows if (value := row.get("predicted_speedup")) is not None}
     if predicted:
         y = [scales[ranks] * value for ranks, value in predicted.items()]

@@ -1,7 +1,7 @@
 """Progress as a live display: lasting lines, and under them two that change.
 
     epoch  3/20  ━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━━━━━━━━━━━━━━━━━━━━ 45%
-    loss 0.1234   accuracy 95.31%   1:12 left   12,345 images/s   iteration 1,234/5,000
+    loss 0.1234   accuracy 95.31%   1:12 left   12,345 examples/s   iteration 1,234/5,000
 
 An event only updates the figures; a thread of rich draws them a few times a second, so a short iteration is not slowed.
 """
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringtrain.errors import plain
+from ringtrain.humanize import RATE
 from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.screen import words
 from ringtrain.report.screen.plain import Screen
@@ -113,7 +114,7 @@ def status_parts(first: Iteration, last: Iteration, run: RunStarted) -> list[str
         f"loss {last.loss:.4f}",
         *([] if last.accuracy is None else [f"accuracy {words.accuracy_percent(last.accuracy)}"]),
         f"{time_left(first, last, run)} left",
-        f"{last.images_per_s:,.0f} images/s",
+        f"{last.images_per_s:,.0f} {RATE}",
         f"iteration {last.iteration:,}/{run.iterations:,}",
     ]
 

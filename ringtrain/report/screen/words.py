@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ringtrain.humanize import plural
+from ringtrain.humanize import RATE, plural
 from ringtrain.report.end_events import Ended, Exchanged, Ranks
 from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, PredictedSpeed, RanksLost, RunStarted
 from ringtrain.report.rates import step_error
@@ -54,7 +54,7 @@ def _length(epochs: int | None, iterations: int) -> str:
 def _predicted(speed: PredictedSpeed) -> str:
     algorithm = f" ({speed.algorithm})" if speed.algorithm else ""
     return (
-        f"{1e3 * speed.step_s:.2f} ms an iteration, {speed.images_per_s:,.0f} images/s, "
+        f"{1e3 * speed.step_s:.2f} ms an iteration, {speed.images_per_s:,.0f} {RATE}, "
         f"{1e3 * speed.exposed_s:.2f} ms exposed; {speed.strategy}{algorithm}"
     )
 
@@ -84,7 +84,7 @@ def ranks_lost(event: RanksLost) -> str:
 def iteration(event: Iteration, run: RunStarted) -> str:
     return (
         f"iteration {event.iteration:,}/{run.iterations:,}, {epoch_of(event.epoch, run)}: "
-        f"{_scores(event.loss, event.accuracy)}, rate {event.lr:.4g}, {event.images_per_s:,.0f} images/s"
+        f"{_scores(event.loss, event.accuracy)}, rate {event.lr:.4g}, {event.images_per_s:,.0f} {RATE}"
     )
 
 
@@ -121,7 +121,7 @@ def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
         return line
     waited_s, most = sum(bucket.exposed_s for bucket in buckets), max(buckets, key=lambda bucket: bucket.exposed_s)
     size = _size(sum(bucket.nbytes for bucket in buckets))
-    line += f"; an exchange of {size} waits {_milliseconds(waited_s)}"
+    line += f"; an exchange of {size} waits {_milliseconds(waited_s)} on average"
     return line if len(buckets) == 1 else line + f", {_milliseconds(most.exposed_s)} of it for {most.spans}"
 
 
@@ -162,10 +162,10 @@ def ended(
         lines.append(f"test {scores}{best}")
     speed = event.images_per_s
     if predicted is None or not speed:
-        lines.append(f"{speed:,.0f} images/s")
+        lines.append(f"{speed:,.0f} {RATE}")
     else:
         percent = 100 * step_error(predicted.images_per_s, speed)
-        lines.append(f"{speed:,.0f} images/s measured, {predicted.images_per_s:,.0f} predicted: {percent:+.0f} %")
+        lines.append(f"{speed:,.0f} {RATE} measured, {predicted.images_per_s:,.0f} predicted: {percent:+.0f} %")
     return [*lines, *filter(None, more)]
 
 

@@ -24,6 +24,7 @@ from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.replica_check import ReplicaCheck
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
+from ringtrain.humanize import plural
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.workspace import Workspace
 from ringtrain.monitor.guard import Guard
@@ -237,12 +238,7 @@ def _checked_graph(config: ModelConfig, model: ModelSpec, data: DataSet, loss: L
 
 
 def _bound(
-    config: TrainConfig,
-    graph: Graph,
-    exchange: Exchange,
-    transport: Transport,
-    ops: Ops,
-    initial: InitialWeights,
+    config: TrainConfig, graph: Graph, exchange: Exchange, transport: Transport, ops: Ops, initial: InitialWeights
 ) -> tuple[Graph, Arena]:
     """Set the weights and bind the exchange to them; (the graph to train, the arena)."""
     trained = exchange.prepare(graph)
@@ -309,10 +305,9 @@ def check_batch(config: TrainConfig, ranks: int, grain: int, train: Split) -> No
         raise ConfigError(f"--batch {batch} is smaller than the {ranks} ranks it is divided among; use a larger one")
     ghosts = -(-batch // grain)
     if ghosts < ranks:
-        least = grain * (ranks - 1) + 1
         raise ConfigError(
-            f"--batch {batch} is {ghosts} ghost batches of {grain}, fewer than the {ranks} ranks: use a batch of at "
-            f"least {least}, or a smaller --batch-norm ghost:SIZE"
+            f"--batch {batch} is {plural(ghosts, 'ghost batch', 'ghost batches')} of {grain}, fewer than the {ranks} "
+            f"ranks: give --batch-norm ghost:{batch // ranks}, or a batch of at least {grain * (ranks - 1) + 1}"
         )
 
 

@@ -104,7 +104,7 @@ def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
     if not takes(model.input, tuple(data.train.shape)):
         images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
         raise DataError(
-            f"data set {data.name!r} has images of {images}, but model {model.name!r} takes {wanted}: use another "
+            f"data set {data.name!r} has examples of {images}, but model {model.name!r} takes {wanted}: use another "
             "data set or model, or --resize for images of one class number each"
         )
 

@@ -21,7 +21,7 @@ from ringtrain.storage.checkpoint import store
 from ringtrain.storage.run_folder import run_folder
 from ringtrain.storage.run_folder.run_folder import FoundCheckpoint, RunFolder
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.assembly.recipe import best_by_of, length_of
+from ringtrain.train.assembly.recipe import best_by_of, iterations_of, length_of, rate_of
 from ringtrain.train.checkpoints.state import SUMS, common_facts, parameter_shapes
 from ringtrain.train.options import AUTO, RunOptions, checkpoint_in
 from ringtrain.transport.agree import keep_on_root
@@ -231,6 +231,21 @@ def _check_kept(key: str, old, new, kind: str, why: str) -> None:
             f"{FORMER_RUN}{kind} has {key} = {old!r}, not {new!r}: {why} on that, so leave it out; to change it, start "
             "a new run"
         )
+
+
+def rate_words(run: Assembly, origin: Origin) -> str | None:
+    """The note that the rate jumps where a run goes on, as its schedule has another length."""
+    if not origin.config or not origin.iteration:
+        return None
+    former = resolve((FORMER_RUN, without_removed(parse_run_file(origin.config, FORMER_RUN))))
+    rate = rate_of(former, length := iterations_of(former.run, run.sampler), run.sampler.iterations_per_epoch)
+    was, now = rate.at(origin.iteration - 1), run.rate.at(origin.iteration - 1)
+    if former.optimizer != run.config.optimizer or was == now:
+        return None
+    return (
+        f"the rate jumps, as {rate.policy} depends on length: in iteration {origin.iteration:,} it was {was:.3g} of "
+        f"a run of {length:,}, and is {now:.3g} of {run.iterations:,}"
+    )
 
 
 def check_continuation(run: Assembly, origin: Origin) -> None:

@@ -22,7 +22,7 @@ from ringtrain.train.assembly.data import read_data
 from ringtrain.train.assembly.device import open_device
 from ringtrain.train.assembly.initial_weights import InitialWeights, find_initial
 from ringtrain.train.assembly.recipe import check_early_stop, check_warmup
-from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, resolve_run
+from ringtrain.train.checkpoints.resume import Origin, check_continuation, find_origin, rate_words, resolve_run
 from ringtrain.train.options import RunOptions
 from ringtrain.train.start.recovery_state import RecoveryState, check_elastic, for_devices
 from ringtrain.train.stopping.reasons import JobEnd, check_stop, find_job_end
@@ -77,10 +77,11 @@ def open_run(
     transport.activity.deadline_s = config.exchange.deadline_s
     together(run.transport, lambda: check_warmup(config, run.rate, options.layers))
     together(run.transport, lambda: check_continuation(run, origin))
+    jump = rate_words(run, origin)
     moved = reproducible.moved(config.exchange, device.ops, origin.facts["numerics"] if origin.facts else None)
     remarks = [
         *device.notes,
-        *filter(None, [tuning.remark, unpredicted, moved, end.words(), _initial_words(origin, options, initial)]),
+        *filter(None, [tuning.remark, unpredicted, moved, jump, end.words(), _initial_words(origin, options, initial)]),
     ]
     return run, origin, end, remarks, predicted
 
@@ -130,7 +131,10 @@ def _initial_words(origin: Origin, options: RunOptions, initial: InitialWeights 
         return (
             f"--init {source} is not used: the run goes on from its checkpoint, and has its weights" if source else None
         )
-    return initial.words if initial else None
+    words = initial.words if initial else None
+    if not words or any(values.get("lr") is not None for _, values in options.layers):
+        return words
+    return f"{words}. Rate and warm-up are of training from scratch: fine-tune by a lower --lr and --warmup 0"
 
 
 def tuning_of(config: ExchangeConfig, transport: Transport, after_death: bool = False) -> FoundTuning:
