@@ -15,6 +15,8 @@ TOML_TOO_DEEP = "its lists and tables are nested too deep"
 JSON_TOO_DEEP = "its lists and objects are nested too deep"
 NUMBER_TOO_LARGE = "the number {digits:.20}… has more than 63 bits"
 NUMBER_OF_BITS = "it has an integer of {bits} bits; at most 63 are allowed"
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+LARGEST_SIZE = 1 << 40
 
 
 def read_text(path, largest: int = LARGEST_BYTES, opener: Callable[[str, int], int] | None = None) -> str:
@@ -74,3 +76,14 @@ def epochs(text: str) -> Fraction | None:
     """Return the exact number in "5ep" or "0.5ep"; None for any other text."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ep", text)
     return Fraction(match[1]) if match else None
+
+
+def size(text: str) -> int:
+    """Return the bytes of "64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    if not match:
+        raise ValueError(f"{text!r} is not a size: write it as 4096, 64K, 1.5M or 2G (of 1024)")
+    number = float(match[1]) * UNITS[match[2].upper()]
+    if number > LARGEST_SIZE:
+        raise ValueError(f"a size of {text} is too large: at most {LARGEST_SIZE >> 30}G")
+    return int(number)

@@ -17,6 +17,10 @@ def test_a_column_shows_a_figure_in_its_unit_with_its_spread_or_that_there_is_no
     assert plain_lines(make_table([time, Column("n", "name", left=True)], [{"s": None, "n": "a\nb"} | ENDS])) == [
         "time  name", "  ms", f"   {NOTHING}  a\\nb"
     ]  # fmt: skip
+    names = [{"n": "a-folder/a-run"}, {"n": "a/run"}]
+    assert plain_lines(make_table([Column("n", "name", left=True)], names, words=9)) == [
+        "name", "a-folder/", "a-run", "a/run"
+    ]  # fmt: skip
 
 
 def test_the_best_figures_are_those_that_differ_from_others():

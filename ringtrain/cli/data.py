@@ -11,6 +11,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from ringtrain.cli.hints import CommandGroup
+from ringtrain.cli.options import Size
 from ringtrain.cli.world import in_world
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.check import class_rows, dataset_rows, split_rows, unsummed_arrays
@@ -63,9 +64,7 @@ class ImageSize(click.ParamType):
 @click.option("--test-fraction", type=float, help="Use this fraction of the examples as the test part (0 to 1).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice by --test-fraction.")
 @click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide: 32x48, or 32.")
-@click.option(
-    "--context", type=click.IntRange(1), help="Bytes of context in an example of text; SRC may then be any file. [128]"
-)
+@click.option("--context", type=Size(1), help="Bytes of context in an example of text; SRC may then be any file. [128]")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def make(source, out, **options):
     """Make a data set from SRC.

@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> int:
     if "OMP_NUM_THREADS" not in os.environ:
         # NumPy's BLAS, which reads this when NumPy is first imported, would take every core, for every rank.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    shows_text = {"--help", "-h", "--version"} & set(arguments)
+    shows_text = {"--help", "-h", "--version"} & {argument.partition("=")[0] for argument in arguments}
     # All ranks would print the same.
     once = not arguments or bool(shows_text) or arguments == ["data"] or arguments[0] in SHOWN_ONCE
     if once and read_launch(os.environ).rank > 0:

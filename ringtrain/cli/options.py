@@ -1,5 +1,6 @@
 """Flags made from the fields of a configuration record: every flag is a key of a run file and the reverse."""
 
+import re
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
@@ -9,25 +10,63 @@ import click
 from ringtrain.config.option import SECTIONS, as_flag, kind_of
 from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import config_fields
-from ringtrain.parsing import epochs
+from ringtrain.errors import UsageError, nearest
+from ringtrain.parsing import epochs, size
+from ringtrain.show.output import echo
 
-TERMS = 30  # characters, so that the texts of all sections begin in one column
+TERMS, LINE = (30, 20), 54  # characters: texts of all sections begin in one column; a usual option has a line of 80
+USUAL, ALL = "", "all"  # what --help shows, beside sections
 
 
 class Sectioned(click.Command):
-    """A command whose help has its options in sections: ``sections`` is {title: names of parameters}."""
+    """A command whose help has its options in sections: ``sections`` is {title: names of parameters}.
 
-    def __init__(self, *arguments, sections=None, **more):
+    ``usual``: parameters of which ``--help`` shows a line each; ``--help SECTION`` and ``--help all`` then show more.
+    """
+
+    def __init__(self, *arguments, sections=None, usual=(), **more):
         super().__init__(*arguments, **more)
-        self._sections = sections or {}
+        self._sections, self._usual, self._titles = sections or {}, usual, dict[str, str]()
+        for title in self._sections:
+            words = title.lower().split()
+            self._titles["-".join(words) if words[0] in self._titles else words[0]] = title
+        if usual:
+            how: dict[str, Any] = {"is_flag": False, "flag_value": USUAL, "is_eager": True, "expose_value": False}
+            help = "Show the usual options, those of a section, or all."
+            option = click.Option(["-h", "--help"], metavar="[SECTION|all]", callback=self._show_help, help=help, **how)
+            self.params.append(option)
+
+    def _show_help(self, ctx, param, asked):
+        if asked is not None:
+            if asked not in (known := {**self._titles, ALL: ALL, USUAL: USUAL}):
+                raise UsageError(f"--help {asked}: no section has this name; {nearest(asked, [*self._titles, ALL])}")
+            ctx.meta[USUAL] = known[asked]
+            echo(*ctx.get_help().splitlines())
+            ctx.exit()
 
     def format_options(self, ctx, formatter):
+        asked = ctx.meta.get(USUAL, ALL)
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        records = {option.name: option.get_help_record(ctx) for option in options}
-        records = {name: (f"{record[0]:{TERMS}}", record[1]) for name, record in records.items() if record}
+        shown = [each for each in options if asked != USUAL or each.name in self._usual]
+        texts = {each.name: _line(each, ctx) if asked == USUAL else each.get_help_record(ctx) for each in shown}
+        records = {name: (f"{text[0]:{TERMS[asked == USUAL]}}", text[1]) for name, text in texts.items() if text}
         for title, names in self._sections.items():
-            _section(formatter, title, [records.pop(name) for name in names if name in records])
-        _section(formatter, "Other options", list(records.values()))
+            rows = [records.pop(name) for name in names if name in records]
+            _section(formatter, title, rows if asked in (USUAL, ALL, title) else [])
+        if asked == ALL:
+            _section(formatter, "Other options", list(records.values()))
+        elif asked == USUAL:
+            formatter.write_paragraph()
+            formatter.write_text(f"More: --help all, or --help SECTION, one of {', '.join(self._titles)}.")
+
+
+def _line(option: click.Option, ctx) -> tuple[str, str]:
+    """Return the flags of an option, and its choices or the first clause of its help, with the default if it fits."""
+    words, _, default = (option.help or "").removesuffix("]").partition(" [default: ")
+    metavar = option.make_metavar(ctx).strip("[]")
+    clause = metavar if metavar.islower() else re.split(r"[.:;](?: |$)", words)[0]
+    whole = f"{clause} [{default}]" if default else clause
+    return ", ".join(sorted(option.opts, key=len)), whole if len(whole) <= LINE else clause
 
 
 def _section(formatter, title: str, records: list) -> None:
@@ -36,16 +75,20 @@ def _section(formatter, title: str, records: list) -> None:
             formatter.write_dl(records)
 
 
-class Numbers(click.ParamType):
-    """Whole numbers, separated by commas."""
+class Size(click.ParamType):
+    """Bytes, or another large number, as in 64K or 1.5M."""
 
-    name = "integer,..."
+    name = "size"
+
+    def __init__(self, low: int = 0):
+        self._low = low
 
     def convert(self, value, param, ctx):
         try:
-            return [int(part) for part in value.split(",")]
-        except ValueError:
-            self.fail(f"{value!r} is not a list of integers like 4000,5000", param, ctx)
+            number = value if isinstance(value, int) else size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return number if number >= self._low else self.fail(f"{value} is less than {self._low}", param, ctx)
 
 
 class Iterations(click.ParamType):
@@ -67,7 +110,10 @@ class Listed(click.ParamType):
         self.name, self._kind = f"{kind.name},...", kind
 
     def convert(self, value, param, ctx):
-        return [self._kind.convert(part, param, ctx) for part in value.split(",")]
+        return [self._kind.convert(part.strip(), param, ctx) for part in value.split(",")]
+
+
+NUMBERS = Listed(click.INT)
 
 
 class StrategyOption(click.Option):
@@ -142,6 +188,8 @@ def _option(spec, hidden: bool = False):
         kind = click.STRING
     elif spec.metadata["choices"]:
         kind = click.Choice(spec.metadata["choices"])
+    elif spec.metadata["size"]:
+        kind = Size()
     elif spec.metadata["epochs"]:
         kind = Listed(Iterations()) if default == () else Iterations()
     names = [flag] + ([f"-{spec.metadata['short']}"] if spec.metadata["short"] else [])
@@ -156,8 +204,6 @@ def _help(spec) -> str:
     words, bracket, shown = spec.metadata["help"].removesuffix("]").partition(" [")
     if not bracket and spec.default not in (None, ()):
         shown = _plain(spec.default)
-    if spec.metadata["recipe"]:
-        shown = "the model's recipe" + (f", or {shown}" if shown else "")
     return f"{words} [default: {shown}]" if shown else words
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from ringtrain.cli.options import Numbers
+from ringtrain.cli.options import NUMBERS, Listed, Size
 from ringtrain.cli.python_script import exchange_of
 from ringtrain.cli.variants import variants_of
 from ringtrain.config.exchange import ExchangeConfig
@@ -31,17 +31,9 @@ from ringtrain.show.tables import csv_text
 from ringtrain.train.start.script_profile import PROFILE
 
 DEFAULTS = ExchangeConfig()
+NAMES = Listed(click.STRING)
 BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 OF_CURVES = ("sync", "algorithm", "batch", "weak", "overlap", "average_every", "bucket_bytes", "price")
-
-
-class Names(click.ParamType):
-    """Names, separated by commas."""
-
-    name = "name,..."
-
-    def convert(self, value, param, ctx):
-        return value if isinstance(value, list) else [name.strip() for name in value.split(",") if name.strip()]
 
 
 class LinkRates(click.ParamType):
@@ -75,14 +67,14 @@ class LinkRates(click.ParamType):
     help="In place of MODEL and --layers: run folder of `python -m ringtrain.torch --profile`; likewise.",
 )
 @click.option("--fabric", required=True, metavar="FILE", help="JSON of `ringtrain bench-allreduce`.")
-@click.option("-n", "--ranks", type=Numbers(), help="Numbers of ranks. [1 and its doubles to 64 nodes]")
+@click.option("-n", "--ranks", type=NUMBERS, help="Numbers of ranks. [1 and doubles, to 64 nodes or the sweep's one]")
 @click.option("--per-node", type=click.IntRange(1), help="Ranks of a node. [the sweep's]")
 @click.option(
     "--sync",
     metavar="A,B,...",
     help='Strategies, which may have options: "sharded,averaging --average-every 4 --compress top-k". [each]',
 )
-@click.option("-a", "--algorithm", type=Names(), help="A row for each of these all-reduces. [the fastest]")
+@click.option("-a", "--algorithm", type=NAMES, help="A row for each of these all-reduces. [the fastest]")
 @click.option("-b", "--batch", type=click.IntRange(1), help="Images an iteration, over all ranks. [the layers']")
 @click.option("--weak", is_flag=True, help="-b is of a rank: the batch grows with the ranks.")
 @click.option("--overlap", type=click.Choice(["none", "backward"]), default=DEFAULTS.overlap, show_default=True)
@@ -94,18 +86,11 @@ class LinkRates(click.ParamType):
     help="With averaging: iterations between averages.",
 )
 @click.option(
-    "--bucket-bytes",
-    type=click.IntRange(1),
-    default=DEFAULTS.bucket_bytes,
-    show_default=True,
-    help="Approximate gradient bytes of a bucket.",
+    "--bucket-bytes", type=Size(1), default=DEFAULTS.bucket_bytes, help="Approximate gradient bytes of a bucket. [4M]"
 )
 @click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million examples cost.")
 @click.option(
-    "--curves",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Runs of strategies, to predict the time to --target.",
+    "--curves", type=click.Path(path_type=Path), metavar="DIR", help="Runs of strategies, for the time to --target."
 )
 @click.option("--target", metavar="TEXT", help='With --curves: a score of these runs, as "loss 1.8" or "accuracy 90%".')
 @click.option("--rates", type=LinkRates(), help="With --curves: of a node's link: 100mbit,1gbit. [the sweep's]")
@@ -127,7 +112,8 @@ def plan(fabric, ranks, per_node, sync, algorithm, batch, price, curves, target,
     if curves is not None:
         _plan_target(curves, parse_target(target), layer_times, exchanges, rates, ranks, per_node, paths)
         return
-    counts = ranks or [1 << k for k in range((64 * per_node).bit_length())]
+    most = per_node * (64 if len(exchanges.measured_on.nodes) > 1 else 1)
+    counts = ranks or [1 << k for k in range(most.bit_length())]
     if min(counts) < 1:
         raise UsageError(f"-n {min(counts)}: ranks are counted from 1")
     strategies = _strategies(sync, options.pop("average_every"), layer_times.is_script)

@@ -12,7 +12,7 @@ import click
 
 from ringtrain import __version__
 from ringtrain.cli.commands import ended_by_signals, last_words
-from ringtrain.cli.options import Numbers
+from ringtrain.cli.options import NUMBERS
 from ringtrain.cli.scaled import PlannedRun, Scaled, read_scaled
 from ringtrain.errors import UsageError
 from ringtrain.humanize import RATE
@@ -33,7 +33,7 @@ RowsOf = Callable[[list[dict]], RowsAndNotes]
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "--ranks", "counts", type=Numbers(), required=True, metavar="N,N,...", help="Numbers of ranks.")
+@click.option("-n", "--ranks", "counts", type=NUMBERS, required=True, metavar="N,N,...", help="Numbers of ranks.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Runs of each number of ranks.")
 @click.option("--strong", is_flag=True, help="Keep the global batch. [without --weak]")
 @click.option("--weak", is_flag=True, help="Multiply the batch by the number of ranks; --base-batch scales the rate.")

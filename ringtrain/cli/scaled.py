@@ -8,6 +8,7 @@ from ringtrain.child import child_command
 from ringtrain.cli.commands import FOLDER, LAUNCHER, read_script
 from ringtrain.cli.options import explicit_flags
 from ringtrain.cli.train import train
+from ringtrain.config.option import NEVER
 from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.train.checkpoints.resume import Origin, resolve_run
@@ -15,7 +16,7 @@ from ringtrain.train.options import read_options
 
 # Rank 0 saves alone, and the others go on meanwhile: its next iteration would be too short. So a run saves and
 # evaluates at its end alone.
-ONCE = ("--checkpoint-every", "1000000000", "--evaluate-every", "1000000000")
+ONCE = ("--checkpoint-every", str(NEVER), "--evaluate-every", str(NEVER))
 PLACE = "{batch}"
 
 

@@ -4,7 +4,7 @@ import click
 from rich.text import Text
 
 from ringtrain.cli.hints import CommandGroup
-from ringtrain.cli.options import Numbers, plugin_option
+from ringtrain.cli.options import NUMBERS, Listed, Size, plugin_option
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.algorithms.canonical import canonical
 from ringtrain.collectives.algorithms.pipelined import pipelined
@@ -46,7 +46,7 @@ def _options(command):
         click.option(
             "--goal", type=click.Choice(GOALS), default=GOALS[0], help="The whole all-reduce, or one of its halves."
         ),
-        click.option("--nodes", type=Numbers(), help="Number of nodes; or the ranks of each, such as 4,2,3. [1]"),
+        click.option("--nodes", type=NUMBERS, help="Number of nodes; or the ranks of each, such as 4,2,3. [1]"),
         click.option("-n", "--ranks", type=int, help="Ranks, divided among the nodes as evenly as possible. [4]"),
         click.argument("name"),
         plugin_option,
@@ -140,7 +140,7 @@ def qualify(shards):
 
 @schedule.command()
 @_options
-@click.option("--bytes", "sizes", type=Numbers(), help="Bytes of the buffers. [1 KiB to 256 MiB]")
+@click.option("--bytes", "sizes", type=Listed(Size()), help="Sizes of the buffers, as 64K,4M. [1K to 256M]")
 @click.option("--alpha-us", default=2.0, show_default=True, help="Latency between nodes, microseconds.")
 @click.option("--gbit-s", default=100.0, show_default=True, help="Rate of a node's interface, each way, Gbit/s.")
 @click.option("--local-alpha-us", default=0.5, show_default=True, help="Latency within a node, microseconds.")
@@ -148,23 +148,28 @@ def qualify(shards):
 @click.option("--add-gb-s", default=10.0, show_default=True, help="Rate of adding, GB/s.")
 @click.option("--message-us", default=0.5, show_default=True, help="A rank's own time for a message, microseconds.")
 def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
-    """Predict the time of NAME on a machine.
+    """Predict the time of NAME, or of several such as ring,tree, on a machine.
 
     Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
     of messages can exceed.
     """
-    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
+    topology, fabric, rows, travels = requested(ranks, nodes), _fabric(**rates), [], ROUNDED if rounded else 1.0
     _limit(topology, MOST_COSTED, "a prediction", "predict for fewer")
-    fabric, rows, travels = _fabric(**rates), [], ROUNDED if rounded else 1.0
-    if min(sizes or [0]) < 0:
-        raise UsageError(f"--bytes {min(sizes)}: wanted 0 or more")
+    schedules = [_make(each, ranks, nodes, goal, pieces, rounded, shards)[0] for each in name.split(",")]
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
-        predicted = schedule_cost(schedule, topology, nbytes, fabric, travels)
-        share = travels * least_s(schedule, topology, nbytes, fabric) / predicted.seconds if predicted.seconds else 1.0
-        figures = (f"{nbytes:,}", f"{1e6 * predicted.seconds:,.1f}", f"{max(predicted.interface):,.0f}")
-        rows.append((*figures, f"{100 * share:.1f} %"))
-    echo(f"{schedule!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
-    _print_table(("bytes", "microseconds", "bytes an interface sends", "of bound"), rows)
+        for schedule in schedules:
+            predicted = schedule_cost(schedule, topology, nbytes, fabric, travels)
+            least = travels * least_s(schedule, topology, nbytes, fabric)
+            share = least / predicted.seconds if predicted.seconds else 1.0
+            figures = (f"{1e6 * predicted.seconds:,.1f}", f"{max(predicted.interface):,.0f}", f"{100 * share:.1f} %")
+            rows.append((f"{nbytes:,}", schedule.name, *figures))
+    for schedule in schedules:
+        echo(f"{schedule!r} on nodes of {', '.join(map(str, topology.counts))} ranks")
+    echo(
+        "assumed: {alpha_us:g} µs and {gbit_s:g} Gbit/s between nodes, {local_alpha_us:g} µs and {local_gb_s:g} GB/s "
+        "within one, adding {add_gb_s:g} GB/s, a message {message_us:g} µs".format(**rates)
+    )
+    _print_table(("bytes", "schedule", "microseconds", "bytes an interface sends", "of bound"), rows)
 
 
 @schedule.command()

@@ -8,16 +8,22 @@ import click
 from ringtrain.child import child_command
 from ringtrain.cli.options import Sectioned, explicit_flags, plugin_option, train_flags, train_sections
 
+USUAL = (
+    "run_file", "model", "init", "freeze", "loss", "data", "test_data", "augment", "resize", "batch", "epochs",
+    "iterations", "seed", "optimizer", "momentum", "weight_decay", "clip_norm", "lr", "warmup", "lr_policy", "out",
+    "resume", "early_stop", "evaluate_every", "checkpoint_every",
+)  # fmt: skip
 
-@click.command(cls=Sectioned, sections=train_sections())
+
+@click.command(cls=Sectioned, sections=train_sections(), usual=USUAL)
 @click.option("--config", "run_file", type=click.Path(), help="TOML run file; flags win over its keys.")
 @plugin_option
 @train_flags
 def train(run_file, **flags):
     """Train a model; under mpirun, on every rank together.
 
-    With no arguments: the model `digits` on the handwritten digits that come with ringtrain. The recipe of the model
-    file sets what is not given here. Results go to a run folder: configuration, log, curves, checkpoints.
+    Without options: the shipped `digits`. A [default] holds unless the model's recipe sets it. The run folder has log,
+    curves and checkpoints.
     """
     from ringtrain.train.stopping.signals import watching
 

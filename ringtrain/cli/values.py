@@ -6,23 +6,9 @@ from typing import Any
 
 import click
 
-from ringtrain.bench.sweep.sizes import parse_bytes
-from ringtrain.cli.options import Listed
+from ringtrain.cli.options import Listed, Size
 from ringtrain.config.option import as_flag, kind_of
-from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
-
-
-class Size(click.ParamType):
-    """Bytes, as in 64K or 1.5M."""
-
-    name = "bytes"
-
-    def convert(self, value, param, ctx):
-        try:
-            return value if isinstance(value, int) else parse_bytes(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
 
 
 class Fraction(click.ParamType):

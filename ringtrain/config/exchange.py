@@ -129,6 +129,7 @@ class ExchangeConfig:
         None,
         "Bytes of a message: adding one overlaps receiving the next. [256 KiB within a node, 60,000 between nodes]",
         low=1,
+        size=True,
     )
     wire: str = message_option(
         "none",
@@ -148,6 +149,7 @@ class ExchangeConfig:
         0,
         "With top-k: elements of which it takes the largest, a power of 2, so that indices are short; 0: a parameter.",
         low=0,
+        size=True,
         used_by=("compress", ("top-k",)),
     )
     compress_bits: int | None = message_option(
@@ -203,7 +205,7 @@ class ExchangeConfig:
         choices=("none", "backward", "forward"),
     )
     bucket_bytes: int = overlap_option(
-        4 << 20, "Approximate gradient bytes of a bucket, which are exchanged together.", low=1
+        4 << 20, "Approximate gradient bytes of a bucket, which are exchanged together. [4M]", low=1, size=True
     )
 
     elastic: str | None = reliability_option(

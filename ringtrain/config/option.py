@@ -13,11 +13,12 @@ SECTIONS = (
     "Device and precision", "Strategy", "Model parallel", "Exchange of gradients", "Overlap with computing",
     "Reliability", "Diagnosis",
 )  # fmt: skip
+NEVER = 1_000_000_000  # iterations between what a run does at its end alone
 
 
 def option(
     default, help, *, section, choices=None, low=None, above=None, below=None, high=None, short=None, bare=None,
-    epochs=False, used_by=None, recipe=False, fixed=False, fixes_bits=False, once=False, planned=True,
+    epochs=False, size=False, used_by=None, recipe=False, fixed=False, fixes_bits=False, once=False, planned=True,
     about_files=False,
 ):  # fmt: skip
     """Return a field with the properties of its flag: help text with its unit, the section of the help, and the
@@ -27,6 +28,7 @@ def option(
     bare:       the meaning of the flag without a value
     epochs:     whether a number of iterations may be given in epochs, as the text "5ep", which becomes iterations once
                 the data are known
+    size:       whether it is a number as 64K or 1.5M, in text
     used_by:    (another option, its values): nothing else uses this one. Options of strategies are in their catalogue
     recipe:     whether a model file's recipe may have it: it says how to train the model, and not where
     fixed:      whether a resumed run must keep it: it decides the order of examples, the optimizer's state or the order

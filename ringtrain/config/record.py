@@ -25,7 +25,7 @@ device_option = partial(option, section="Device and precision")
 class ModelConfig:
     """The network and its loss."""
 
-    model: str = model_option("digits", "Model: a name that `ringtrain models list` knows, or a TOML file.", short="m")
+    model: str = model_option("digits", "A model of `ringtrain models list`, or a TOML file.", short="m")
     classes: int | None = model_option(
         None, "Classes: the units of the model's last layer, in place of those in its file.", low=1, fixed=True
     )
@@ -46,7 +46,7 @@ class ModelConfig:
     )
     loss: str = model_option(
         "ce",
-        "Loss: ce, softmax cross-entropy; mse; mae; huber; bce, binary cross-entropy of logits.",
+        "Loss, one of ce, mse, mae, huber, bce: ce is softmax cross-entropy, bce binary, of logits.",
         recipe=True,
         fixed=True,
     )
@@ -69,9 +69,9 @@ class DataConfig:
 
     data: str | None = data_option(
         None,
-        "Data set: an HDF5 file from `ringtrain data make`; arrays of other files (FILE.h5:images,labels; F.npz; "
-        "x.npy,y.npy); a folder of images, one subfolder a class; tar shards; or a quoted pattern of files "
-        '("train-*.h5", "train-{000..099}.tar"). [digits: the shipped one]',
+        "Data set, a file, folder or pattern: an HDF5 file from `ringtrain data make`; arrays of other files "
+        "(FILE.h5:images,labels; F.npz; x.npy,y.npy); a folder of images, one subfolder a class; tar shards; or a "
+        'quoted pattern of files ("train-*.h5", "train-{000..099}.tar"). [digits]',
     )
     test_data: str | None = data_option(None, "Test part, named as --data is. [the test part of --data, if it has one]")
     stream: str = data_option(
@@ -278,7 +278,7 @@ class RunConfig:
     )
     resume: str | None = output_option(
         None,
-        "Resume from a checkpoint: a file, a run folder, or `auto`: the newest good one in --out, if it exists.",
+        "Resume from a file, a run folder, or `auto`: the newest good checkpoint in --out, if it exists.",
         once=True,
         about_files=True,
     )
@@ -288,7 +288,7 @@ class RunConfig:
         choices=("accuracy", "loss"),
     )
     early_stop: int | None = output_option(
-        None, "End the run after this many evaluations in a row without a better one (--best-by).", low=1
+        None, "End after so many evaluations without a better one: in a row, by --best-by.", low=1
     )
     evaluate_every: int = output_option(0, "Iterations between evaluations. [0: each epoch's end]", low=0)
     checkpoint_every: int = output_option(0, "Iterations between checkpoints. [0: each epoch's end]", low=0)

@@ -152,6 +152,11 @@ def _scalar(where: tuple[str, str], kind: type, rules, value):
         if rules["low"] and not count:
             raise _wanted(where, value, "more than 0ep")
         return value
+    if rules["size"] and type(value) is str:
+        try:
+            value = parsing.size(value)
+        except ValueError as error:
+            raise ConfigError(f"{_named(*where)}: {error}") from None
     if type(value) is not kind:
         raise _wanted(where, value, IN_EPOCHS if rules["epochs"] else WORDS[kind])
     if isinstance(value, float) and not math.isfinite(value):

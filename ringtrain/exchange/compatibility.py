@@ -217,9 +217,10 @@ RULES = (
 )  # fmt: skip
 
 
+# Names in other programs and papers.
 SYNONYMS = {"allreduce": "ddp horovod bsp", "sharded": "zero zero1 fsdp deepspeed", "server": "ps async downpour",
             "averaging": "localsgd local-sgd fedavg", "gossip": "adpsgd ad-psgd dpsgd"}  # fmt: skip
-BY_SYNONYM = {name: strategy for strategy, names in SYNONYMS.items() for name in names.split()}  # in other programs, papers
+BY_SYNONYM = {name: strategy for strategy, names in SYNONYMS.items() for name in names.split()}
 
 
 def add_strategy(name: str, strategy: Strategy) -> None:

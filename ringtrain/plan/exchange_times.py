@@ -111,6 +111,7 @@ class ExchangeTimes:
         self._models = {
             name: model for group in file.fits if _kind(group) == FLOAT32 for name, model in group.models.items()
         }
+        self.has_messages = any(map(_is_schedule, self._models))  # of one rank to another
 
     @property
     def algorithms(self) -> list[str]:
@@ -180,8 +181,8 @@ class ExchangeTimes:
     def _check(self, topology: Topology) -> None:
         if len(topology.nodes) > 1 and len(self.measured_on.nodes) == 1:
             raise UsageError(
-                f"a plan of {len(topology.nodes)} nodes wants a sweep between nodes, and {self._path} is of one: "
-                f"{SWEEP_BETWEEN}"
+                f"a plan of {len(topology.nodes)} nodes wants a sweep between nodes, and {self._path} is of one: give "
+                f"--per-node {topology.size} for all ranks on one, or {SWEEP_BETWEEN}"
             )
 
     def _split(self, model: FittedModel, work: AlgorithmWork, nbytes: float) -> ExchangeTime:

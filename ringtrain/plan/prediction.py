@@ -1,6 +1,6 @@
 """A table of predictions: numbers of ranks, strategies and algorithms."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ from ringtrain.plan.strategies import PlannedRank, algorithms_of, iteration_of, 
 from ringtrain.records import Count, Positive
 
 DEFAULTS = ExchangeConfig()
+MEASURE_ALL = "`bench-allreduce --algorithm all --json FILE` measures all"
 ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
 
 
@@ -57,19 +58,33 @@ class PlanRow:
 def predict(
     layers: LayerTimes,
     exchanges: ExchangeTimes,
-    counts: Iterable[int],
+    counts: Sequence[int],
     strategies: Sequence[ExchangeConfig],
     algorithms: Sequence[str],
     settings: PlanSettings,
 ) -> list[PlanRow]:
     """Return a row for each number of ranks, strategy, and algorithm with which it works; without ``algorithms`` for
-    the fastest alone. A strategy with which none of ``algorithms`` works has no row. Raises UsageError if that leaves
-    none, or where none works on some number of ranks."""
+    the fastest alone. A strategy that works by none of them, or of the sweep's, on some number of ranks has no row,
+    and a note among the layers'. Raises UsageError if that leaves none."""
     alone = _rows(layers, exchanges, 1, strategies[0], [], settings)[0].images_per_s
-    able = [each for each in strategies if not algorithms or algorithms_of(layers.carried_out(each, 2), algorithms)]
+    measured = [
+        each
+        for each in strategies
+        if all(
+            _algorithms(layers.carried_out(each, n), exchanges, placed(n, settings.per_node), algorithms)
+            for n in counts
+        )
+    ]
+    left_out = ", ".join(of_strategy(each) for each in strategies if each not in measured)
+    if left_out:
+        known = ", ".join(algorithms or exchanges.algorithms)
+        note = f"left out: {left_out}, which work by none of {known}; {MEASURE_ALL}"
+        if not measured:
+            raise UsageError(note)
+        layers.notes[note] = None
     rows = []
     for ranks in counts:
-        for config in able or strategies:
+        for config in measured:
             predicted = _rows(layers, exchanges, ranks, config, algorithms, settings, alone)
             rows += predicted if algorithms else [min(predicted, key=lambda row: row.step_s)]
     return rows
@@ -107,17 +122,13 @@ def _rows(layers, exchanges, ranks, config, algorithms, settings, alone=None) ->
 
 
 def _algorithms(config: ExchangeConfig, exchanges: ExchangeTimes, topology: Topology, asked: Sequence[str]) -> Sequence:
-    """Return the algorithms to predict. Raises UsageError where there is none."""
+    """Return the algorithms to predict; none where the sweep lacks what the strategy sends."""
     if topology.size == 1:
         return [""]
     suiting = algorithms_of(config, exchanges.suiting(topology))
-    names = [name for name in asked if name in suiting] if asked and suiting != [""] else suiting
-    if not names:
-        raise UsageError(
-            f"no algorithm of the sweep is one of {config.sync} on {topology.size} ranks and {len(topology.nodes)} "
-            f"nodes: it has {', '.join(exchanges.algorithms)}"
-        )
-    return names
+    if suiting == [""]:
+        return suiting if exchanges.has_messages else []
+    return [name for name in asked if name in suiting] if asked else suiting
 
 
 def _row(layers: LayerTimes, rank: PlannedRank, strategy: str, batch: int, alone: float | None) -> PlanRow:

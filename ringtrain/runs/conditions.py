@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ringtrain.config.option import kind_of
+from ringtrain.config.option import NEVER, kind_of
 from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError, nearest
 from ringtrain.parsing import epochs
@@ -117,7 +117,7 @@ def _rank(value) -> tuple:
 
 
 def differing(runs: Sequence[RunSummary]) -> list[str]:
-    """Return the options whose values are not the same in all runs, without those about files."""
+    """Return the options whose values are not the same in all runs, without those about files and ``NEVER``."""
     names = [name for name, spec in config_fields().items() if not spec.metadata["about_files"]]
     known = [run.options for run in runs if run.options]
-    return [name for name in names if len({comparable(options[name]) for options in known}) > 1]
+    return [name for name in names if len({comparable(options[name]) for options in known} - {NEVER}) > 1]

@@ -75,7 +75,8 @@ def make_table(columns: Sequence[Column], rows: Sequence, framed: bool = False, 
     for i, row in enumerate(rows):
         texts = [(column.text(row), column) for column in columns]
         styles = [_style(text, column is columns[0], (i, column) in best) if framed else "" for text, column in texts]
-        table.add_row(*(cell(text, style) for (text, _), style in zip(texts, styles, strict=True)))
+        cells = zip(texts, styles, strict=True)
+        table.add_row(*(cell(text, style, words if column.left else None) for (text, column), style in cells))
     return table
 
 
@@ -163,11 +164,12 @@ def shown_columns(groups: Iterable[Sequence[Column]], rows: Sequence[dict]) -> l
     return [[column for column in group if any(column.text(row) != NOTHING for row in rows)] for group in groups]
 
 
-def cell(text: str, style: str = "") -> "Text":
-    """Return the text of others as one cell: without markup, safe for a terminal, on one line."""
+def cell(text: str, style: str = "", words: int | None = None) -> "Text":
+    """Return the text of others as one cell: without markup, safe for a terminal, on one line; on more, which end at
+    "/", if it has more than ``words`` characters."""
     from rich.text import Text
 
-    return Text(escaped(text), style)
+    return Text(escaped(text).replace("/", "/\n") if words and len(text) > words else escaped(text), style)
 
 
 def width_of(table: "Table") -> int:

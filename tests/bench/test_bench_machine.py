@@ -5,11 +5,12 @@ import socket
 
 import pytest
 
+from ringtrain import parsing
 from ringtrain.bench.header import ranges, relevant, why_cores_are_shared
 from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration, LinkClass
 from ringtrain.bench.measure.memory import available_bytes, check_memory
 from ringtrain.bench.model.bounds import bound_s
-from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, parse_bytes, scrub_bytes, swept, whole_elements
+from ringtrain.bench.sweep.sizes import UNKNOWN_BYTES, of_buckets, scrub_bytes, swept, whole_elements
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_percent, format_rate, format_seconds, plural
 from ringtrain.memory.arena import lay_out
@@ -22,13 +23,13 @@ from tests.says import says
     ("text", "nbytes"), [("4096", 4096), ("64K", 65536), ("1.5MiB", 3 << 19), ("2g", 2 << 30), ("0", 0), ("8B", 8)]
 )
 def test_sizes_as_people_write_them(text, nbytes):
-    assert parse_bytes(text) == nbytes
+    assert parsing.size(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "K", "-4", "1e6", "100E", "4 furlongs", "9999999G", "9" * 400 + "G"])
 def test_what_is_no_size(text):
-    with pytest.raises(UsageError, match=says(text or "''")):
-        parse_bytes(text)
+    with pytest.raises(ValueError, match=says(text or "''")):
+        parsing.size(text)
 
 
 def test_sizes_of_a_sweep_and_of_a_models_buckets():

@@ -12,7 +12,7 @@ from ringtrain.cli.evaluate import evaluate
 from ringtrain.cli.main import COMMANDS, ringtrain, run
 from ringtrain.cli.slurm import slurm
 from ringtrain.cli.time import time
-from ringtrain.cli.train import train
+from ringtrain.cli.train import USUAL, train
 from ringtrain.cli.tune import tune
 from ringtrain.config.option import SECTIONS
 from ringtrain.config.record import config_fields
@@ -79,34 +79,46 @@ def test_what_is_named_in_their_place_is_there():
         assert others
 
 
-def shown(columns: int) -> str:
-    return CliRunner().invoke(ringtrain, ["train", "--help"], terminal_width=columns).output
+def shown(columns: int, *section: str) -> str:
+    return CliRunner().invoke(ringtrain, ["train", "--help", *section], terminal_width=columns).output
+
+
+def test_the_short_help_is_a_screen_of_true_lines_and_names_the_sections(capsys):
+    text = shown(80)
+    assert len(text.splitlines()) <= 49 and "[SECTION" not in text
+    for param in train.params:
+        line = re.search(rf"^  (-\w, )?{param.opts[0]} +(\S.*)$", text, re.MULTILINE)
+        assert bool(line) == (param.name in USUAL)
+    assert "\n  --lr                  Learning rate [0.01]\n" in text
+    *_, last = text.partition("SECTION, one of ")
+    sections = last.rstrip(".\n").replace("\n", " ").split(", ")
+    parts = [re.findall(r"(?m)^(\S[\w ]*):$", shown(80, section)) for section in sections]
+    assert parts == [[title] for title in SECTIONS]
+    assert run(["train", "--help", "stratgy"]) == 2 and "'strategy'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_help_has_its_options_in_sections(columns):
-    text = shown(columns)
+    text = shown(columns, "all")
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert titles == [*SECTIONS, "Other options"]
     assert max(map(len, text.splitlines())) <= columns
     for param in train.params:
         assert len(re.findall(rf"^ .*{param.opts[0]}\b(?!-)", text, re.MULTILINE)) >= 1
-    assert text.partition("Other options:\n")[2].count("--") == 1  # --help
+    assert re.findall("--[a-z]+", text.partition("Other options:\n")[2]) == ["--help"]
     starts = {line.index(line.split(maxsplit=2)[-1]) for line in text.splitlines() if line.startswith(" " * 20)}
     assert min(starts) >= 34
 
 
-def test_every_default_is_in_the_help_and_a_recipe_is_said_to_come_first():
+def test_every_default_is_in_the_help_and_a_recipe_is_said_once_to_come_first():
     for param in train.params:
         spec = config_fields().get(param.name)
         if spec is not None and spec.default not in (None, ()):
             assert re.search(r" \[default: [^]]+\]$", param.help)
-        if spec is not None and spec.metadata["recipe"]:
-            assert "[default: the model's recipe" in param.help
-    text = " ".join(shown(80).split())
-    assert "Learning rate. [default: the model's recipe, or 0.01]" in text
-    assert "Trust coefficient of lars. [default: the model's recipe, or 0.001]" in text
-    assert "Approximate gradient bytes of a bucket, which are exchanged together. [default: 4194304]" in text
+    text = " ".join(shown(80, "all").split())
+    assert text.count("recipe") == 1
+    assert "Learning rate. [default: 0.01]" in text and "Trust coefficient of lars. [default: 0.001]" in text
+    assert "Approximate gradient bytes of a bucket, which are exchanged together. [default: 4M]" in text
     assert "Random crops and flips, if the model's input has them. [default: on]" in text
 
 

@@ -186,7 +186,7 @@ def test_the_plan_of_a_script_is_sought_by_its_strategy(run):
         (("-n", "2", *TRAIN), says("-n 2")),
         (("-n", "2,2", *TRAIN), says("-n 2,2")),
         (("-n", "0,2", *TRAIN), says("-n 0,2")),
-        (("-n", "1,x", *TRAIN), says("'1,x'")),
+        (("-n", "1,x", *TRAIN), says("'x'")),
         (("-n", "1,2", "--rounds", "0", *TRAIN), "^0 is not in the range"),
         (("-n", "1,2"), says("got nothing")),
         (("-n", "1,2", "--", "evaluate", "runs/a"), says("got 'evaluate'")),

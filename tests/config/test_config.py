@@ -20,6 +20,7 @@ def test_later_layers_win():
     assert (config.run.batch, config.optimizer.lr, config.run.seed) == (64, 0.2, 3)
     config = resolve(("recipe", {"epochs": 10}), ("flags", {"iterations": 7}))
     assert (config.run.epochs, config.run.iterations) == (None, 7)
+    assert resolve(("run file", {"bucket_bytes": "1.5M"})).exchange.bucket_bytes == 3 << 19
     config = resolve(("recipe", {"iterations": 10}), ("flags", {"epochs": 7}))
     assert (config.run.epochs, config.run.iterations) == (7, None)
 
@@ -49,6 +50,8 @@ def test_later_layers_win():
         ({"warmup": "1e3ep"}, says("--warmup", "1e3ep", "epochs", "like")),
         ({"warmup": 0.5}, says("--warmup", 0.5, "epochs", "like")),
         ({"warmup": -1}, says("--warmup", -1, "at least 0")),
+        ({"bucket_bytes": "4X"}, says("--bucket-bytes", "'4X'", "64K")),
+        ({"bucket_bytes": "0K"}, says("--bucket-bytes", "least", 1)),
         ({"batch": "5ep"}, says("--batch", "5ep", "whole", "number")),
         ({"optimizer": "sdg"}, says("--optimizer", "sdg", "did you mean 'sgd'? known: adam, adamw")),
         ({"epochs": 3, "iterations": 4}, says("--epochs", 3, "--iterations", 4)),

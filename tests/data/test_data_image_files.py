@@ -97,7 +97,7 @@ def test_a_part_to_test_with_has_the_classes_of_training(tmp_path):
     part = open_parts(str(tmp_path / "val"), VIEW, 3, 1, alone, False, ("rose", "aster", "lily"))[0]["train"]
     assert part.labels.tolist() == [2, 0]
     with pytest.raises(DataError, match=says("lily", "0, 1", "classes.txt")):
-        open_part(str(tmp_path / "val"), VIEW, 3, ("0", "1"))
+        open_parts(str(tmp_path / "val"), VIEW, 3, 1, alone, False, ("0", "1"))
 
 
 def test_the_checksum_is_of_names_sizes_and_labels(tmp_path):

@@ -197,8 +197,9 @@ def test_strategies_and_a_server_that_receives_and_sends_at_once(tmp_path):
 def test_batches_of_a_rank_and_algorithms_that_a_strategy_lacks(tmp_path):
     rows = planned(tmp_path, (2,), ("allreduce", "server"), ("ring", "sliced"))
     assert [(row.strategy, row.algorithm) for row in rows] == [("allreduce", "ring"), ("allreduce", "sliced")]
-    with pytest.raises(UsageError, match=says("server")):
-        planned(tmp_path, (2,), ("server",), ("ring",))
+    for sweep in (None, sweep_file(tmp_path, algorithms=("ring", "sliced"))):
+        with pytest.raises(UsageError, match=says("server", "ring", "--algorithm all")):
+            planned(tmp_path, (2,), ("server",), ("ring",), sweep=sweep)
     one, four = planned(tmp_path, (1, 4), weak=True)
     assert (one.batch, four.batch) == (64, 256) and four.compute_s == one.compute_s
     assert four.images_per_s == pytest.approx(256 / four.step_s)
@@ -225,6 +226,17 @@ def test_the_command_shows_draws_and_writes_what_is_read(tmp_path):
     assert (plan_read.model, plan_read.settings.per_node, len(plan_read.rows)) == ("mlp", 4, 21)
     assert len(content["rows"]) == 21 and content["settings"]["per_node"] == 4
     assert plan_read.rows[-1].step_s == content["rows"][-1]["step_s"] and plan_read.rows[-1].ranks == 4
+
+
+def test_strategies_that_the_sweep_lacks_are_left_out_and_a_sweep_of_one_node_plans_one(tmp_path):
+    layers, fabric = layers_file(tmp_path), sweep_file(tmp_path, algorithms=("ring", "sliced"))
+    code, said = call(plan, "mlp", "--layers", layers, "--fabric", fabric, "--json", str(tmp_path / "plan.json"))
+    rows = read_plan(tmp_path / "plan.json").rows
+    assert (code, {row.ranks for row in rows}) == (0, {1, 2})
+    assert {row.strategy for row in rows} == {*STRATEGIES} - {"master", "server"}
+    assert re.search(says("# left out: master, server", "ring, sliced"), said)
+    code, said = call(plan, "mlp", "--layers", layers, "--fabric", fabric, "-n", "4")
+    assert (code, said) == (2, says("--per-node 4", fabric))
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ringtrain.config.option import NEVER
 from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError
 from ringtrain.report.comparison.rows import METRICS
@@ -135,6 +136,7 @@ def test_what_differs(make):
     make("a", lr=0.1, out="runs/a", mixup=0.2, tensorboard=True)
     make("b", lr=0.1, out="runs/b")
     folder = make("c", lr=0.2)
+    make("of-scale", lr=0.2, checkpoint_every=NEVER, evaluate_every=NEVER)
     assert differing(list_runs(folder.parent)[0]) == ["lr", "mixup"]
     assert differing(list_runs(folder)[0]) == []
 

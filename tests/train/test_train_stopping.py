@@ -191,13 +191,12 @@ def test_a_job_end_is_a_reason_when_less_is_left_than_is_wanted(now, slowest_s, 
     ("value", "left", "before"), [(None, 7200, 120.0), (None, 600, 60.0), (30.0, 600, 30.0), (None, -5, 0.0)]
 )
 def test_how_long_before_the_end_a_run_stops(alone, value, left, before):
-    end = find_job_end(
-        alone, make_config(stop_before_s=value).run, {"RINGTRAIN_JOB_END": str(10_000 + left)}, str, lambda: 1e4
-    )
-    assert (end.end, end.before_s) == (10_000 + left, before)
-    assert end.words().startswith("the job ends at 19") and end.words().endswith(
-        f"this run stops {before:.0f} s before that"
-    )
+    """Its note names the signal of the job's script, if that comes earlier."""
+    for seconds, first in (("", before), ("90", max(before, 90))):
+        environ = {"RINGTRAIN_JOB_END": str(10_000 + left), "RINGTRAIN_SIGNAL_S": seconds}
+        end = find_job_end(alone, make_config(stop_before_s=value).run, environ, str, lambda: 1e4)
+        assert (end.end, end.before_s) == (10_000 + left, before) and end.words().startswith("the job ends at 19")
+        assert end.words().endswith(f"this run stops {first:.0f} s before that")
 
 
 def test_an_end_that_is_left_off_or_not_known_or_no_time(alone):

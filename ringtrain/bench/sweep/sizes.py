@@ -1,27 +1,14 @@
 """The sizes of a sweep."""
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ringtrain import parsing
 from ringtrain.errors import UsageError, nearest
 from ringtrain.memory.buckets import make_buckets
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-LARGEST = 1 << 40
 MOST_SIZES = 1000
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes of "64K", "1.5MiB" or "4096", as nccl-tests and people write them. Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not match:
-        raise UsageError(f"{text!r} is not a size in bytes: write it as 4096, 64K, 1.5M or 2G (of 1024)")
-    nbytes = float(match[1]) * UNITS[match[2].upper()]
-    if nbytes > LARGEST:
-        raise UsageError(f"a buffer of {text} is too large: at most {LARGEST >> 30}G")
-    return int(nbytes)
 
 
 def swept(first: int, last: int, factor: float) -> list[int]:
@@ -62,7 +49,7 @@ UNKNOWN_BYTES = 64 << 20  # more than the last-level cache of most processors
 
 def scrub_bytes(folder: Path = CACHES) -> int:
     """Return twice the largest cache that the system reports."""
-    sizes = [parse_bytes(file.read_text()) for file in folder.glob("index*/size")]
+    sizes = [parsing.size(file.read_text()) for file in folder.glob("index*/size")]
     return 2 * max(sizes, default=UNKNOWN_BYTES // 2)
 
 

@@ -2,6 +2,7 @@
 
 ::
     RINGTRAIN_JOB_END      seconds since 1970; a job script sets it, under any scheduler
+    RINGTRAIN_SIGNAL_S     seconds before it at which the job script has a signal sent, and passes it on
     SLURM_JOB_END_TIME     the same, of Slurm 23.02 and later
     SLURM_JOB_ID           the query for an older Slurm: squeue -h -j ID -o %e
 """
@@ -14,7 +15,7 @@ from contextlib import suppress
 from ringtrain.errors import UsageError
 from ringtrain.parsing import whole_number
 
-OWN, SLURM, JOB = "RINGTRAIN_JOB_END", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
+OWN, SIGNAL_S, SLURM, JOB = "RINGTRAIN_JOB_END", "RINGTRAIN_SIGNAL_S", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"
 NUMBERS = (JOB, "PBS_JOBID", "LSB_JOBID")  # of jobs: Slurm, PBS (also Torque), LSF
 ASKING_S = 20  # a busy Slurm is slow
 FAR_S = 10 * 365 * 86400  # Slurm uses an end beyond this for none

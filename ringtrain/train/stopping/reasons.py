@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from ringtrain.config.record import RunConfig
 from ringtrain.errors import Interrupted, everywhere
-from ringtrain.launch.slurm.job_end import Ask, ask_squeue, job_end
+from ringtrain.launch.slurm.job_end import SIGNAL_S, Ask, ask_squeue, job_end
+from ringtrain.parsing import whole_number
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.agree import on_root
 from ringtrain.transport.base import Transport
@@ -42,10 +43,11 @@ class JobEnd:
 
     end:      seconds since 1970, or None if it is not known
     before_s: the run stops this many seconds before
+    signal_s: the job script stops it so many before, if at all
     """
 
-    def __init__(self, end: float | None, before_s: float, now: Callable[[], float] = time.time):
-        self.end, self.before_s, self._now = end, before_s, now
+    def __init__(self, end: float | None, before_s: float, now: Callable[[], float] = time.time, signal_s: int = 0):
+        self.end, self.before_s, self._now, self._signal_s = end, before_s, now, signal_s
         self.slowest_s = 0.0  # the longest time of a checkpoint
 
     def __call__(self) -> str | None:
@@ -64,7 +66,8 @@ class JobEnd:
         if self.end is None:
             return None
         at = datetime.datetime.fromtimestamp(self.end).astimezone()
-        return f"the job ends at {at:%Y-%m-%d %H:%M:%S %Z}; this run stops {self.before_s:.0f} s before that"
+        before_s = max(self.before_s, self._signal_s)
+        return f"the job ends at {at:%Y-%m-%d %H:%M:%S %Z}; this run stops {before_s:.0f} s before that"
 
 
 def find_job_end(
@@ -81,4 +84,4 @@ def find_job_end(
     end = on_root(transport, lambda: job_end(environ, ask, now()))
     if before_s is None and end is not None:
         before_s = min(BEFORE_S, SHARE * max(0.0, end - now()))
-    return JobEnd(end, before_s or 0.0, now)
+    return JobEnd(end, before_s or 0.0, now, whole_number(environ.get(SIGNAL_S, "")) or 0)

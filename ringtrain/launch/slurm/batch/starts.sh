@@ -12,6 +12,7 @@ forward() {
     [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null
 }
 trap 'forward USR1' USR1
+export RINGTRAIN_SIGNAL_S="${RINGTRAIN_SIGNAL_S:-120}"  # of --signal: the note of a run at its start names it
 trap 'forward TERM' TERM
 
 # start COMMAND...: run it to its end and set `status`. It runs in the background, so that bash runs traps meanwhile.

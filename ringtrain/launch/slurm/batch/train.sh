@@ -45,9 +45,10 @@ which_outcome() { { stat -c '%i %y' - <"$folder/outcome.json"; } 2>/dev/null; }
 
 # ── its end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 judge() {
-    local how=""
+    local how="" ended
     [ "$(which_outcome)" = "$before" ] || how="$(outcome)"
-    say "ended as ${how:-not begun}, status $status; newest checkpoint: $(newest_checkpoint)"
+    ended="as ${how:-not begun}"
+    say "ended ${ended/as running/without a word}, status $status; newest checkpoint: $(newest_checkpoint)"
     next="look $((status ? status : 1))"
     case "$how" in running | stalled) next=restart ;; esac
     if [ "$how" = interrupted ] || [ "$status" = 75 ] || [ -n "$asked" ]; then next=queue; fi

@@ -21,9 +21,9 @@ class PyRingtrain(PythonPackage):
 
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-click@8.4:", type=("build", "run"))
-    depends_on("py-h5py@3.14:", type=("build", "run"))
+    depends_on("py-h5py@3.11:", type=("build", "run"))
     depends_on("py-mpi4py@4.1:", type=("build", "run"))
-    depends_on("py-numpy@2.3:", type=("build", "run"))
+    depends_on("py-numpy@2.0:", type=("build", "run"))
     depends_on("py-rich@14.3:", type=("build", "run"))
     depends_on("py-tomli-w@1.0:", type=("build", "run"))
     depends_on("py-matplotlib@3.10:", type="run", when="+plot")
