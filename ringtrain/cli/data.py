@@ -11,13 +11,14 @@ from rich.progress import Progress
 from rich.text import Text
 
 from ringtrain.cli.hints import CommandGroup
-from ringtrain.cli.options import Size
+from ringtrain.cli.options import Size, layout_flags
 from ringtrain.cli.world import in_world
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.check import class_rows, dataset_rows, split_rows, unsummed_arrays
 from ringtrain.data.file.contents import VERIFY_BYTES
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.format import metadata_checksum
+from ringtrain.data.file.grammar import Layout
 from ringtrain.data.image_files import open as images
 from ringtrain.data.image_files.check import Checked, check_share
 from ringtrain.data.readers.make import make_dataset
@@ -65,8 +66,9 @@ class ImageSize(click.ParamType):
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice by --test-fraction.")
 @click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide: 32x48, or 32.")
 @click.option("--context", type=Size(1), help="Bytes of context in an example of text; SRC may then be any file. [128]")
+@layout_flags
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def make(source, out, **options):
+def make(source, out, layout, ignore_label, **options):
     """Make a data set from SRC.
 
     SRC is one of: a folder or prefix of IDX files (MNIST and its likes, .gz too); a folder or .tar.gz of
@@ -75,7 +77,7 @@ def make(source, out, **options):
     images, one subfolder a class; text, as book.txt or a quoted pattern of such files: its end is the test part.
     """
     with _progress() as progress:
-        content = make_dataset(source, out, progress=progress, **options)
+        content = make_dataset(source, out, layout=Layout(layout, ignore_label), progress=progress, **options)
     echo_notes(content.notes)
     parts = ", ".join(f"{part.count:,} {name}" for name, part in content.parts())
     label = "x".join(map(str, content.train.label_shape)) or "1"
@@ -85,14 +87,16 @@ def make(source, out, **options):
 
 @data.command()
 @click.argument("file", metavar="DATA", type=click.Path())
-def info(file):
+@layout_flags
+def info(file, layout, ignore_label):
     """Show the contents of a data set, anything that `train --data` takes, with mean and standard deviation of
     image files as at 224 x 224. `show` is the same."""
     with _progress() as progress:
         if images.accepts(file):
             opened = images.open_images(file, View(SEEN), 3, skip=True)
         else:
-            opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES)
+            form = Layout(layout, ignore_label)
+            opened = open_dataset(file, progress=progress, most_bytes=VERIFY_BYTES, layout=form)
     echo_notes(opened.notes)
     console = Console()
     for what, value in dataset_rows(opened):
@@ -112,18 +116,19 @@ def info(file):
 
 @data.command()
 @click.argument("file", metavar="DATA", type=click.Path())
-def check(file):
+@layout_flags
+def check(file, layout, ignore_label):
     """Read all of a data set that `train --data` takes and verify everything: layout, labels, checksums, mean and std;
     decode every image. Under mpirun the ranks of a node divide its files. Exit 1 if it is bad."""
-    return in_world(lambda transport: _check(transport, file))
+    return in_world(lambda transport: _check(transport, file, Layout(layout, ignore_label)))
 
 
-def _check(transport: Transport, file: str) -> None:
+def _check(transport: Transport, file: str, layout: Layout) -> None:
     activity = transport.activity
 
     def share() -> tuple[str, Checked]:
         with _progress(activity.touch) as progress, activity.during(f"checking {file}"):
-            return activity.host, check_share(file, progress, transport.local_rank, transport.local_size)
+            return activity.host, check_share(file, layout, progress, transport.local_rank, transport.local_size)
 
     shares = together_json(transport, share)
     hosts = defaultdict(set)  # (place, problem) → those that have it

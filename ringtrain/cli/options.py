@@ -162,6 +162,13 @@ def record_flags(record: type, hidden: Collection[str] = ()):
     return decorate
 
 
+def layout_flags(command):
+    """Decorate a command with the options of the layout of arrays."""
+    for name in ("ignore_label", "layout"):
+        command = _option(config_fields()[name])(command)
+    return command
+
+
 def train_sections() -> dict[str, list[str]]:
     """Return the sections of the help of `ringtrain train`, for :class:`Sectioned`."""
     sections: dict[str, list[str]] = {title: [] for title in SECTIONS}

@@ -13,7 +13,7 @@ from ringtrain.cli.train import train
 from ringtrain.cli.values import flags_of
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.file.dataset import SplitShape, read_form
-from ringtrain.data.file.grammar import is_here
+from ringtrain.data.file.grammar import Layout, is_here
 from ringtrain.data.image_files.open import accepts
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.exchange.buckets.reproducible import check_ranks
@@ -152,7 +152,8 @@ def _checked_data(config, model, graph):
     examples if the data set is missing here."""
     if config.data.synthetic or _is_far(config):
         return SplitShape(config.run.batch, model.input.shape)
-    data = read_form(config.data.data or "digits", config.data.test_data, len(model.input.shape))
+    layout = Layout(config.data.layout, config.data.ignore_label)
+    data = read_form(config.data.data or "digits", config.data.test_data, len(model.input.shape), layout)
     check_images(model, data)
     check_output(make_loss(config.model), graph, data)
     return data.train

@@ -73,6 +73,13 @@ class DataConfig:
         "(FILE.h5:images,labels; F.npz; x.npy,y.npy); a folder of images, one subfolder a class; tar shards; or a "
         'quoted pattern of files ("train-*.h5", "train-{000..099}.tar"). [digits]',
     )
+    layout: str = data_option(
+        "channels-last",
+        "Axes of arrays: channels-last (N, H, W, C); or channels-first (N, C, H, W), as PyTorch has them. Files of "
+        "`ringtrain data make` have channels last.",
+        choices=("channels-last", "channels-first"),
+    )
+    ignore_label: int | None = data_option(None, "A class number that means no label, as 255 in masks. [-1 alone]")
     test_data: str | None = data_option(None, "Test part, named as --data is. [the test part of --data, if it has one]")
     stream: str = data_option(
         "auto",

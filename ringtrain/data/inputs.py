@@ -17,12 +17,13 @@ from ringtrain.data.decoding import decoding
 from ringtrain.data.images import Box, FilePicture, Picture
 from ringtrain.data.readers.image_walk import OTHER, SUFFIXES, walk
 from ringtrain.data.split import ArraySplit, Shape
+from ringtrain.data.stored.base import NUMBERS
 from ringtrain.errors import DataError, plain
 from ringtrain.storage import files
 
 IMAGES, ARRAY, DATA_SET = "images", "array", "data set"
 ARRAY_ENDINGS = (".npy", ".npz")
-LABEL_NAMES = {"x_test": "y_test", "x": "y", "images": "labels", "x_train": "y_train"}
+LABEL_NAMES = {"x_test": "y_test", "test_images": "test_labels", "x": "y", "images": "labels", "x_train": "y_train"}
 ARRAY_NAMES = tuple(LABEL_NAMES)  # in an archive of several arrays, the first of these
 
 
@@ -110,18 +111,18 @@ def _content(path: str) -> bytes:
         raise DataError(f"{path} could not be read: {error.strerror or error}") from None
 
 
-def read_array(path: str, shape: Shape) -> ArraySplit:
+def read_array(path: str, shape: Shape, channels_first: bool = False) -> ArraySplit:
     """Open the examples of a .npy file (mapped, not read) or a .npz archive (read), with their labels where the archive
-    has class numbers or values. ``shape``: of a training example.
+    has class numbers or values. ``shape``: of a training example; ``channels_first``: whether the array's channels are.
 
     Raises: DataError if the file is damaged or its array is not of such inputs.
     """
     with decoding(texts.NOT_READ_FILE.format(path=path)):
         if path.lower().endswith(".npy"):
-            return unlabelled(np.load(path, mmap_mode="r", allow_pickle=False), shape, path)
+            return unlabelled(np.load(path, mmap_mode="r", allow_pickle=False), shape, path, channels_first)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             name = _array_name(path, archive)
-            split = unlabelled(archive[name], shape, f"{path}: {name}")
+            split = unlabelled(archive[name], shape, f"{path}: {name}", channels_first)
             labels = LABEL_NAMES.get(name)
             return _labelled(split, archive[labels] if labels in archive.files else None)
 
@@ -147,16 +148,20 @@ def _labelled(split: ArraySplit, labels: np.ndarray | None) -> ArraySplit:
     return ArraySplit(split.images, labels.reshape(-1).astype(np.int32), "")
 
 
-def unlabelled(array, shape: Shape, where: str) -> ArraySplit:
+def unlabelled(array, shape: Shape, where: str, channels_first: bool = False) -> ArraySplit:
     """Return the examples of an array, which may lack the axis of examples, or the axis of a single channel.
     ``shape``: of a training example.
 
     Raises: DataError naming ``where``, if the array has no such axes, no examples, or no numbers.
     """
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "uif":
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in NUMBERS:
         raise DataError(
             f"{where}: its values are {getattr(array, 'dtype', type(array).__name__)}: give uint8, or other numbers"
         )
+    array = array.view(np.uint8) if array.dtype.kind == "b" else array
+    axis = array.ndim - len(shape)
+    if channels_first and axis in (0, 1) and array.shape[axis] == shape[-1]:
+        array = np.ascontiguousarray(np.moveaxis(array, axis, -1))
     examples = array[..., None] if _lacks_channels(array, shape) else array
     examples = examples[None] if is_one(array, shape) else examples
     if examples.ndim != len(shape) + 1 or 0 in examples.shape:

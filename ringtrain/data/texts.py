@@ -1,16 +1,20 @@
 """The errors and notes that a user sees of this room, each with named fields."""
 
 ARRAY_TYPE = (
-    "{where} is of type {dtype}: ringtrain reads whole numbers and floats of up to 64 bits (uint8, int16, float32, …)"
+    "{where} is of type {dtype}: ringtrain reads booleans, whole numbers and floats of up to 64 bits (uint8, int16, "
+    "float32, …); convert it with astype, or text to class numbers: names, y = numpy.unique(y, return_inverse=True)"
 )
 ENDED_BEFORE = "{where} ends before byte {offset}, where an example lies: it was changed, or the copy is cut"
-NOT_FINITE = "{where} has values that are not finite (NaN or infinite): remove or replace these examples"
+NOT_FINITE = "{where} has values that are not finite (NaN or infinite){which}: remove or replace these examples"
 BYTES_LEFT_OUT = "the last {left} bytes were left out: examples are windows of {window} bytes"
 CLASSES_NO_NAMES = "the attribute classes is not a list of names: make the file with `ringtrain data make`"
-NO_ARRAY = "is not an array of this file ({hint})"
+NO_ARRAY = "is not an array of this file, nor a link to one within it ({hint})"
 NO_MATCH = "no file matches {text}: check the folder and the pattern"
 NO_EXAMPLES = "{where}: there are no examples"
-LABELS_RANGE = "{where}: labels lie in {low} … {high}; they must be class numbers from 0 to {most}, or -1 for no label"
+LABELS_RANGE = (
+    "{where}: labels lie in {low} … {high}; they must be class numbers from 0 to {most}, or -1 for no label (or N, "
+    "with --ignore-label N)"
+)
 OUT_OF_MEMORY = "it takes more memory than there is"
 TOO_LARGE = "{path} could not be read: " + OUT_OF_MEMORY
 NOT_READ_FILE = "{path} could not be read"

@@ -25,6 +25,7 @@ class LabelForm:
 
 
 ONE_CLASS_NUMBER = LabelForm()
+MASK_CLASSES = 256  # of bytes, where 255 often means no label
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,10 @@ class SoftmaxCrossEntropy(Loss):
         if labels.values:
             raise ModelError(
                 "--loss ce takes class numbers, but the labels are values of shape "
-                f"{shapes.format_shape(labels.shape) or '()'}: give --loss mse, mae, huber or bce, or a data set with "
-                "class numbers"
+                f"{shapes.format_shape(labels.shape) or '()'}: if they are whole numbers in a type of floats, store "
+                "them as int32 (y.astype('int32')); else give --loss mse, mae, huber or bce"
             )
+        hint = f"if {classes - 1} means no label, give --ignore-label {classes - 1}; else "
         if labels.shape:
             if output[:-1] != labels.shape or (classes and output[-1] != classes):
                 each, shape = shapes.format_shape(labels.shape), shapes.format_shape(output)
@@ -116,9 +118,12 @@ class SoftmaxCrossEntropy(Loss):
                     if classes
                     else "their shape and the number of classes"
                 )
+                hint = hint if classes > output[-1] else ""
+                if output == labels.shape:
+                    hint = "if they are one-hot, store y.argmax(axis=1), or give --loss bce if several may be 1; else "
                 raise ModelError(
                     f"the last layer, {layer!r}, gives {shape}, but each label has {each} class numbers, for which "
-                    f"--loss ce takes {wanted}: use a model that ends in this shape, or another data set"
+                    f"--loss ce takes {wanted}: {hint}use a model that ends in this shape, or another data set"
                 )
         elif not classes:
             raise ModelError(
@@ -129,8 +134,9 @@ class SoftmaxCrossEntropy(Loss):
             count = "1 class" if classes == 1 else f"{classes} classes"
             model = "a model" if file is None else f"give --model a copy of {file}"
             raise ModelError(
-                f"the last layer, {layer!r}, gives {shapes.format_shape(output)}, but the data set has {count}: use "
-                f"another data set, --classes {classes}, or {model} that ends in Linear with units = {classes}"
+                f"the last layer, {layer!r}, gives {shapes.format_shape(output)}, but the data set has {count}: "
+                f"{hint if classes == MASK_CLASSES else ''}use another data set, --classes {classes}, "
+                f"or {model} that ends in Linear with units = {classes}"
             )
 
     def labels_of(self, output: Shape) -> tuple[LabelForm, int | None]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+
 from ringtrain import parsing
 from ringtrain.errors import ModelError, nearest, plain
 from ringtrain.nn import blocks
@@ -22,6 +24,7 @@ RESULT_KEYS = (
 )  # fmt: skip
 IMAGE_EXTENTS, MOST_EXTENTS = 3, 4  # of an input
 INPUT_SHAPE = "one to four whole numbers, such as [height, width, channels], [length] or [length, channels]"
+Unit = tuple[np.ndarray, np.ndarray]  # mean and std, float64 [K]: K is 1 or the output's last extent
 LAYER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -45,10 +48,37 @@ class InputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """The unit of a network's output, where labels are values: it stands for output · std + mean.
+
+    mean, std: "none", or "channel": of the training part's labels, along their last axis"""
+
+    mean: Annotated[str, Rules(choices=("none", "channel"))] = "none"
+    std: Annotated[str, Rules(choices=("none", "channel"))] = "none"
+
+    def unit(self, output: Shape, moments: np.ndarray | None, accuracy: bool = False) -> Unit | None:
+        """The unit of an output of this shape; None: the labels' own. ``moments``: mean and std of labels that are
+        values, float64 [2, K]; ``accuracy``: whether the loss counts right answers. Raises ModelError"""
+        if self == OutputSpec():
+            return None
+        if moments is None or accuracy:
+            raise ModelError(
+                "output: mean and std are for labels that are values (floats, such as float32) and --loss mse, mae or "
+                "huber: leave output out of the model file, or store the labels so"
+            )
+        mean, std = moments
+        if output[-1] == 1:  # which the labels may lack: their last axis is not that of the output
+            mean, square = mean.mean(keepdims=True), np.mean(std**2 + mean**2, keepdims=True)
+            std = np.sqrt(square - mean**2)
+        return mean * (self.mean == "channel"), np.where((std > 0) & (self.std == "channel"), std, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFile:
     """The form of a model file."""
 
     input: Annotated[InputSpec, Rules(known=True)]
+    output: Annotated[OutputSpec, Rules(known=True)] = field(default_factory=OutputSpec)
     layers: list[dict] = field(default_factory=list)
     blocks: dict[str, list[dict]] = field(default_factory=dict)
     summary: str = ""
@@ -63,6 +93,7 @@ class ModelSpec:
     name: str
     summary: str
     input: InputSpec
+    output: OutputSpec
     nodes: tuple[Node, ...]
     recipe: dict
     results: tuple[dict, ...]
@@ -126,7 +157,7 @@ def _model(table: dict, name: str, text: str) -> ModelSpec:
     for number, result in enumerate(file.results):
         check_keys(result, RESULT_KEYS, f"results[{number}]")
     nodes = _nodes(blocks.expand_blocks(file.layers, file.blocks))
-    spec = ModelSpec(plain(name), file.summary, file.input, nodes, file.recipe, file.results, text)
+    spec = ModelSpec(plain(name), file.summary, file.input, file.output, nodes, file.recipe, file.results, text)
     spec.graph()  # names and shapes are checked now, not when training starts
     return spec
 

@@ -3,7 +3,7 @@
 The format offers more than arrays: links to other files, values in other files or computed from those, filters and
 connectors that the library loads as code from a folder, references and values of free length, and shapes of any size
 without storage behind them. No checkpoint and no data set needs these. Their readers call these checks before they
-touch an object; no check follows a link or loads a plugin.
+touch an object; no check follows a link out of the file, or loads a plugin.
 
 Texts of free length lie in heaps. A damaged length in one sends the library's C code into an endless loop, which no
 signal interrupts, so a heap is checked as the library reads it. A global heap collection is
@@ -26,6 +26,8 @@ from ringtrain.template import LINES, escaped
 
 PLAIN_FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}  # in h5py itself
 MOST_EXPANDED = 1100  # deflate expands a byte to 1032 at most; missing chunks would be read as any number of zeros
+FILL_BYTES = 16 << 20  # of an array that was never written, which reads as its fill value, at most
+MOST_LINKS = 16  # followed one after another
 ATTRIBUTE_BYTES = 16 << 20
 HEAP, HEAP_HEAD = b"GCOL\1\0\0\0", 16
 LIBVER = "v108", "v110"  # of files with an attribute over 64 KiB, as of many classes; HDF5 1.10 reads them
@@ -79,15 +81,41 @@ def is_own(group: h5py.Group, name: str) -> bool:
     return group.id.links.get_info(key).type == h5l.TYPE_HARD
 
 
+def find(file: h5py.File, path: str) -> tuple[h5py.Group | h5py.Dataset | None, h5py.Group, str]:
+    """Return (the object of a path, or None; the last group on the way; the name that was looked for in it). Soft links
+    are followed, by their text, within this very file; no link to another file is."""
+    owner, names, links = file, path.strip("/").split("/")[::-1], 0
+    while True:
+        name = names.pop()
+        key = name.encode("utf-8", "surrogateescape")
+        if not name or not owner.id.links.exists(key):
+            return None, owner, name
+        if not is_own(owner, name):
+            links += 1
+            if owner.id.links.get_info(key).type != h5l.TYPE_SOFT or links > MOST_LINKS:
+                return None, owner, name
+            target = owner.id.links.get_val(key).decode("utf-8", "surrogateescape")
+            owner = file if target.startswith("/") else owner
+            names += target.strip("/").split("/")[::-1]
+        elif not names:
+            return owner[name], owner, name
+        elif owner.get(name, getclass=True) is not h5py.Group:
+            return None, owner, name
+        else:
+            owner = owner[name]
+
+
 def storage_problem(array: h5py.Dataset) -> str | None:
     """Describe where the values of an array lie, if that is not in this file, or a filter that the library would have
     to load."""
     plan = array.id.get_create_plist()
     if plan.get_layout() == h5d.VIRTUAL or (plan.get_layout() != h5d.CHUNKED and plan.get_external_count()):
         return "keeps its values in another file, which ringtrain does not read; copy them into this one"
-    other = {plan.get_filter(k)[0] for k in range(plan.get_nfilters())} - PLAIN_FILTERS
-    if other:
-        return f"was written with the filter {min(other)}, which needs code from elsewhere: write it with gzip or none"
+    filters = [plan.get_filter(k) for k in range(plan.get_nfilters())]
+    for number, *_, name in filters:
+        if number not in PLAIN_FILTERS:
+            named = f"{number} ({name.decode(errors='replace')})"
+            return f"was written with the filter {named}, not read here: write it with gzip (h5repack -f GZIP=4 IN OUT)"
     return None
 
 
@@ -95,7 +123,7 @@ def claim_problem(array: h5py.Dataset) -> str | None:
     """Describe a shape of more bytes than the stored bytes can decompress to."""
     claimed = nbytes_of(array)
     stored = array.id.get_storage_size()
-    most = stored * (MOST_EXPANDED if array.chunks else 1)
+    most = stored * (MOST_EXPANDED if array.chunks else 1) or FILL_BYTES
     if claimed > most:
         return f"claims {claimed:,} bytes, but {stored:,} are stored"
     if array.chunks and math.prod(array.chunks) * array.dtype.itemsize > max(claimed, 1 << 24):

@@ -109,7 +109,8 @@ class Evaluator:
                 if len(part.labels):
                     outputs = self._add(part, totals[3 * part.iteration : 3 * part.iteration + 3])
                     if metrics.sums or metrics.counts:
-                        metrics.add(self._ops.to_host(outputs), part.labels, rows[part.iteration, place, 3:], counts)
+                        values = self._feed.restored(self._ops.to_host(outputs))
+                        metrics.add(values, part.labels, rows[part.iteration, place, 3:], counts)
                     wrong += wrong_examples(self._loss, part, output)[: 1 - len(wrong)]
                 if stop():
                     stop.answer()

@@ -55,7 +55,9 @@ class TrainedModel:
 
     def feed_of(self, split: Split) -> DeviceInput:
         """Return what brings a split's examples to the device, prepared as examples of the training were."""
-        return DeviceInput(self.ops, self.model.input, self.facts.data_set("", split))
+        output, data = self.graph.shapes[self.graph.output], self.facts.data_set("", split)
+        unit = self.model.output.unit(output, self.facts.label_moments, self.loss.accuracy)
+        return DeviceInput(self.ops, self.model.input, data, None, unit)
 
 
 @dataclass(frozen=True, slots=True)

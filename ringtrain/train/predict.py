@@ -85,7 +85,8 @@ def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[
         return Source(images, trained.feed_of(images), lambda example: (paths[example], None))
     path = paths[0]
     if kind == inputs.ARRAY:
-        array = together(transport, lambda: inputs.read_array(path, trained.facts.shape))
+        first = trained.config.data.layout == "channels-first"
+        array = together(transport, lambda: inputs.read_array(path, trained.facts.shape, first))
         together(transport, lambda: check_images(trained.model, trained.facts.data_set(path, array)))
         agree(transport, {f"shape of {path}": [array.count, *array.shape]})
         return Source(array, trained.feed_of(array), lambda example: (path, example))
@@ -223,4 +224,6 @@ def _output(trained: TrainedModel, feed: DeviceInput, part: Batch, layer: str | 
     ctx = Pass(trained.ops, trained.space, training=False)
     x, _, ctx.examples = feed.load(ctx.space, part, 0, len(part.labels))
     y, _ = trained.graph.forward(ctx, x, upto=layer)
-    return ctx.ops.to_host(y if layer is not None else trained.loss.predict(ctx, y))
+    if layer is not None:
+        return ctx.ops.to_host(y)
+    return feed.restored(ctx.ops.to_host(trained.loss.predict(ctx, y)))

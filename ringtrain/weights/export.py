@@ -55,7 +55,8 @@ def export(target: str, out: Path, best: bool, force: bool, raw: bool = False) -
         count = len(tensors)
     else:
         prepared = _prepared(model, checkpoint, source.path)
-        onnx_file = onnx_model.make_onnx(graph, weights, prepared, _about(model, checkpoint))
+        unit = model.output.unit(graph.shapes[graph.output], checkpoint.inputs.get("label_moments"))
+        onnx_file = onnx_model.make_onnx(graph, weights, prepared, _about(model, checkpoint), unit)
         files.write(out, onnx_file.SerializeToString())
         count = len(weights)
     return Exported(source.path, count, model.name, checkpoint.iteration, averaged, tuple(source.skipped))
@@ -84,7 +85,7 @@ def _about(model: ModelSpec, checkpoint: Checkpoint) -> dict[str, str]:
         "iteration": str(checkpoint.iteration),
         "classes": json.dumps(list(checkpoint.classes), ensure_ascii=False),
     }
-    for name in ("mean", "std"):
+    for name in ("mean", "std", "label_moments"):
         if name in checkpoint.inputs:
             about[name] = json.dumps(checkpoint.inputs[name].tolist())
     return about

@@ -16,6 +16,7 @@ from ringtrain.nn import graph_checks
 from ringtrain.nn.base import Shape
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
+from ringtrain.nn.spec import Unit
 from ringtrain.weights import texts
 from ringtrain.weights.onnx_layers import OPERATORS, Operators
 
@@ -33,9 +34,9 @@ class Preparation:
     scale: np.ndarray
 
 
-def make_onnx(graph: Graph, weights: Mapping[str, np.ndarray], prepared: Preparation, about: Mapping[str, str]):
-    """Return the checked ONNX model of a network. Raises ModelError for a kind of layer without an operator, UsageError
-    without the package onnx."""
+def make_onnx(graph: Graph, weights: Mapping, prepared: Preparation, about: Mapping, unit: Unit | None = None):
+    """Return the checked ONNX model of a network, whose output is in the units of the labels. Raises ModelError for a
+    kind of layer without an operator, UsageError without the package onnx."""
     check_kinds(graph)
     nbytes = sum(array.size * 4 for array in weights.values())
     if nbytes > MOST_BYTES:
@@ -53,7 +54,11 @@ def make_onnx(graph: Graph, weights: Mapping[str, np.ndarray], prepared: Prepara
         operators.begin(node.name)
         names[node.name] = _layer(operators, node, graph, weights, names)
     operators.begin(OUTPUT)
-    operators.nodes.append(helper.make_node("Identity", [names[graph.output]], [OUTPUT], name=OUTPUT))
+    y, shape = names[graph.output], graph.shapes[graph.output]
+    if unit is not None:
+        y = operators.add("Mul", y, operators.constant(_spread(unit[1], shape), "std"))
+        y = operators.add("Add", y, operators.constant(_spread(unit[0], shape), "mean"))
+    operators.nodes.append(helper.make_node("Identity", [y], [OUTPUT], name=OUTPUT))
     kind = onnx.TensorProto.FLOAT
     onnx_graph = helper.make_graph(
         operators.nodes,

@@ -55,6 +55,18 @@ def test_labels_may_be_json_members_lie_in_any_order_and_pax_names_are_read(tmp_
     assert (data.train.image(0) == pixels(20, 20)).all()
 
 
+def test_cls_goes_before_json_and_a_json_without_a_label_before_the_folder(tmp_path):
+    about = [("a/1.json", b'{"width": 5}'), ("a/1.png", IMAGE), ("b/2.json", b"{}"), ("b/2.png", IMAGE)]
+    tar(tmp_path / "f.tar", about)
+    assert opened(tmp_path / "f.tar").classes == ("a", "b")
+    tar(
+        tmp_path / "s.tar",
+        [*about, ("a/1.cls", b"3"), ("b/2.cls", b"1"), ("3.json", b'{"label": 2}'), ("3.png", IMAGE)],
+    )
+    data = opened(tmp_path / "s.tar")
+    assert (data.train.labels.tolist(), data.notes) == ([3, 1, 2], ())
+
+
 def test_folders_of_members_are_classes_and_a_file_beside_the_shards_names_them(tmp_path):
     tar(tmp_path / "a-1.tar", [("x/tulip/1.png", IMAGE), ("x/rose/2.png", IMAGE)])
     tar(tmp_path / "a-2.tar", [("x/aster/1.png", IMAGE), ("x/rose/3.PNG", IMAGE)])
@@ -144,7 +156,8 @@ def test_patterns_name_shards_in_their_order(tmp_path):
     ("members", "text"),
     [
         ([("1.png", IMAGE), ("2.png", IMAGE), ("2.cls", b"0")], says("1.png", "1")),
-        ([*GOOD, ("1.json", b'{"label": 0}')], says("1.json", 2560)),
+        ([*GOOD, ("1.cls", b"0")], says("1.cls", 2560)),
+        ([("22.0.png", IMAGE), ("22.0.cls", b"0"), ("22.1.png", IMAGE)], says("22.1.png", "22", "first dot")),
         ([*GOOD, ("1.jpg", IMAGE)], says("1.jpg", "1")),
         ([*GOOD, ("2.cls", b"0")], says("2.cls")),
         ([("1.png", IMAGE), ("1.cls", b"rose")], says("1.cls")),

@@ -1,6 +1,7 @@
 """Data sets from files of other programs, by all that ``--data`` names, in memory and streamed; and bad ones."""
 
 import io
+import resource
 import tracemalloc
 
 import h5py
@@ -12,6 +13,7 @@ from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.file import contents
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
+from ringtrain.data.file.grammar import AS_STORED, Layout
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.stored.base import MemoryArray
@@ -44,6 +46,17 @@ def written(folder, kind):
     if kind == "packed npz":
         np.savez_compressed(folder / "a.npz", images=X, labels=Y)
         return folder / "a.npz"
+    if kind == "columns":
+        np.save(folder / "x.npy", np.asfortranarray(X)), np.save(folder / "y.npy", Y)
+        return f"{folder}/x.npy,{folder}/y.npy"
+    if kind == "packed columns":
+        np.savez_compressed(folder / "a.npz", train_images=np.asfortranarray(X), train_labels=Y[:, None])
+        return folder / "a.npz"
+    if kind == "soft links":
+        with h5py.File(h5(folder / "a.h5", **{"in/put": X, "la/bel": Y}), "r+") as file:
+            file["x"], file["in/y"] = h5py.SoftLink("/in/put"), h5py.SoftLink("/la")
+            file["y"] = h5py.SoftLink("in/y/bel")
+        return folder / "a.h5"
     if kind == "pattern":
         for number, rows in enumerate(np.split(np.arange(60), [7, 30])):
             h5(folder / f"train-{number}.h5", chunks=4 if number == 1 else None, images=X[rows], labels=Y[rows])
@@ -53,15 +66,16 @@ def written(folder, kind):
     return f"{folder}/a.h5" + ("" if kind == "known h5" else ":" + ",".join(names))
 
 
-KINDS = ("npy", "npz", "packed npz", "pattern", "h5", "chunked h5", "known h5")
+NO_ROWS = ("packed npz", "columns", "packed columns")
+KINDS = ("npy", "npz", "pattern", "h5", "chunked h5", "known h5", "soft links", *NO_ROWS)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
     named, out = written(tmp_path, kind), tmp_path / "made.h5"
-    if streamed and kind == "packed npz":
-        with pytest.raises(DataError, match=says("--stream", named)):
+    if streamed and kind in NO_ROWS:
+        with pytest.raises(DataError, match=says("--stream")):
             open_dataset(named, most_bytes=0)
         return
     data = open_dataset(named, most_bytes=0 if streamed else None)
@@ -81,6 +95,70 @@ def test_the_same_examples_from_every_kind_of_file(tmp_path, kind, streamed):
         and check_file(out) == []
         and (read_rows(same.train, [7, 2])[0] == X[[7, 2]]).all()
     )
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_channels_first_and_an_ignored_label_are_those_of_a_file_that_has_them_last(tmp_path, most):
+    masks = np.where(X[..., 0] > 250, 255, X[..., 0].astype(int) % 3)
+    np.savez(tmp_path / "last.npz", x=FIELDS, y=np.where(masks == 255, -1, masks)[:, :4])
+    np.savez(tmp_path / "first.npz", x=np.moveaxis(FIELDS, -1, 1), y=masks[:, :4].astype("u1"))
+    layout = Layout("channels-first", 255)
+    first, last = (
+        open_dataset(tmp_path / f"{name}.npz", extents=3, most_bytes=most, layout=how)
+        for name, how in (("first", layout), ("last", AS_STORED))
+    )
+    assert first.checksum == last.checksum and first.classes == ("0", "1", "2")
+    for one, other in zip(read_rows(first.train, [8, 0, 3]), read_rows(last.train, [8, 0, 3]), strict=True):
+        assert (one == other).all()
+    make_dataset(tmp_path / "first.npz", tmp_path / "made.h5", layout=layout)
+    assert open_dataset(tmp_path / "made.h5", layout=layout).train.checksum == last.train.checksum
+    assert check_file(tmp_path / "first.npz", layout=layout) == []
+    with pytest.raises(DataError, match=says("--ignore-label", 2)):
+        open_dataset(tmp_path / "made.h5", layout=Layout(None, 2))
+
+
+def test_labels_with_the_axes_of_the_inputs_are_channels_first_too_and_inputs_without_channels_are_not(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.moveaxis(FIELDS, -1, 1), y=np.moveaxis(FIELDS[..., :1], -1, 1))
+    train = open_dataset(tmp_path / "a.npz", extents=3, layout=Layout("channels-first")).train
+    assert (read_rows(train, [5])[1] == FIELDS[[5], ..., :1]).all()
+    np.save(tmp_path / "x.npy", FIELDS[..., 0])
+    assert open_dataset(tmp_path / "x.npy", extents=3, layout=Layout("channels-first")).train.shape == (6, 5, 1)
+
+
+def test_booleans_fill_values_and_what_an_example_without_a_number_says(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X > 99, y=Y > 3)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = X > 99
+        file.create_dataset("y", (60,), "i4", fillvalue=1)
+    a, b = (open_dataset(tmp_path / name).train for name in ("a.npz", "b.h5"))
+    assert (a.images == b.images).all() and (a.images == (X > 99)).all() and a.dtype == np.uint8
+    assert (a.labels == (Y > 3)).all() and (b.labels == 1).all()
+    wrong = FIELDS[:, 0, :, 0].copy()
+    wrong[31:33, 3], wrong[40, 1] = np.nan, np.inf
+    np.savez(tmp_path / "c.npz", x=wrong, y=Y)
+    np.savez(tmp_path / "d.npz", x=wrong[:40], y=wrong[:40])
+    for name, words in {"c": ("example 31, column 3", "2 of 5"), "d": ("d.npz: ", "example 31, column 3")}.items():
+        for read in (open_dataset, lambda path: make_dataset(path, tmp_path / "o.h5", test_fraction=0.1, seed=2)):
+            with pytest.raises(DataError, match=says(*words)):
+                read(tmp_path / f"{name}.npz")
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npz"])
+def test_more_compressed_files_than_may_be_open(tmp_path, suffix):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(128, limits[1]), limits[1]))
+    try:
+        for number, rows in enumerate(np.resize(np.arange(60), (150, 3))):
+            if suffix == "h5":
+                h5(tmp_path / f"{number:03}.h5", chunks=3, x=X[rows], y=Y[rows])
+            else:
+                np.savez_compressed(tmp_path / f"{number:03}.npz", x=X[rows], y=Y[rows])
+        data = open_dataset(f"{tmp_path}/*.{suffix}", most_bytes=0 if suffix == "h5" else None)
+        images, labels = read_rows(data.train, np.arange(450)[::-7])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    rows = np.resize(np.arange(60), 450)[::-7]
+    assert (images == X[rows]).all() and (labels == Y[rows]).all()
 
 
 def test_an_axis_of_channels_where_the_network_has_one(tmp_path):
@@ -185,6 +263,9 @@ WRONG_H5 = {
     "no such array": (lambda f: None, says("an", "array")),
     "an external link": (lambda f: f.__setitem__("there", h5py.ExternalLink("other.h5", "/x")), says("an", "array")),
     "values elsewhere": (array(None, (60, 2, 2), "u1", external=ELSEWHERE), says("keeps", "into")),
+    "a soft link out of the file": (lambda f: f.__setitem__("there", h5py.SoftLink("/out")), says("there", "link")),
+    "a loop": (lambda f: f.__setitem__("there", h5py.SoftLink("there")), says("there", "link")),
+    "another filter": (array(np.zeros((60, 2), "i4"), scaleoffset=8, chunks=(60, 2)), says("scaleoffset", "h5repack")),
     "a group": (lambda f: f.create_group("there"), says("an", "array")),
     "objects": (array(np.array([b"text"] * 60, h5py.string_dtype())), says("object")),
     "compounds": (array(np.zeros(60, [("a", "u1")])), says("floats", "up")),
@@ -214,15 +295,14 @@ X0, Y0 = np.arange(48, dtype=np.uint8).reshape(4, 3, 4), np.array([0, 2, 1, 2])
 WRONG_NPZ = {
     "other names": ({"a": X0, "b": Y0}, says("a, b")),
     "half a test part": ({"x_train": X0, "y_train": Y0, "x_test": X0}, says("x_test", "y_test")),
-    "bool": ({"x": X0 > 3, "y": Y0}, says("a.npz: x", "bool")),
     "objects": ({"x": X0.astype(object), "y": Y0}, says("object")),
+    "text": ({"x": X0, "y": np.array(["a", "b", "a", "b"])}, says("a.npz: y", "numpy.unique")),
     "no axes": ({"x": X0[:, 0, 0], "y": Y0}, says("(4,)")),
     "no examples": ({"x": X0[:0], "y": Y0[:0]}, says("a.npz: x")),
     "few labels": ({"x": X0, "y": Y0[:3]}, says("(3,)", 4)),
     "negative labels": ({"x": X0, "y": Y0 - 2}, says(-2, 0, "label", "lie")),
     "high labels": ({"x": X0, "y": Y0 * 40_000}, says(0, 80000, "label", "lie")),
     "labels beyond int32": ({"x": X0, "y": Y0 << 40}, says(0, "label", "lie")),
-    "labels of bool": ({"x": X0, "y": Y0 > 1}, says("bool")),
     "values that are not finite": ({"x": X0, "y": np.array([0, np.nan, 1, 1])}, says("NaN", "infinite")),
     "dense ones": ({"x": X0, "y": np.full((4, 60), np.inf)}, says("NaN", "infinite")),
 }
@@ -264,10 +344,10 @@ def npy(path, array):
 
 def test_wrong_names_and_files_of_numpy(tmp_path):
     np.savez(tmp_path / "a.npz", a=X, b=Y)
-    for name, array in {"x": X, "objects": X.astype(object), "cut": X, "columns": np.asfortranarray(X)}.items():
+    for name, array in {"x": X, "objects": X.astype(object), "cut": X}.items():
         npy(tmp_path / f"{name}.npy", array)
     truncated(tmp_path / "cut.npy")
-    (tmp_path / "text.npy").write_text("none")
+    (tmp_path / "text.npy").write_text("none"), (tmp_path / "t.csv").write_text("1,2")
     h5(tmp_path / "p-0.h5", x=X, y=Y), h5(tmp_path / "p-1.h5", x=X[:, 1:], y=Y), h5(tmp_path / "q.h5", other=X)
     for named, problem in {
         "a.npz": says("a, b"),
@@ -275,13 +355,13 @@ def test_wrong_names_and_files_of_numpy(tmp_path):
         "a.npz:a,b,c": says("colon", "FILE"),
         "a.npz:a,": says("colon", "FILE"),
         "q-*.h5": says("matches", "pattern"),
-        "q.h5": says("None"),
+        "q.h5": says("None", "other uint8 [60, 4, 5, 3]"),
+        "t.csv": says("delimiter=','", "t.npz"),
         "p-*.h5": says("files", "type"),
         "x.npy:a": says("stands", "colon"),
         "x.npy,y": says("inputs", "npy"),
         "objects.npy": says("object"),
         "cut.npy": says("truncated", "byte"),
-        "columns.npy": says("Fortran", "ascontiguousarray"),
         "text.npy": says("could", "read"),
         "y.npy": says("set", "make"),
     }.items():

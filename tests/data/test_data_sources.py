@@ -51,6 +51,15 @@ def test_idx_folder(tmp_path, gz):
     assert read.classes == ("0", "1", "2") and read.name == "some"
 
 
+def test_idx_files_in_folders_of_their_own_names(tmp_path):
+    for file in list(makers.idx_folder(tmp_path / "some").iterdir()):
+        inside = file.rename(tmp_path / "moving")
+        file.mkdir()
+        inside.rename(file / file.name.replace("-idx", ".idx"))
+    read = read_source(tmp_path / "some")
+    assert (read.train.count, read.test.labels.tolist()) == (6, [0, 1, 2, 0])
+
+
 def test_idx_by_prefix_by_file_of_several_sets_and_with_a_missing_half(tmp_path):
     folder = makers.idx_folder(tmp_path / "some", prefix="letters-")
     makers.idx_folder(folder, prefix="digits-", train=9)

@@ -29,10 +29,12 @@ NUMBERS, FIELDS = (random.random((COUNT, *shape)).astype(np.float32) for shape i
 CLASSES, PIXELS, BINARY = (
     random.integers(-1, most, (COUNT, *shape)).astype(np.int32) for most, shape in ((7, ()), (4, (6, 6)), (2, (3,)))
 )
+UNITS = 'output = { mean = "channel", std = "channel" }\n'
 TASKS = {
     "ce": (net((6, 6, 2), *CONV, FLAT, ("Linear", "units = 7")), "ce", CLASSES),
     "dense ce": (net((6, 6, 2), *CONV, TO_CLASSES), "ce", PIXELS),
     "mse of fields": (net((6, 6, 2), *CONV, TO_FIELD), "mse", FIELDS),
+    "mse of units": (UNITS + net((6, 6, 2), *CONV, *THREE), "mse", 40 + NUMBERS * np.float32([9, 5, 1])),
     "mae of sequences": (net((5, 2), *THREE), "mae", NUMBERS),
     "mae of vectors": (net((6, 6, 2), *CONV, *THREE), "mae", NUMBERS),
     "huber of numbers": (net((12,), *ONE), "huber", NUMBERS[:, 0]),
@@ -53,7 +55,9 @@ def data_of(task, labels=None, nan_at=None) -> DataSet:
     split = ArraySplit(inputs, labels, "none")
     channels = (images.mean(axis=tuple(range(images.ndim - 1))), images.std(axis=tuple(range(images.ndim - 1))))
     classes = () if labels.dtype.kind == "f" or task.startswith("bce") else tuple("abcdefg" if task == "ce" else "abcd")
-    return DataSet("task", split, split, classes, *channels, images.mean(axis=0), "made", "none")
+    exact = labels.astype(np.float64)
+    moments = np.stack([exact.mean(axis=0), exact.std(axis=0)]) if labels.shape[1:] == (3,) else None
+    return DataSet("task", split, split, classes, *channels, images.mean(axis=0), "made", "none", label_moments=moments)
 
 
 def task_run(transport, task, labels=None, ops=None, nan_at=None, **flags):

@@ -10,11 +10,13 @@ from functools import cache
 import numpy as np
 import pytest
 from small_runs import everywhere, on_ranks
-from task_runs import TASKS, data_of, task_run, train_task
+from task_runs import TASKS, UNITS, data_of, task_run, train_task
 
+import ringtrain
 from ringtrain.cli import evaluate
 from ringtrain.config.record import make_config
-from ringtrain.errors import ConfigError, DivergedError, UsageError
+from ringtrain.errors import ConfigError, DivergedError, ModelError, UsageError
+from ringtrain.nn import spec
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.comparison.rows import rows_of
 from ringtrain.report.comparison.table import GROUPS, NAME
@@ -120,6 +122,20 @@ def test_metrics_of_a_grain_have_the_same_bits_and_are_of_the_outputs():
     assert all((each.loss, each.metrics) == (one.loss, one.metrics) for each, _ in two)
     assert one.accuracy is None and one.metrics["rmse"] ** 2 == pytest.approx(one.loss, rel=1e-12)
     assert one.metrics["r2"] == pytest.approx(1 - one.loss / labels.var(), rel=1e-9)
+
+
+def test_a_network_learns_standardised_labels_and_metrics_and_predictions_are_in_their_unit(run_task, report, tmp_path):
+    data = data_of("mse of units")
+    labels, (mean, std) = data.train.labels, data.label_moments
+    scaled = everywhere(1, lambda t: train_task(t, "mae of vectors", labels=(labels - mean) / std, loss="mse"))[0]
+    assert serial("mse of units")[0] == scaled[0]
+    run_task("mse of units")
+    outputs = ringtrain.load(tmp_path / "run").predict(data.train.images)
+    assert report()[1].metrics["rmse"] == pytest.approx(np.sqrt(np.square(outputs - labels).mean()), rel=1e-4)
+    for task, text in (("ce", TASKS["ce"][0]), ("bce", TASKS["bce"][0])):
+        output = spec.parse_model(UNITS + text, task).output
+        with pytest.raises(ModelError, match=says("output", "mse")):
+            output.unit((3,), None if task == "ce" else data.label_moments, accuracy=True)
 
 
 # ── examples that no network can learn ────────────────────────────────────────────────────────────────────────

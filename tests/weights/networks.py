@@ -39,12 +39,14 @@ def output_here(graph: Graph, weights: dict[str, np.ndarray], x: np.ndarray, ops
     return ops.to_host(y).copy()
 
 
-def output_there(graph: Graph, weights: dict[str, np.ndarray], x: np.ndarray, mean=None, scale=None) -> np.ndarray:
+def output_there(
+    graph: Graph, weights: dict[str, np.ndarray], x: np.ndarray, mean=None, scale=None, unit=None
+) -> np.ndarray:
     """The output of onnxruntime, in the order of axes here."""
     channels = graph.input_shape[-1:]
     prepared = Preparation(np.zeros(channels) if mean is None else mean, np.ones(channels) if scale is None else scale)
     images = np.moveaxis(x, -1, 1) if x.ndim > 3 else x
-    model = make_onnx(graph, weights, prepared, NOTHING)
+    model = make_onnx(graph, weights, prepared, NOTHING, unit)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -41,6 +41,16 @@ def test_values_are_prepared_within_the_graph():
         np.testing.assert_allclose(output_there(graph, weights, x, mean, scale), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["mlp", "unet"])
+def test_outputs_are_in_the_unit_of_the_labels(name):
+    graph, random = spec.load_model(name).graph(), np.random.default_rng(2)
+    x = random.uniform(-1, 1, (2, *graph.input_shape)).astype(np.float32)
+    weights, channels = random_weights(graph), graph.shapes[graph.output][-1]
+    mean, std = random.uniform(-9, 9, channels), random.uniform(1, 9, channels)
+    expected = output_here(graph, weights, x) * std + mean
+    np.testing.assert_allclose(output_there(graph, weights, x, unit=(mean, std)), expected, rtol=1e-4, atol=1e-3)
+
+
 @dataclass(frozen=True)
 class Swirl(ReLU):
     """A layer kind that only a plug-in has."""

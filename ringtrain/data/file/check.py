@@ -10,7 +10,7 @@ from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.contents import checksum_problems, fill, part_label_problems, plan, read_part, verify_parts
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.file.format import is_data_set, layout_problems, seal_problems, statistic_problems
-from ringtrain.data.file.grammar import parse_data
+from ringtrain.data.file.grammar import AS_STORED, Layout, parse_data
 from ringtrain.data.file.source import OpenSource, open_hdf5, open_source, own_source
 from ringtrain.data.file.statistics import running_statistics
 from ringtrain.data.split import Split
@@ -18,7 +18,7 @@ from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.errors import DataError
 
 
-def check_file(path, progress: Progress = no_progress) -> list[str]:
+def check_file(path, progress: Progress = no_progress, layout: Layout = AS_STORED) -> list[str]:
     """Return every problem of a data set, named as for ``--data``; none for a good one. Reads all of it, a block
     at a time."""
     try:
@@ -31,7 +31,7 @@ def check_file(path, progress: Progress = no_progress) -> list[str]:
                         *seal_problems(file),
                         *_content_problems(own_source(named.files[0], file, OpenFiles()), progress),
                     ]
-        source = open_source(path)
+        source = open_source(path, layout=layout)
         verify_parts(source.joined, progress)
         arrays = {key: np.empty(*form) for key, form in plan(source, streamed=True).items()}
         fill(source, arrays, progress)

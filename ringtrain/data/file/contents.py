@@ -13,8 +13,8 @@ from ringtrain.data import texts
 from ringtrain.data.content import CLASS_NUMBERS, IGNORE, MOST_CLASSES, Checksum, Part, Progress, no_progress
 from ringtrain.data.file.format import STATISTICS, statistic_problems
 from ringtrain.data.file.source import OpenSource
-from ringtrain.data.file.statistics import pixel_statistics, running_statistics
-from ringtrain.data.stored.base import ChosenRows, row_blocks
+from ringtrain.data.file.statistics import FloatSums, NotFinite, pixel_statistics, running_statistics
+from ringtrain.data.stored.base import ChosenRows, ReshapedRows, row_blocks
 from ringtrain.errors import DataError
 from ringtrain.splitmix import splitmix
 
@@ -45,6 +45,8 @@ def plan(source: OpenSource, streamed: bool) -> dict[Key, tuple[tuple[int, ...],
         shape = source.parts["train"].inputs.shape[1:]
         arrays[COMPUTED, "mean"] = arrays[COMPUTED, "std"] = shape[-1:], np.dtype(np.float64)
         arrays[COMPUTED, "mean_image"] = shape, np.dtype(np.float32)
+    if source.parts["train"].of_values:
+        arrays[COMPUTED, "label moments"] = (2, *(source.parts["train"].label_shape[-1:] or (1,))), np.dtype(np.float64)
     arrays[COMPUTED, "highest"] = (1,), np.dtype(np.int64)
     return arrays
 
@@ -79,10 +81,10 @@ def _fill_labels(source: OpenSource, name: str, part: Part, arrays: dict[Key, np
         arrays[name, "labels"].fill(IGNORE)
         return IGNORE
     lowest = highest = IGNORE
+    values = FloatSums(ReshapedRows(part.labels, part.label_shape or (1,)))
     for rows, block in label_blocks(part):
         if part.of_values:
-            if not np.isfinite(block).all():
-                raise DataError(texts.NOT_FINITE.format(where=part.labels.where))
+            values.add(block.reshape(len(block), *(part.label_shape or (1,))))
         else:
             low, high = int(block.min()), int(block.max())
             lowest, highest = min(lowest, low), max(highest, high)
@@ -90,8 +92,13 @@ def _fill_labels(source: OpenSource, name: str, part: Part, arrays: dict[Key, np
             kept[rows] = block
         if numbered is not None:
             numbered[rows] = np.count_nonzero(block.reshape(len(block), -1) != IGNORE, axis=1)
+    if part.of_values:
+        computed = values.finish()
+        if name == "train":
+            arrays[COMPUTED, "label moments"][...] = computed.mean, computed.std
+        return highest
     classes = MOST_CLASSES if source.classes is None else len(source.classes)
-    if part.of_values or (lowest >= IGNORE and highest < classes):
+    if lowest >= IGNORE and highest < classes:
         return highest
     if source.classes is None:
         raise DataError(_out_of_range(part, lowest, highest))
@@ -203,25 +210,26 @@ def sampled_checksum(part: Part) -> str:
 
 # ── problems ──────────────────────────────────────────────────────────────────────────────────────────────────
 def label_problems(name: str, labels: np.ndarray, classes: int) -> Iterator[str]:
-    """Yield a problem if labels are not class numbers, or values are not finite."""
-    if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            yield texts.NOT_FINITE.format(where=f"{name}/labels")
-        return
+    """Yield a problem if labels are not class numbers."""
     wrong = np.argwhere((labels < IGNORE) | (labels >= classes))
     if len(wrong):
         yield (
             f"{len(wrong)} of {labels.size} {name} labels are out of range: the first is label "
             f"{labels[tuple(wrong[0])]} of example {wrong[0][0]}; the labels lie in {labels.min()} … {labels.max()}, "
-            f"but there are {classes} classes, so 0 … {classes - 1}, or -1 for no label; make the file with "
-            "`ringtrain data make` again"
+            f"but there are {classes} classes, so 0 … {classes - 1}, or -1 for no label (--ignore-label N: or N); make "
+            "the file with `ringtrain data make` again"
         )
 
 
 def part_label_problems(name: str, part: Part, classes: int) -> Iterator[str]:
-    """Yield the problems of a part's labels, as :func:`label_problems` of each block."""
-    for _, block in label_blocks(part):
-        yield from label_problems(name, block, classes)
+    """Yield the problems of a part's labels: values that are not finite, or of each block :func:`label_problems`."""
+    wrong = NotFinite(part.labels or part.inputs)
+    for rows, block in label_blocks(part):
+        if part.of_values:
+            wrong.add(block, rows.start)
+        else:
+            yield from label_problems(name, block, classes)
+    yield from wrong.problems()
 
 
 def checksum_problems(name: str, noted: str, computed: str) -> Iterator[str]:

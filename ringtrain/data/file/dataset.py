@@ -19,6 +19,7 @@ from ringtrain.data.content import BESIDE, CLASS_NUMBERS, Part, Progress, no_pro
 from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.contents import COMPUTED, HEADER_BYTES, Key, byte_ranges, class_names, fill, plan
 from ringtrain.data.file.format import STATISTICS, metadata_checksum
+from ringtrain.data.file.grammar import AS_STORED, Layout
 from ringtrain.data.file.source import OpenSource, input_shape, open_source
 from ringtrain.data.file.statistics import PixelStatistics, statistics_for
 from ringtrain.data.file.streamed import StreamedSplit
@@ -34,7 +35,7 @@ class DataSet:
     or "streamed" (in their files). ``notes``: on what the files have and the set leaves out.
 
     ``classes`` is empty where labels are values. Shapes: mean, std float64 [C], mean_image float32 [H, W, C], all
-    of the training inputs.
+    of the training inputs; label_moments float64 [2, K], mean and std of labels that are values, along the last axis.
     """
 
     name: str
@@ -48,6 +49,7 @@ class DataSet:
     licence: str
     location: str = "private"
     notes: tuple[str, ...] = ()
+    label_moments: np.ndarray | None = None
 
     @property
     def checksum(self) -> str:
@@ -81,6 +83,7 @@ def open_dataset(
     test=None,
     extents: int | None = None,
     most_bytes: int | None = None,
+    layout: Layout = AS_STORED,
 ) -> DataSet:
     """Open the data set that ``path`` names (see grammar.py): files, arrays in files, or the bundled one as "digits".
 
@@ -88,15 +91,16 @@ def open_dataset(
 
     test:       names the test part, in place of the source's own
     extents:    of the network's input, so that images without an axis of channels get one
+    layout:     of arrays that `data make` did not write
     most_bytes: of examples in memory; a larger set is streamed, 0 streams any. None: no limit
     Raises: DataError naming the problem of the file.
     """
-    source = open_source(path, test, extents)
+    source = open_source(path, test, extents, layout)
     streamed = most_bytes is not None and source.nbytes > most_bytes
     if streamed and not source.by_rows:
         raise DataError(
-            f"{source.where} is compressed as a whole, so it cannot be streamed: save it with numpy.savez, make a "
-            "file of it with `ringtrain data make`, or give --stream no"
+            f"{source.where} is compressed as a whole, or stored column by column, so it cannot be streamed: save it "
+            "with numpy.savez, make a file of it with `ringtrain data make`, or give --stream no"
         )
     planned = plan(source, streamed)
     ranges, nbytes = byte_ranges(planned)
@@ -136,13 +140,13 @@ class DatasetForm:
     train: SplitShape
 
 
-def read_form(path, test=None, extents: int | None = None) -> DatasetForm:
+def read_form(path, test=None, extents: int | None = None, layout: Layout = AS_STORED) -> DatasetForm:
     """Read the form of the data set that ``--data`` names. Class numbers without names are counted by reading all
     labels.
 
     Raises: DataError if a file is missing, is no data set, or its layout is wrong.
     """
-    source = open_source(path, test, extents)
+    source = open_source(path, test, extents, layout)
     source.verify()
     part = source.parts["train"]
     count, *shape = part.inputs.shape
@@ -192,6 +196,7 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], location: str, 
         licence=source.licence,
         location=location,
         notes=source.notes,
+        label_moments=arrays.get((COMPUTED, "label moments")),
     )
 
 

@@ -36,6 +36,7 @@ TEXTS, PARTS = ("name", "source", "licence"), ("train", "test")
 STATISTICS = {"mean": "<f8", "std": "<f8", "mean_image": "<f4"}  # as they are sealed
 TOLERANCE = 1e-4  # of the statistics, on the scale 0 … 255: a file may have been made by other arithmetic
 MOST_AXES = 5
+MOST_NAMED = 8  # arrays in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,9 @@ def is_data_set(file) -> bool:
 
 def named_array(file, name: str) -> h5py.Dataset | str:
     """Return an array of another program's file, by a path of names; its problem as a text if it is not to be read."""
-    *groups, last = name.strip("/").split("/")
-    owner = file
-    for group in groups:
-        if not group or not _holds(owner, group, h5py.Group):
-            return texts.NO_ARRAY.format(hint=_near(group, owner))
-        owner = owner[group]
-    if not last or not _holds(owner, last, h5py.Dataset):
+    array, owner, last = hdf5.find(file, name)
+    if not isinstance(array, h5py.Dataset):
         return texts.NO_ARRAY.format(hint=_near(last, owner))
-    array = owner[last]
     problem = _storage_problem(array, "N, ...")
     return problem or (array if array.dtype.hasobject else hdf5.claim_problem(array) or array)
 
@@ -110,8 +105,9 @@ def _kind_problem(file) -> str | None:
     kind = _attribute(file, "format")
     if not isinstance(kind, str) or kind != FORMAT:
         return (
-            f"the attribute format is {kind!r}, not {FORMAT!r}: this is another kind of HDF5 file; name its arrays, "
-            "as in FILE.h5:IMAGES,LABELS, or make the file with `ringtrain data make`"
+            f"the attribute format is {kind!r}, not {FORMAT!r}: this is another kind of HDF5 file, with "
+            f"{', '.join(_arrays_of(file)) or 'no arrays'}; name its arrays, as in FILE.h5:IMAGES,LABELS, or make the "
+            "file with `ringtrain data make`"
         )
     version = _attribute(file, "version")
     if not isinstance(version, int | np.integer) or version != VERSION:
@@ -120,6 +116,13 @@ def _kind_problem(file) -> str | None:
             "`ringtrain data make`"
         )
     return None
+
+
+def _arrays_of(file) -> list[str]:
+    """The first arrays of a file, with types and shapes."""
+    arrays: list[tuple[str, h5py.Dataset]] = []
+    file.visititems(lambda name, each: arrays.append((name, each)) if isinstance(each, h5py.Dataset) else None)
+    return [f"{name} {array.dtype} {list(array.shape or ())}" for name, array in arrays[:MOST_NAMED]]
 
 
 def _attribute_problems(file) -> Iterator[str]:
@@ -203,6 +206,8 @@ def _holds(group, key: str, kind) -> bool:
 
 
 def _near(name: str, group) -> str:
+    if name in list(group):  # as a link, or an object of another kind
+        return f"{name} is a group, or a link that leads nowhere or out of the file"
     return nearest(name, list(group)) if len(group) else "the group is empty"
 
 

@@ -21,8 +21,20 @@ PAIRS: tuple[tuple[str, str, str | None, str | None], ...] = (
     ("x_train", "y_train", "x_test", "y_test"),
     ("x", "y", None, None),
     ("images", "labels", None, None),
+    ("train_images", "train_labels", "test_images", "test_labels"),  # of MedMNIST
 )
 WILD = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How arrays are laid out, but for those of `data make`: the values of ``--layout`` and ``--ignore-label``."""
+
+    axes: str | None = None
+    ignored: int | None = None
+
+
+AS_STORED, CHANNELS_FIRST = Layout(), "channels-first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,13 @@ def existing(path: Path) -> Path:
         raise DataError(
             f"{path} is a folder, not a data set: name its files by a pattern in quotes, as in '{path}/*.h5', or make "
             "the file with `ringtrain data make`"
+        )
+    if path.suffix.lower() in (".csv", ".tsv"):
+        cut, archive = r"'\t'" if path.suffix.lower() == ".tsv" else "','", path.with_suffix(".npz")
+        raise DataError(
+            f'{path} is text: make arrays of its columns, here with the last one as the label: python -c "import '
+            f"numpy as np; t = np.loadtxt('{path}', delimiter={cut}, skiprows=1); np.savez('{archive}', "
+            'x=t[:, :-1], y=t[:, -1])" (skiprows: lines of titles; class numbers: y=t[:, -1].astype(int))'
         )
     if not path.exists():
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []

@@ -12,7 +12,7 @@ import numpy as np
 from h5py.h5t import STRING
 
 from ringtrain.data import texts
-from ringtrain.data.content import Part
+from ringtrain.data.content import IGNORE, Part
 from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.format import (
     PARTS,
@@ -23,10 +23,10 @@ from ringtrain.data.file.format import (
     read_statistics,
     seal_problems,
 )
-from ringtrain.data.file.grammar import PAIRS, DataSpec, existing, parse_data
+from ringtrain.data.file.grammar import AS_STORED, CHANNELS_FIRST, PAIRS, DataSpec, Layout, existing, parse_data
 from ringtrain.data.file.statistics import PixelStatistics
 from ringtrain.data.split import Shape
-from ringtrain.data.stored.base import JoinedArray, ReshapedRows, StoredArray
+from ringtrain.data.stored.base import ChannelsLast, JoinedArray, ReshapedRows, StoredArray, WithoutLabel
 from ringtrain.data.stored.chunked import stored_array
 from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.data.stored.numpy_files import NpzFile, open_npy
@@ -79,16 +79,17 @@ class OpenSource:
             array.verify()
 
 
-def open_source(text, test=None, extents: int | None = None) -> OpenSource:
+def open_source(text, test=None, extents: int | None = None, layout: Layout = AS_STORED) -> OpenSource:
     """Open what ``--data`` names, and ``--test-data`` as its test part.
 
     extents: of the network's input; images [N, H, W] get an axis of one channel where it has three, or is not known,
              as `data make` stores them. :func:`input_shape` has the shape of other inputs for the network
+    layout:  of arrays that `data make` did not write
     Raises: DataError naming the file and its problem
     """
-    source = _open(parse_data(text))
+    source = _laid_out(_open(parse_data(text)), extents, layout)
     if test is not None:
-        other = _open(parse_data(test))
+        other = _laid_out(_open(parse_data(test)), extents, layout)
         chosen = other.parts.get("test", other.parts["train"])
         parts = {"train": source.parts["train"], "test": chosen}
         joined = (*source.joined, *other.joined)
@@ -96,6 +97,27 @@ def open_source(text, test=None, extents: int | None = None) -> OpenSource:
     parts = {name: _with_channel(part, extents) for name, part in source.parts.items()}
     _check_parts(source.where, parts, extents)
     return replace(source, parts=parts)
+
+
+def _laid_out(source: OpenSource, extents: int | None, layout: Layout) -> OpenSource:
+    """The source with channels last and -1 for no label, as files of `data make` are."""
+    if source.statistics is None and not source.joined:
+        return replace(source, parts={name: _as_made(part, extents, layout) for name, part in source.parts.items()})
+    if layout.ignored in range(len(source.classes or ())):
+        raise DataError(f"{source.where} has {layout.ignored} as a class: give --ignore-label to `ringtrain data make`")
+    return source
+
+
+def _as_made(part: Part, extents: int | None, layout: Layout) -> Part:
+    inputs, labels = part.inputs, part.labels
+    axes = len(inputs.shape) - 1
+    # Images [N, H, W], for a network of one axis more, have no channels.
+    if layout.axes == CHANNELS_FIRST and axes > 1 and axes == (extents or axes):
+        inputs = ChannelsLast(inputs)
+        labels = ChannelsLast(labels) if labels is not None and len(labels.shape) == axes + 1 else labels
+    if layout.ignored is not None and labels is not None and labels.dtype.kind in "iu":
+        labels = WithoutLabel(labels, layout.ignored, IGNORE)
+    return Part(inputs, labels)
 
 
 def input_shape(stored: Shape, extents: int | None) -> Shape:
@@ -175,7 +197,7 @@ def _open_file(named: DataSpec, path: Path, files: OpenFiles) -> OpenSource:
         parts, unused = _parts(path, archive.names, named.names, archive.array)
         return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}", unused=unused)
     with open_hdf5(path) as file, hdf5_errors(path):
-        if named.names is None and (is_data_set(file) or not any(x in file for x, *_ in PAIRS)):
+        if named.names is None and (is_data_set(file) or not {x for x, *_ in PAIRS} & {*file}):
             for problem in chain(layout_problems(file), seal_problems(file)):
                 raise DataError(f"{path}: {problem}")
             return own_source(path, file, files)
@@ -223,7 +245,7 @@ def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str
             return {"train": _part(array(x), None)}, tuple(name for name in available if name != x)
     raise DataError(
         f"{path} has the arrays {', '.join(available) or 'none'}; ringtrain reads x_train and y_train (x_test and "
-        f"y_test too), x and y, or images and labels; or name them: {path}:x,y"
+        f"y_test too), x and y, images and labels, or MedMNIST's train_images …; or name them: {path}:x,y"
     )
 
 

@@ -1,6 +1,7 @@
 """Mean and standard deviation of inputs, a block at a time: of uint8 exactly, by sums of integers, which no order of
 additions changes; of other types by sums in float64, in the order of the examples."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,20 +70,49 @@ def statistics_of_sums(pixels, squares, count: int) -> PixelStatistics:
     )
 
 
-class FloatSums:
-    """Sums of blocks of inputs of any type, in float64. ``where`` names them."""
+class NotFinite:
+    """Counts the values of an array that are not finite (NaN or infinite), a block at a time."""
 
-    def __init__(self, shape, where: str):
-        self._where, self._count = where, 0
+    def __init__(self, array: StoredArray):
+        self._array, self._count, self._first = array, 0, ""
+        self._columns = np.zeros(array.shape[1:], bool)
+
+    def add(self, rows, start: int) -> None:
+        """Add the rows from ``start`` on."""
+        wrong = ~np.isfinite(rows)
+        if not wrong.any():
+            return
+        if not self._first:
+            row, *place = map(int, np.unravel_index(wrong.argmax(), wrong.shape))
+            column = f", column {place[0]}" if len(place) == 1 else f", at {place}"
+            self._first = f"example {self._array.example(start + row)}{column if self._columns.size > 1 else ''}"
+        self._count += int(np.count_nonzero(wrong))
+        self._columns |= wrong.any(axis=0)
+
+    def problems(self) -> Iterator[str]:
+        """Yield a problem if there is such a value."""
+        if self._count:
+            columns = f", in {np.count_nonzero(self._columns)} of {self._columns.size} columns"
+            which = f", {self._count:,} in all{columns if self._columns.ndim == 1 else ''}, the first at {self._first}"
+            yield texts.NOT_FINITE.format(where=self._array.where, which=which)
+
+
+class FloatSums:
+    """Sums of blocks of the rows of an array of any type, in float64."""
+
+    def __init__(self, array: StoredArray):
+        shape = array.shape[1:]
+        self._wrong, self._count = NotFinite(array), 0
         self._pixels = np.zeros(shape)
         self._squares = np.zeros(shape[-1])
         self._shift: np.ndarray | None = None  # near the mean, so that squares do not cancel
 
+    @np.errstate(over="ignore", invalid="ignore")  # finish() refuses such values
     def add(self, inputs) -> None:
-        """Add a block. Shapes: [n, ..., C]. Raises: DataError if a value is not finite"""
+        """Add a block. Shapes: [n, ..., C]"""
         sums = inputs.sum(axis=0, dtype=np.float64)
         if not np.isfinite(sums).all():
-            raise DataError(texts.NOT_FINITE.format(where=self._where))
+            self._wrong.add(inputs, self._count)
         if self._shift is None:
             self._shift = sums.mean(axis=_all_but_last(sums)) / len(inputs)
         self._pixels += sums
@@ -91,7 +121,9 @@ class FloatSums:
         self._count += len(inputs)
 
     def finish(self) -> PixelStatistics:
-        """Return the statistics of all blocks, of one example at least."""
+        """Return the statistics of all blocks, of one example at least. Raises: DataError if a value is not finite"""
+        for problem in self._wrong.problems():
+            raise DataError(problem)
         n = self._count * self._pixels.size // self._pixels.shape[-1]
         mean = self._pixels.sum(axis=_all_but_last(self._pixels)) / n
         variance = np.maximum(0, self._squares / n - np.square(mean - self._shift))
@@ -99,7 +131,7 @@ class FloatSums:
 
 
 def running_statistics(inputs: StoredArray) -> IntegerSums | FloatSums:
-    return IntegerSums(inputs.shape[1:]) if inputs.dtype == np.uint8 else FloatSums(inputs.shape[1:], inputs.where)
+    return IntegerSums(inputs.shape[1:]) if inputs.dtype == np.uint8 else FloatSums(inputs)
 
 
 def _all_but_last(array) -> tuple[int, ...]:

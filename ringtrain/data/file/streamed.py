@@ -75,7 +75,7 @@ def check_labels(where: str, labels: np.ndarray, classes: int) -> None:
         return
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
-            raise DataError(texts.NOT_FINITE.format(where=where))
+            raise DataError(texts.NOT_FINITE.format(where=where, which=""))
     elif labels.min() < IGNORE or labels.max() >= classes:
         raise DataError(
             f"{where} has labels in {labels.min()} … {labels.max()}, but there are {classes} classes: the file was "

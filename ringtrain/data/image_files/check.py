@@ -6,7 +6,7 @@ from itertools import chain, islice
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.check import check_file
-from ringtrain.data.file.grammar import parse_data
+from ringtrain.data.file.grammar import AS_STORED, Layout, parse_data
 from ringtrain.data.image_files.index import alone
 from ringtrain.data.image_files.open import accepts, are_shards, open_parts, shards_of
 from ringtrain.data.image_files.split import ImageFilesSplit
@@ -16,15 +16,17 @@ from ringtrain.errors import DataError
 Checked = tuple[list[tuple[int, str]], int, int, tuple[str, ...]]
 
 
-def check_share(text: str, progress: Progress = no_progress, turn: int = 0, turns: int = 1) -> Checked:
-    """Decode every ``turns``-th image of what ``text`` names, from number ``turn`` on; of arrays, read such files."""
+def check_share(
+    text: str, layout: Layout = AS_STORED, progress: Progress = no_progress, turn: int = 0, turns: int = 1
+) -> Checked:
+    """Decode every ``turns``-th image of what ``text`` names, from number ``turn`` on; of arrays, read such
+    files. ``layout``: of arrays"""
     if accepts(text):
         return _check_images(text, progress, turn, turns)
     problems = []
     for number, (file, name) in islice(enumerate(_files(text)), turn, None, turns):
-        problems += [
-            (number, problem if file in problem else f"{file}: {problem}") for problem in check_file(name, progress)
-        ]
+        each = check_file(name, progress, layout)
+        problems += [(number, problem if file in problem else f"{file}: {problem}") for problem in each]
     return problems, 0, 0, ()
 
 

@@ -1,8 +1,8 @@
 """Tar shards: a scan of the headers finds each example's bytes, which are then read at their offset.
 
 0001.jpg 0001.cls   0002.jpg 0002.json      members with one stem are one example (WebDataset); its label is the
-                                            number in .cls, or "label" in .json
-rose/1.jpg   tulip/7.png                    or the folder of a member is its class
+                                            number in .cls, else "label" in .json
+rose/1.jpg   tulip/7.png                    else the folder of a member is its class
 """
 
 import glob
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tarfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
@@ -22,7 +23,8 @@ from ringtrain.errors import DataError, plain
 COMPRESSED = (".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tar.zst")
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 MOST_SHARDS = 1 << 20
-LABELS = (".cls", ".json")
+LABELS = (".cls", ".json")  # the first before the second
+OF_STEM = "of the stem {stem}, which ends at the first dot of a name: rename the members of one example, or keep one"
 LABEL_BYTES = 1 << 20  # of a member with a label, at most
 END_BYTES = 1 << 20  # of zeros after the last member, at most: tar fills its last record
 
@@ -136,7 +138,8 @@ def scan_shard(path: str) -> Tables:
     try:
         with open(path, "rb") as file:
             shard = _Shard(path, file)
-            images, labels, others = [], {}, []
+            images, others = [], []
+            labels: dict[str, dict[str, tarfile.TarInfo]] = defaultdict(dict)
             for member in shard.members():
                 where = PurePosixPath(member.name)
                 if where.name.startswith("."):
@@ -144,14 +147,15 @@ def scan_shard(path: str) -> Tables:
                 if where.suffix.lower() in SUFFIXES:
                     images.append(member)
                 elif where.suffix.lower() in LABELS:
-                    if _stem(member) in labels:
-                        raise shard.error(member, "is a second label of one stem: keep one")
-                    labels[_stem(member)] = member, _label(shard, member)
+                    if where.suffix.lower() in labels[_stem(member)]:
+                        raise shard.error(member, f"is a second label {OF_STEM.format(stem=plain(_stem(member)))}")
+                    labels[_stem(member)][where.suffix.lower()] = member
                 else:
                     others.append(member)
             if not images:
                 raise DataError(f"{path} has no images (of {', '.join(sorted(SUFFIXES))})")
-            numbers, folders = _by_stem(shard, images, labels) if labels else _by_folder(shard, images, others)
+            numbered = _numbered(shard, labels)
+            numbers, folders = _by_stem(shard, images, numbered) if numbered else _by_folder(shard, images, others)
             return tables_of(
                 names=[image.name for image in images],
                 offsets=[image.offset_data for image in images],
@@ -178,16 +182,26 @@ def _unlabelled(shard: _Shard, image) -> DataError:
     )
 
 
-def _label(shard: _Shard, member) -> int:
+def _numbered(shard: _Shard, labels: dict[str, dict]) -> dict:
+    """{stem: (member, class number)}. A .json gives way to a .cls, and without a "label" it is other information."""
+    chosen = {stem: members.get(".cls") or members[".json"] for stem, members in labels.items()}
+    numbers = ((stem, member, _label(shard, member)) for stem, member in chosen.items())
+    return {stem: (member, number) for stem, member, number in numbers if number is not None}
+
+
+def _label(shard: _Shard, member) -> int | None:
+    """The class number of a label; None of a .json without one."""
     if member.size > LABEL_BYTES:
         raise shard.error(member, f"has no class number: it has more than {LABEL_BYTES} bytes")
     text = os.pread(shard.file.fileno(), member.size, member.offset_data)
     try:
-        label = json.loads(text)["label"] if member.name.lower().endswith(".json") else int(text)
+        label = json.loads(text) if member.name.lower().endswith(".json") else int(text)
+        if isinstance(label, dict):
+            if "label" not in label:
+                return None
+            label = label["label"]
         if type(label) is not int or not 0 <= label < MOST_CLASSES:
             raise ValueError(f"{label!r} is not a whole number from 0 to {MOST_CLASSES - 1}")
-    except KeyError:
-        raise shard.error(member, 'has no class number: it has no "label"') from None
     except Exception as error:  # malformed JSON raises exceptions of many types
         raise shard.error(member, f"has no class number: {error}") from error
     return label
@@ -203,7 +217,7 @@ def _by_stem(shard: _Shard, images, labels) -> Labels:
         if stem not in labels:
             raise _unlabelled(shard, image)
         if stem in seen:
-            raise shard.error(image, f"is a second image of the stem {plain(stem)}: keep one")
+            raise shard.error(image, f"is a second image {OF_STEM.format(stem=plain(stem))}")
         seen.add(stem)
         numbers.append(labels[stem][1])
     for stem, (member, _) in labels.items():

@@ -39,13 +39,19 @@ def _named(path: Path) -> dict:
     folder, start = (path, "") if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
         return {}
-    matches = ((NAME.fullmatch(file.name), file) for file in sorted(folder.iterdir()))
+    matches = ((NAME.fullmatch(file.name), _inside(file)) for file in sorted(folder.iterdir()))
     named = {(m["prefix"], m["split"], m["kind"]): file for m, file in matches if m}
     one = NAME.fullmatch(start)
     beginning = {key: file for key, file in named.items() if file.name.startswith(start)}
     if one and beginning:
         return {key: file for key, file in named.items() if key[:2] == (one["prefix"], one["split"])}
     return beginning
+
+
+def _inside(path: Path) -> Path:
+    """The file in a folder of its own name, as Kaggle's MNIST has them."""
+    files = [each for each in sorted(path.iterdir()) if NAME.fullmatch(each.name)] if path.is_dir() else []
+    return files[0] if files else path
 
 
 def read(path: Path, size, progress: Progress) -> Content:

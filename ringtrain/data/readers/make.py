@@ -10,6 +10,7 @@ from ringtrain.data import texts
 from ringtrain.data.batches import keys
 from ringtrain.data.content import Content, Part, Progress, no_progress
 from ringtrain.data.file.format import TEXTS
+from ringtrain.data.file.grammar import AS_STORED, Layout
 from ringtrain.data.file.write import check_target, write_dataset
 from ringtrain.data.readers.sources import Size, read_source
 from ringtrain.data.stored.base import ChosenRows
@@ -58,6 +59,7 @@ def make_dataset(
     seed: int = 0,
     size: Size | None = None,
     context: int | None = None,
+    layout: Layout = AS_STORED,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> Content:
@@ -67,7 +69,7 @@ def make_dataset(
     Raises: DataError, before the long work if possible.
     """
     check_target(Path(out), force)
-    content = read_source(source, size, progress, context)
+    content = read_source(source, size, progress, context, layout)
     shapes = [part.inputs.shape[1:] for _, part in content.parts()]
     if len(set(shapes)) > 1:
         raise DataError(texts.SHAPES_DIFFER.format(name=content.name, test=shapes[1], train=shapes[0]))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ringtrain.data import texts
 from ringtrain.data.content import Content, Progress, no_progress
+from ringtrain.data.file.grammar import AS_STORED
 from ringtrain.data.readers import cifar, folder, idx, named_arrays, text
 from ringtrain.errors import DataError
 from ringtrain.template import joined
@@ -17,10 +18,10 @@ READERS = (idx, cifar, text, named_arrays, folder)
 
 
 def read_source(
-    path, size: Size | None = None, progress: Progress = no_progress, context: int | None = None
+    path, size: Size | None = None, progress: Progress = no_progress, context: int | None = None, layout=AS_STORED
 ) -> Content:
     """Open a source, or read it into memory; ``size`` resizes images of a folder, ``context`` takes any file as
-    text.
+    text, ``layout`` is that of arrays.
 
     Raises: DataError if no reader accepts it, listing the formats, or if it is damaged.
     """
@@ -32,7 +33,8 @@ def read_source(
             raise DataError(joined([f"{path} {what}:", *(f"  - {reader.WHAT}" for reader in READERS)]))
         if size is not None and reader is not folder:
             raise DataError(f"--size is for folders of images; all images of {path} have one size: leave it out")
-        return reader.read(path, size, progress, *(() if context is None else (context,)))
+        more = {text: () if context is None else (context,), named_arrays: (layout,)}
+        return reader.read(path, size, progress, *more.get(reader, ()))
     except OSError as error:
         raise DataError(texts.SOURCE_UNREADABLE.format(path=path, error=error)) from error
     except MemoryError as error:

@@ -14,7 +14,7 @@ from ringtrain.data import texts
 from ringtrain.errors import DataError
 
 BLOCK_BYTES = 16 << 20
-NUMBERS = "iuf"  # the kinds of NumPy's types that are read: whole numbers and floats
+NUMBERS = "iufb"  # the kinds of NumPy's types that are read: whole numbers, floats, and booleans as uint8
 
 
 class StoredArray(ABC):
@@ -40,6 +40,10 @@ class StoredArray(ABC):
     def nbytes(self) -> int:
         return self.count * self.row_bytes
 
+    def example(self, row: int) -> int:
+        """Return the number that a row has in the user's array."""
+        return row
+
     @abstractmethod
     def read(self, start: int, stop: int, out) -> None:
         """Read rows ``start:stop`` into ``out`` of the stored type. Raises: DataError naming the file."""
@@ -61,6 +65,10 @@ class StoredArray(ABC):
         out = np.empty((stop - start, *self.shape[1:]), self.dtype)
         self.read(start, stop, out)
         return out
+
+    def whole(self) -> np.ndarray:
+        """Return all rows, in memory or mapped."""
+        return self.rows(0, self.count)
 
     def blocks(self):
         """Yield (slice, rows) of about 16 MiB each, which cover the array in order."""
@@ -90,8 +98,8 @@ def bytes_of(rows: np.ndarray) -> memoryview:
 
 
 def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
-    """Return the type in the machine's order of bytes. Raises: DataError unless it is of numbers, with a first axis of
-    examples."""
+    """Return the type in the machine's order of bytes, uint8 for booleans. Raises: DataError unless it is of numbers,
+    with a first axis of examples."""
     if dtype.kind not in NUMBERS or dtype.itemsize > 8 or dtype.subdtype is not None:
         raise DataError(texts.ARRAY_TYPE.format(where=where, dtype=dtype))
     if not shape or 0 in shape[1:]:
@@ -100,7 +108,7 @@ def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
         )
     if shape[0] == 0:
         raise DataError(texts.NO_EXAMPLES.format(where=where))
-    return dtype.newbyteorder("=")
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("=")
 
 
 class MemoryArray(StoredArray):
@@ -178,6 +186,9 @@ class ChosenRows(StoredArray):
         self.where, self.dtype, self.by_rows = whole.where, whole.dtype, whole.by_rows
         self.shape = (examples.size, *whole.shape[1:])
 
+    def example(self, row: int) -> int:
+        return self._whole.example(int(self._examples[row]))
+
     def read(self, start: int, stop: int, out) -> None:
         self._whole.take(self._examples[start:stop], out)
 
@@ -204,3 +215,30 @@ class ReshapedRows(StoredArray):
 
     def advise(self, start: int, stop: int, needed: bool) -> None:
         self._array.advise(start, stop, needed)
+
+
+class ChannelsLast(ReshapedRows):
+    """The rows of an array whose channels come first."""
+
+    def __init__(self, array: StoredArray):
+        channels, *extents = array.shape[1:]
+        super().__init__(array, (*extents, channels))
+
+    def _as_stored(self, out):
+        return np.moveaxis(out, -1, 1)
+
+
+class WithoutLabel(ReshapedRows):
+    """Class numbers of which one, ``ignored``, means that there is no label: it becomes ``none``."""
+
+    def __init__(self, array: StoredArray, ignored: int, none: int):
+        super().__init__(array, array.shape[1:])
+        self.dtype, self._ignored, self._none = np.dtype(np.int64), ignored, none
+
+    def read(self, start: int, stop: int, out) -> None:
+        super().read(start, stop, out)
+        out[out == self._ignored] = self._none
+
+    def take(self, examples, out) -> None:
+        super().take(examples, out)
+        out[out == self._ignored] = self._none

@@ -21,27 +21,22 @@ class ChunkedArray(StoredArray):
     """An array that HDF5's library has to decode. Blocks of rows stay decoded as long as there is room. The library
     compares Fletcher's checksum, where the file has it, with each chunk that it reads."""
 
-    def __init__(self, path: Path, name: str, array: h5py.Dataset, where: str):
-        self._path, self._name, self.where = path, name, where
+    def __init__(self, path: Path, array: h5py.Dataset, where: str, files: OpenFiles):
+        self._path, self._name, self.where, self._files = path, array.name, where, files
         self.shape, self.dtype = array.shape, check_type(where, array.dtype, array.shape)
         self.summed = bool(array.fletcher32)
         self._rows = max(1, BLOCK_BYTES // self.row_bytes)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.RLock()
-        self._file: h5py.File | None = None
 
     def read(self, start: int, stop: int, out) -> None:
         with self._lock, hdf5_errors(self._path, self._name):
-            array = self._opened()
-            if out.dtype == self.dtype and out.flags.c_contiguous:
+            file = self._files.object(self._path, lambda: hdf5.open_file(self._path))
+            array = file[self._name]
+            if out.dtype == array.dtype and out.flags.c_contiguous:
                 array.read_direct(out, np.s_[start:stop])
             else:
                 out[...] = array[start:stop]
-
-    def _opened(self) -> h5py.Dataset:
-        if self._file is None:
-            self._file = hdf5.open_file(self._path)
-        return self._file[self._name]
 
     def take(self, examples, out) -> None:
         with self._lock:
@@ -73,5 +68,5 @@ def stored_array(path: Path, name: str, array: h5py.Dataset, files: OpenFiles) -
     plain = array.dtype.kind in "iuf" and h5t.py_create(array.dtype).equal(array.id.get_type())
     offset = array.id.get_offset() if contiguous and plain and array.file.userblock_size == 0 else None
     if offset is None:
-        return ChunkedArray(path, name, array, where)
+        return ChunkedArray(path, array, where, files)
     return FlatArray(path, offset, array.shape, array.dtype, where, files)

@@ -8,10 +8,12 @@ import os
 import resource
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +28,13 @@ PIECE_BYTES = 1 << 20  # for a checksum, at a time
 
 class OpenFiles:
     """Descriptors of files, for any thread: ``paths`` and files that are used stay open, up to a part of
-    the files that the process may have open; others are opened to be used. Raises: OSError"""
+    the files that the process may have open; others are opened to be used. And objects that hold a file of their own,
+    up to a smaller part. Raises: OSError"""
 
     def __init__(self, paths: Iterable[str | Path] = ()):
         self._lock = threading.Lock()
         self._open: dict[str | Path, int] = {}
+        self._objects: OrderedDict[Hashable, Any] = OrderedDict()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = MOST_OPEN if limit == resource.RLIM_INFINITY else min(MOST_OPEN, limit // 4)
         for path in paths:
@@ -51,6 +55,17 @@ class OpenFiles:
         finally:
             if kept is None:
                 os.close(file)
+
+    def object(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the object of a key, made unless it is kept: those used last are. Another is closed with the last
+        reference to it, so a thread that uses it goes on."""
+        with self._lock:
+            if key not in self._objects:
+                while len(self._objects) >= max(1, self._most // 2):
+                    self._objects.popitem(last=False)
+                self._objects[key] = make()
+            self._objects.move_to_end(key)
+            return self._objects[key]
 
     def close(self) -> None:
         """Close all descriptors. A second call does nothing."""
@@ -102,6 +117,9 @@ class FlatArray(StoredArray):
             yield file, bytes_of(rows)
         if rows is not out:
             np.copyto(out, rows, casting="unsafe")
+
+    def whole(self) -> np.ndarray:
+        return np.memmap(self._path, self._stored, "r", self._offset, self.shape)
 
     def read(self, start: int, stop: int, out) -> None:
         with self._rows(out) as (file, memory):

@@ -1,7 +1,10 @@
 """Arrays of NumPy's files: .npy, and members of .npz, which are .npy files in a zip archive."""
 
+import math
 import threading
 import zipfile
+from collections.abc import Callable
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO
 
@@ -9,7 +12,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.decoding import decoder_errors, decoding
-from ringtrain.data.stored.base import StoredArray, bytes_of, check_type
+from ringtrain.data.stored.base import ReshapedRows, StoredArray, bytes_of, check_type
 from ringtrain.data.stored.flat import Crc, FlatArray, OpenFiles
 from ringtrain.errors import DataError
 
@@ -20,8 +23,8 @@ PIECE_BYTES = 1 << 20
 def open_npy(path: Path, files: OpenFiles) -> StoredArray:
     """Open a .npy file. Raises: DataError"""
     with decoding(texts.NOT_READ_FILE.format(path=path)), open(path, "rb") as file:
-        shape, dtype = _header(file, str(path))
-        return FlatArray(path, file.tell(), shape, dtype, str(path), files)
+        shape, dtype, arranged = _header(file, str(path))
+        return arranged(FlatArray(path, file.tell(), shape, dtype, str(path), files))
 
 
 class NpzFile:
@@ -52,7 +55,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, files: 
         if member.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
             raise DataError(f"{path}: {info.filename.removesuffix('.npy')} is not a NumPy array")
         member.seek(0)
-        shape, dtype = _header(member, where)
+        shape, dtype, arranged = _header(member, where)
         header = member.tell()
     nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if info.file_size != header + nbytes:
@@ -60,29 +63,45 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, files: 
             f"{where} has {info.file_size - header} bytes of values, but its shape needs {nbytes}: copy it again"
         )
     if info.compress_type != zipfile.ZIP_STORED:
-        return InflatedArray(path, info, header, shape, dtype, where)
+        return arranged(InflatedArray(path, info, header, shape, dtype, where, files))
     with open(path, "rb") as file:
         file.seek(info.header_offset)
         local = file.read(LOCAL_HEADER)
     lengths = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
     start = info.header_offset + LOCAL_HEADER + lengths
     crc = Crc(start, info.file_size, info.CRC)  # which zipfile would compare, but rows are read past it
-    return FlatArray(path, start + header, shape, dtype, where, files, crc)
+    return arranged(FlatArray(path, start + header, shape, dtype, where, files, crc))
 
 
-def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Read the header of a .npy; the file then stands at the first value. Raises: DataError, ValueError"""
+def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, Callable[[StoredArray], StoredArray]]:
+    """Read the header of a .npy; the file then stands at the first value. Return the shape and type in which values are
+    to be read, and what makes the array of them. Raises: DataError, ValueError"""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, columns_first, dtype = read(file)
-    if dtype.hasobject:
-        raise DataError(texts.ARRAY_TYPE.format(where=where, dtype=dtype))
+    check_type(where, dtype, shape)
     if columns_first and len(shape) > 1:
-        raise DataError(
-            f"{where} is stored column by column (Fortran order), so examples are not in one piece: save "
-            "numpy.ascontiguousarray of it"
-        )
-    return shape, dtype
+        return (math.prod(shape),), dtype, partial(ColumnsArray, shape=shape)
+    return shape, dtype, lambda array: array
+
+
+class ColumnsArray(ReshapedRows):
+    """An array that is stored column by column (Fortran order), so that a row lies in as many places as it has values.
+    ``array``: all values in their order."""
+
+    def __init__(self, array: StoredArray, shape: tuple[int, ...]):
+        super().__init__(array, ())
+        self.shape, self.by_rows = shape, False
+
+    @cached_property
+    def _values(self) -> np.ndarray:
+        return self._array.whole().reshape(self.shape, order="F")
+
+    def read(self, start: int, stop: int, out) -> None:
+        np.copyto(out, self._values[start:stop], casting="unsafe")
+
+    def take(self, examples, out) -> None:
+        out[...] = self._values[examples]
 
 
 class InflatedArray(StoredArray):
@@ -92,31 +111,31 @@ class InflatedArray(StoredArray):
     by_rows = False
     summed = True
 
-    def __init__(self, path: Path, info: zipfile.ZipInfo, header: int, shape, dtype: np.dtype, where: str):
-        self._path, self._info, self._header = path, info, header
+    def __init__(
+        self, path: Path, info: zipfile.ZipInfo, header: int, shape, dtype: np.dtype, where: str, files: OpenFiles
+    ):
+        self._path, self._info, self._header, self._files, self._key = path, info, header, files, object()
         self.where, self.shape, self.dtype, self._stored = where, tuple(shape), check_type(where, dtype, shape), dtype
         self._lock = threading.Lock()
-        self._stream: IO[bytes] | None = None
 
     def read(self, start: int, stop: int, out) -> None:
         rows = np.empty((stop - start, *self.shape[1:]), self._stored)
         with self._lock, decoder_errors(texts.NOT_READ_FILE.format(path=self.where)):
-            if self._stream is None:
-                self._stream = zipfile.ZipFile(self._path).open(self._info)  # noqa: SIM115 (read on at the next call)
-            self._go_to(self._header + start * self.row_bytes)
+            archive = partial(zipfile.ZipFile, self._path)
+            stream = self._files.object(self._key, lambda: archive().open(self._info))
+            self._go_to(stream, self._header + start * self.row_bytes)
             memory = bytes_of(rows)
             while memory:
-                got = self._stream.readinto(memory[:PIECE_BYTES])  # type: ignore[attr-defined]
+                got = stream.readinto(memory[:PIECE_BYTES])
                 if not got:
-                    raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=self._stream.tell()))
+                    raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=stream.tell()))
                 memory = memory[got:]
         np.copyto(out, rows, casting="unsafe")
 
-    def _go_to(self, offset: int) -> None:
+    def _go_to(self, stream: IO[bytes], offset: int) -> None:
         """Read what lies before. A seek would not end where the stream does, but at the offset that a file claims."""
-        assert self._stream is not None
-        if self._stream.tell() > offset:
-            self._stream.seek(0)
-        while left := offset - self._stream.tell():
-            if not self._stream.read(min(PIECE_BYTES, left)):
-                raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=self._stream.tell()))
+        if stream.tell() > offset:
+            stream.seek(0)
+        while left := offset - stream.tell():
+            if not stream.read(min(PIECE_BYTES, left)):
+                raise DataError(texts.ENDED_BEFORE.format(where=self.where, offset=stream.tell()))

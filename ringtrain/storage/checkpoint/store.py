@@ -3,7 +3,7 @@
     /                attributes: iteration, examples_seen, epoch, best, version, fingerprint
     /text            config, model, model_name, data_name, data_checksum, numerics; classes, a JSON list
     /scalars         one number each
-    /inputs          how inputs are prepared: mean, std, shape, mean_image, view
+    /inputs          how inputs are prepared: mean, std, shape, mean_image, view, label_moments
     /weights         one data set a parameter, in the model's order, "/" in a name written as %2F
     /optimizer/SLOT  likewise
     /ranks           arrays in which the ranks differed, one row a rank

@@ -209,9 +209,10 @@ def assemble(
     trained, arena = _bound(config, graph, exchange, transport, ops, initial or InitialWeights())
     if guard is not None:
         transport = GuardedTransport(transport, guard)
-    feed = DeviceInput(ops, model.input, data)
+    unit = model.output.unit(graph.shapes[graph.output], data.label_moments, loss.accuracy)
+    feed = DeviceInput(ops, model.input, data, None, unit)
     pause = pause_of(run.inject_slowdown, transport.rank, roles.trainers)
-    own_feed = DeviceInput(ops, model.input, data, pause) if pause else feed
+    own_feed = DeviceInput(ops, model.input, data, pause, unit) if pause else feed
     stage = stage_of(config, exchange, transport.rank, ops, own_feed, loss, labels, rate.at, grain)
     ctx = _context(config, exchange, transport, ops, recorded=stage is None)
     cuts = exchange.ready_points if transport.size > 1 else frozenset[str]()

@@ -9,6 +9,7 @@ from ringtrain.config.record import DataConfig, TrainConfig
 from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.file.dataset import DataSet, DatasetForm, NodeMemory, open_dataset
+from ringtrain.data.file.grammar import Layout
 from ringtrain.data.image_files.open import accepts as image_files
 from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.data.split import Split
@@ -75,6 +76,7 @@ def _stored(config: TrainConfig, model: ModelSpec, transport: Transport) -> Data
             test=config.data.test_data,
             extents=len(model.input.shape),
             most_bytes=limit,
+            layout=Layout(config.data.layout, config.data.ignore_label),
         )
 
 
@@ -102,10 +104,13 @@ def windows_of(shuffle: str | None, train: Split) -> Windows | None:
 def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
     """Raise DataError if the network does not take images of this shape."""
     if not takes(model.input, tuple(data.train.shape)):
+        first, *others = data.train.shape
+        turned = takes(model.input, (*others, first))
+        hint = "give --layout channels-first (here, or to `data make`), " if turned else ""
         images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
         raise DataError(
-            f"data set {data.name!r} has examples of {images}, but model {model.name!r} takes {wanted}: use another "
-            "data set or model, or --resize for images of one class number each"
+            f"data set {data.name!r} has examples of {images}, but model {model.name!r} takes {wanted}: "
+            f"{hint}use another data set or model, or --resize for images of one class number each"
         )
 
 

@@ -25,6 +25,7 @@ class InputFacts:
     mean_image: float32 of ``shape``; None where the network does not subtract it
     crop:       the input of the network, which is the centre of an example
     view:       of images of any size, by which they have ``shape``; None where all have it as they are
+    label_moments: mean and std of labels that are values, float64 [2, K]
     """
 
     classes: tuple[str, ...]
@@ -34,11 +35,13 @@ class InputFacts:
     mean_image: np.ndarray | None
     crop: Shape
     view: View | None
+    label_moments: np.ndarray | None = None
 
     def data_set(self, name: str, split: Split) -> DataSet:
         """Return a split as a data set with these facts."""
         mean_image = np.broadcast_to(self.mean, split.shape) if self.mean_image is None else self._centred(split.shape)
-        return DataSet(name, split, None, self.classes, self.mean, self.std, mean_image, "", "")
+        about = self.classes, self.mean, self.std, mean_image, "", ""
+        return DataSet(name, split, None, *about, label_moments=self.label_moments)
 
     def _centred(self, shape: Shape) -> np.ndarray:
         """The mean image for examples of another height and width: the centres that the network sees coincide."""
@@ -64,6 +67,8 @@ def inputs_of(spec: InputSpec, data: DataSet) -> dict[str, np.ndarray]:
     kept = {"mean": data.mean, "std": data.std, "shape": np.array(data.train.shape, np.int64)}
     if spec.mean == "image":
         kept["mean_image"] = data.mean_image
+    if data.label_moments is not None:
+        kept["label_moments"] = data.label_moments
     view = data.train.view if isinstance(data.train, PictureSplit) else None
     if view is not None:
         kept["view"] = np.array([] if view.to is None else view.to, np.int64).reshape(-1)
@@ -114,7 +119,10 @@ def _checked_facts(spec: InputSpec, classes: tuple[str, ...], arrays: dict[str, 
     view = _view(arrays["view"].tolist(), spec) if "view" in arrays else None
     if view is not None and view.size != shape[:2]:
         raise ValueError(view)
-    return InputFacts(classes, shape, arrays["mean"], arrays["std"], mean_image, tuple(spec.shape), view)
+    moments = arrays.get("label_moments")
+    if moments is not None and (moments.ndim != 2 or len(moments) != 2):
+        raise ValueError(moments.shape)
+    return InputFacts(classes, shape, arrays["mean"], arrays["std"], mean_image, tuple(spec.shape), view, moments)
 
 
 def _view(to: list[int], spec: InputSpec) -> View:

@@ -11,7 +11,7 @@ from ringtrain.data.file.dataset import DataSet
 from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Shape
 from ringtrain.nn.shapes import element_count
-from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec
+from ringtrain.nn.spec import IMAGE_EXTENTS, InputSpec, Unit
 from ringtrain.ops.base import Ops
 from ringtrain.train.step.prefetch import Prefetcher, raw_arrays
 from ringtrain.train.step.slow_rank import Pause
@@ -19,14 +19,15 @@ from ringtrain.train.step.slow_rank import Pause
 
 class DeviceInput:
     """Uploads slices of a batch, and normalises images by the model's input table. If operations are recorded,
-    :class:`Prefetcher` uploads the next batch ahead of time. ``pause``: of a slow rank, before each :meth:`load`."""
+    :class:`Prefetcher` uploads the next batch ahead of time. ``pause``: of a slow rank, before each :meth:`load`;
+    ``unit``: of labels that are values, and of outputs."""
 
-    def __init__(self, ops: Ops, spec: InputSpec, data: DataSet, pause: Pause | None = None):
-        self._ops, self._shape, self.pause = ops, spec.shape, pause
+    def __init__(self, ops: Ops, spec: InputSpec, data: DataSet, pause: Pause | None = None, unit: Unit | None = None):
+        self._ops, self._shape, self.pause, self._unit = ops, spec.shape, pause, unit
         self._mean_of = lambda shape: _on_device(ops, mean_of(spec, data, shape))
         self._means: dict[Shape, Array] = {}  # by the shape of the images: transformed ones may have another
         self._scale = _on_device(ops, scale_of(spec, data))
-        self._prefetcher = Prefetcher(ops) if ops.records else None
+        self._prefetcher = Prefetcher(ops, unit) if ops.records else None
 
     def load(self, space: Workspace, batch: Batch, start: int, stop: int) -> tuple[Array, Array, Array]:
         """Examples ``start:stop`` of the batch, at the same addresses in every call. Shapes: → x [n, *input shape],
@@ -34,7 +35,7 @@ class DeviceInput:
         if self.pause is not None:
             self.pause()
         if self._prefetcher is None:
-            hosts = raw_arrays(batch, self._ops.dtype)
+            hosts = raw_arrays(batch, self._ops.dtype, self._unit)
             raw = {name: self._kept(space, name, host[start:stop], self._ops.upload) for name, host in hosts.items()}
         else:
             self._prefetcher.wait(batch)
@@ -47,6 +48,10 @@ class DeviceInput:
         if self._prefetcher is not None:
             self._prefetcher.release(batch)
         return x, raw["labels"], raw["examples"]
+
+    def restored(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs on the host in the unit of the stored labels."""
+        return outputs if self._unit is None else (outputs * self._unit[1] + self._unit[0]).astype(outputs.dtype)
 
     def hold(self, batch: Batch) -> Hashable:
         """Let further operations wait for the batch to be on the device, until :meth:`release`. Returns a key of the

@@ -17,6 +17,7 @@ import numpy as np
 from ringtrain.arrays import Array
 from ringtrain.data.batches.batches import Batch
 from ringtrain.memory.workspace import Workspace
+from ringtrain.nn.spec import Unit
 from ringtrain.ops.base import Mark, Ops
 
 RAW = ("images", "labels", "examples", "top", "left", "flip")
@@ -24,14 +25,15 @@ PACKED_BYTES = 1 << 16  # of an array that is packed
 ALIGNMENT = 16
 
 
-def raw_arrays(batch: Batch, dtype: np.dtype) -> dict[str, np.ndarray]:
+def raw_arrays(batch: Batch, dtype: np.dtype, unit: Unit | None = None) -> dict[str, np.ndarray]:
     """The host arrays of a batch that a device needs, by name: the arrays of RAW; "erase" if the batch has
     boxes to erase; and the arrays of its mixup partner, prefixed "partner.". Labels that are values are of type
-    ``dtype``."""
+    ``dtype``, and (label - mean) / std of their ``unit``."""
     names = (*RAW, "erase") if batch.erase.any() else RAW
     arrays = {name: getattr(batch, name) for name in names}
     if batch.labels.dtype.kind == "f":
-        arrays["labels"] = batch.labels.astype(dtype, copy=False)
+        labels = batch.labels if unit is None else (batch.labels - unit[0]) / unit[1]
+        arrays["labels"] = labels.astype(dtype, copy=False)
     if batch.partner is not None:
         arrays |= {f"partner.{name}": array for name, array in raw_arrays(batch.partner, dtype).items()}
     return arrays
@@ -77,8 +79,8 @@ class PrefetchSlot:
 class Prefetcher:
     """Uploads batches on a stream beside the stream of ``ops``."""
 
-    def __init__(self, ops: Ops):
-        self._ops, self._beside = ops, ops.beside()
+    def __init__(self, ops: Ops, unit: Unit | None = None):
+        self._ops, self._beside, self._unit = ops, ops.beside(), unit
         self._slots = [PrefetchSlot(number, Workspace(ops)) for number in range(2)]  # the first is filled next
 
     def bring(self, batch: Batch) -> None:
@@ -91,7 +93,7 @@ class Prefetcher:
             slot.uploaded.wait()  # its packed arrays are free
         if slot.read is not None:
             self._beside.after(slot.read)
-        self._upload(slot, raw_arrays(batch, self._ops.dtype))
+        self._upload(slot, raw_arrays(batch, self._ops.dtype, self._unit))
         slot.batch, slot.uploaded = batch, self._beside.mark()
 
     def _upload(self, slot: PrefetchSlot, hosts: Mapping[str, np.ndarray]) -> None:
