@@ -44,6 +44,7 @@ def test_targets_have_a_form_a_mean_and_a_deviation(tmp_path, ringtrain):
         code, text, _ = ringtrain("info", tmp_path / "r.npz")
         assert code == 0 and f"targets  {form} float32" in text and "classes" not in text and "… 9 in all" in text
         assert ("  mean   1.0000  5.0000\n  std    1.0000  0.0000" in text) == (form == "2")
+        assert ("  mean   1.0000  1.0000  1.0000\n" in text) == (form == "2x3")
         text = ringtrain("make", tmp_path / "r.npz", "-o", tmp_path / "r.h5", "--force")[1]
         assert f"4 train examples with {form} values each" in text
 

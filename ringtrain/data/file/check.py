@@ -72,9 +72,10 @@ MOST_CLASSES, MOST_NUMBERS = 20, 8  # shown one by one
 
 def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
     """Return (label, value) rows about the whole set."""
+    moments = data.label_moments
     return [
         ("name", data.name),
-        *(_target_rows(data.train) if data.train.label_dtype.kind == "f" else [("classes", str(len(data.classes)))]),
+        *([("classes", str(len(data.classes)))] if moments is None else _target_rows(data, *moments)),
         ("mean", _numbers(data.mean)),
         ("std", _numbers(data.std)),
         ("source", data.source),
@@ -82,13 +83,10 @@ def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
     ]
 
 
-def _target_rows(train: Split) -> list[tuple[str, str]]:
-    """The form of values that are labels; of a vector of them mean and standard deviation."""
-    form = ("targets", f"{'x'.join(map(str, train.label_shape)) or 1} {train.label_dtype}")
-    if len(train.label_shape) > 1:
-        return [form]
-    values = train.values(0, train.count).reshape(train.count, -1).astype(np.float64)
-    return [form, ("  mean", _numbers(values.mean(axis=0))), ("  std", _numbers(values.std(axis=0)))]
+def _target_rows(data: DataSet, mean: np.ndarray, std: np.ndarray) -> list[tuple[str, str]]:
+    """The form of labels that are values, and their mean and standard deviation along the last axis."""
+    form = f"{'x'.join(map(str, data.train.label_shape)) or 1} {data.train.label_dtype}"
+    return [("targets", form), ("  mean", _numbers(mean)), ("  std", _numbers(std))]
 
 
 def _numbers(values) -> str:
