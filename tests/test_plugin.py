@@ -10,6 +10,7 @@ import pytest
 from ringtrain import plugin
 from ringtrain.allreduce.catalogue import check_algorithm
 from ringtrain.cli.main import run as command
+from ringtrain.cli.python_script import parse_script_command
 from ringtrain.collectives.catalogue import FLAT, HALVES, SCHEDULES, make_schedule
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.config.record import OPTIMIZER_NAMES, OptimizerConfig
@@ -18,6 +19,7 @@ from ringtrain.errors import ConfigError, ModelError, UsageError
 from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.exchange.compatibility import check_options, without_former
 from ringtrain.exchange.parts import PARTS
+from ringtrain.launch.python_script import ScriptCommand
 from ringtrain.memory.workspace import Workspace
 from ringtrain.nn.base import Pass
 from ringtrain.nn.catalogue import LAYERS
@@ -215,6 +217,11 @@ def test_a_wrong_value_of_its_option_is_refused(files, value, message):
         check_options(resolve(("flags", {"sync": "everyone", "plugin_option": [value]})))
     with pytest.raises(ConfigError, match='"NAME=VALUE"'):
         resolve(("file", {"plugin_option": "fast=true"}))
+
+
+def test_the_launcher_of_scripts_takes_it(files):
+    command = parse_script_command(["--plugin", "own.py", "--sync", "blocking", "train.py"])
+    assert isinstance(command, ScriptCommand) and command.exchange.sync == "blocking"
 
 
 def test_a_wrong_schedule_does_not_run(files):

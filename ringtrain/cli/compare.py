@@ -51,7 +51,9 @@ from ringtrain.transport.world import connect as begin_anew
     help="Train each variant with K seeds, from --seed on; show means and standard deviations.",
 )
 @click.option("--over-seeds", is_flag=True, help="Average existing runs that differ by seed alone, in order of date.")
-@click.option("--baseline", metavar="NAME", help="Existing run or variant that others are compared with. [the first]")
+@click.option(
+    "--baseline", metavar="NAME", help="Existing run, or variant of runs, to compare others with. [the first]"
+)
 @click.option("-n", "--ranks", type=click.IntRange(1), help="Start COMMAND of PyTorch's script on so many ranks.")
 @click.option("--launcher", metavar="TEXT", help='Start ranks so: "srun --mpi=pmix -n {ranks}". [mpirun, or srun]')
 @click.option(
@@ -93,8 +95,12 @@ def compare(arguments, strategies, variants, seeds, over_seeds, baseline, ranks,
             )
         tell = partial(_tell_folders, arguments, out, over_seeds, baseline, paths)
         return in_world(lambda transport: on_root(transport, tell))
-    if over_seeds or baseline:
-        raise UsageError("--over-seeds and --baseline are of runs that exist: --seeds K trains variants over seeds")
+    if over_seeds:
+        raise UsageError("--over-seeds averages runs that exist: --seeds K trains variants over seeds")
+    if baseline:
+        raise UsageError(
+            f"--baseline is of runs that exist: others are compared with the first, so put {baseline} there"
+        )
     if ranks is not None:
         command = commands.read_command(arguments, ranks, launcher, metrics)
         return _compare_commands(command, named_variants(strategies, variants), seeds, out, paths)

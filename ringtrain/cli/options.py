@@ -169,6 +169,11 @@ def layout_flags(command):
     return command
 
 
+def bad_images_flag(command):
+    """Decorate a command with ``--bad-images``."""
+    return _option(config_fields()["bad_images"])(command)
+
+
 def train_sections() -> dict[str, list[str]]:
     """Return the sections of the help of `ringtrain train`, for :class:`Sectioned`."""
     sections: dict[str, list[str]] = {title: [] for title in SECTIONS}

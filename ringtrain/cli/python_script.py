@@ -7,7 +7,7 @@ import click
 
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.cli.hints import in_words
-from ringtrain.cli.options import Sectioned, explicit_flags, record_flags
+from ringtrain.cli.options import Sectioned, explicit_flags, plugin_option, record_flags
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
 from ringtrain.config.resolve import FLAGS, config_fields, read_run_file, resolve
@@ -147,6 +147,7 @@ def _sections() -> dict[str, list[str]]:
     options_metavar="[OPTIONS] [-m]",
     context_settings={"allow_interspersed_args": False, "max_content_width": 110},
 )
+@plugin_option
 @record_flags(ExchangeConfig, hidden=REFUSED)
 @click.option(
     "--config", "run_file", type=click.Path(), help="TOML run file of these options; flags win over its keys."

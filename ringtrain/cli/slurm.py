@@ -154,7 +154,7 @@ def _checked_data(config, model, graph):
         return SplitShape(config.run.batch, model.input.shape)
     layout = Layout(config.data.layout, config.data.ignore_label)
     data = read_form(config.data.data or "digits", config.data.test_data, len(model.input.shape), layout)
-    check_images(model, data)
+    check_images(model, data.name, data.train.shape)
     check_output(make_loss(config.model), graph, data)
     return data.train
 

@@ -177,4 +177,7 @@ def is_one(array: np.ndarray, shape: Shape) -> bool:
 
 
 def _lacks_channels(array: np.ndarray, shape: Shape) -> bool:
-    return len(shape) == 3 and shape[-1] == 1 and array.shape[-1:] != (1,)
+    """Whether the axis of one channel is absent. Images may have another height and width than those of training."""
+    if shape[-1] != 1 or array.shape[-1:] == (1,):
+        return False
+    return len(shape) == 3 or (len(shape) > 1 and array.shape[1 - len(shape) :] == shape[:-1])

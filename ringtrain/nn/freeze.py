@@ -36,8 +36,10 @@ def freeze(graph: Graph, patterns: Sequence[str], names_in_files: Mapping[str, S
 
 
 def _names(parameters: Sequence[str]) -> set[str]:
-    """These names of a parameter, and those of its layer."""
-    return {part for name in parameters for part in (name, name.rpartition(".")[0]) if part}
+    """These names of a parameter, and those of its layer and of the groups that hold it."""
+    return {
+        ".".join(parts[:end]) for parts in (name.split(".") for name in parameters) for end in range(1, len(parts) + 1)
+    }
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

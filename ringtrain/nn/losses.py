@@ -25,6 +25,7 @@ class LabelForm:
 
 
 ONE_CLASS_NUMBER = LabelForm()
+NO_LABELS = "the data set has no labels, and --loss {loss} takes {what}: name both, as in FILE.h5:x,y or x.npy,y.npy"
 MASK_CLASSES = 256  # of bytes, where 255 often means no label
 
 
@@ -104,10 +105,12 @@ class SoftmaxCrossEntropy(Loss):
 
     def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
         if labels.values:
+            one_hot = "if they are one-hot, store y.argmax(axis=1)"
+            whole = "if they are whole numbers in a type of floats, store them as int32 (y.astype('int32'))"
             raise ModelError(
                 "--loss ce takes class numbers, but the labels are values of shape "
-                f"{shapes.format_shape(labels.shape) or '()'}: if they are whole numbers in a type of floats, store "
-                "them as int32 (y.astype('int32')); else give --loss mse, mae, huber or bce"
+                f"{shapes.format_shape(labels.shape) or '()'}: {one_hot if labels.shape == output else whole}; else "
+                "give --loss mse, mae, huber or bce"
             )
         hint = f"if {classes - 1} means no label, give --ignore-label {classes - 1}; else "
         if labels.shape:
@@ -126,10 +129,7 @@ class SoftmaxCrossEntropy(Loss):
                     f"--loss ce takes {wanted}: {hint}use a model that ends in this shape, or another data set"
                 )
         elif not classes:
-            raise ModelError(
-                "the data set has no labels, and --loss ce takes class numbers: name both, as in "
-                "FILE.h5:images,labels or x.npy,y.npy"
-            )
+            raise ModelError(NO_LABELS.format(loss="ce", what="class numbers"))
         elif output != (classes,):
             count = "1 class" if classes == 1 else f"{classes} classes"
             model = "a model" if file is None else f"give --model a copy of {file}"
@@ -185,6 +185,8 @@ class ValueLoss(Loss):
     delta: float = 1.0
 
     def check(self, output: Shape, labels: LabelForm, classes: int, layer: str, file: Path | None = None) -> None:
+        if labels == ONE_CLASS_NUMBER and not classes:
+            raise ModelError(NO_LABELS.format(loss=self.name, what="values"))
         if _without_one(output) != _without_one(labels.shape):
             wanted = shapes.format_shape(labels.shape) if _without_one(labels.shape) else "one number"
             remedy = (

@@ -158,10 +158,9 @@ def winner(rows: Sequence[PlanRow], ranks: int) -> PlanRow:
 def last_that_pays(rows: Sequence[PlanRow]) -> int | None:
     """Return the largest number of ranks up to which each further rank adds half the examples/s of one rank alone, by
     the fastest at each number; None if that holds up to the largest."""
-    counts = sorted({row.ranks for row in rows})
-    best = [winner(rows, count) for count in counts]
-    for before, after in pairwise(best):
-        added = (after.images_per_s - before.images_per_s) / (after.ranks - before.ranks)
-        if added < ENOUGH * before.images_per_s / before.efficiency / before.ranks:
-            return before.ranks
+    alone = rows[0].images_per_s / rows[0].efficiency / rows[0].ranks
+    best = {1: alone} | {count: winner(rows, count).images_per_s for count in sorted({row.ranks for row in rows})}
+    for (before, rate), (after, larger) in pairwise(best.items()):
+        if (larger - rate) / (after - before) < ENOUGH * alone:
+            return before
     return None

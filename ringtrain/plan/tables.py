@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
 
-from ringtrain.humanize import RATE, format_bytes
+from ringtrain.humanize import RATE, format_bytes, plural
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.prediction import PlanRow, PlanSettings, last_that_pays, winner
 from ringtrain.plan.target_times import PLAN_ERROR
@@ -62,7 +62,7 @@ def plan_lines(layers: LayerTimes, settings: PlanSettings, rows: Sequence[PlanRo
         ),
         f"up to {max(best):,} ranks each further rank adds at least half the {RATE} of one rank alone"
         if last is None
-        else f"beyond {last:,} ranks a further rank adds less than half the {RATE} of one rank alone",
+        else f"beyond {plural(last, 'rank')} a further rank adds less than half the {RATE} of one rank alone",
     ]
 
 

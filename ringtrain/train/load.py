@@ -198,7 +198,7 @@ def _rehearse(trained: TrainedModel, split: Split, data: DataSet | None = None) 
 
 def split_of(data: DataSet, name: str, model: ModelSpec) -> Split:
     """The part of a data set whose inputs the model takes. Raises DataError"""
-    check_images(model, data)
+    check_images(model, data.name, data.train.shape)
     parts = dict(data.splits())
     if name not in parts:
         raise DataError(f"data set {data.name!r} has no {name} part; it has {', '.join(parts)}: choose with --split")

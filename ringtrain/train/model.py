@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ringtrain.data.file.grammar import CHANNELS_FIRST
 from ringtrain.data.inputs import is_one, unlabelled
 from ringtrain.train.assembly.data import check_images
 from ringtrain.train.load import TrainedModel, load_model
@@ -39,8 +40,9 @@ class Model:
     def _outputs(self, array, layer: str | None) -> np.ndarray:
         array = np.asarray(array)
         shape = shape_of(self._trained, layer)
-        split = unlabelled(array, self._trained.facts.shape, "the array")
-        check_images(self.model, self._trained.facts.data_set("the array", split))
+        channels_first = self._trained.config.data.layout == CHANNELS_FIRST
+        split = unlabelled(array, self._trained.facts.shape, "the array", channels_first)
+        check_images(self.model, "the array", split.shape)
         outputs = np.empty((split.count, *shape), self._trained.ops.dtype)
         for start, rows in blocks(self._transport, self._trained, split, self._trained.feed_of(split), layer):
             outputs[start : start + len(rows)] = rows

@@ -12,6 +12,7 @@ import numpy as np
 from ringtrain.data import inputs
 from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.content import IGNORE
+from ringtrain.data.file.grammar import CHANNELS_FIRST
 from ringtrain.data.pixels import pillow
 from ringtrain.data.predictions import (
     FEATURES,
@@ -85,9 +86,9 @@ def _source(transport: Transport, trained: TrainedModel, kind: str, paths: list[
         return Source(images, trained.feed_of(images), lambda example: (paths[example], None))
     path = paths[0]
     if kind == inputs.ARRAY:
-        first = trained.config.data.layout == "channels-first"
+        first = trained.config.data.layout == CHANNELS_FIRST
         array = together(transport, lambda: inputs.read_array(path, trained.facts.shape, first))
-        together(transport, lambda: check_images(trained.model, trained.facts.data_set(path, array)))
+        together(transport, lambda: check_images(trained.model, path, array.shape))
         agree(transport, {f"shape of {path}": [array.count, *array.shape]})
         return Source(array, trained.feed_of(array), lambda example: (path, example))
     data = read_data(trained.config.changed(data=path, test_data=None, synthetic=False), trained.model, transport)

@@ -6,6 +6,7 @@ with another number of classes, or another stem. A parameter has timm's name whe
 
 import math
 from collections.abc import Collection
+from itertools import takewhile
 
 from ringtrain.nn.base import Shape
 
@@ -23,7 +24,6 @@ TIMM = {  # the end of a parameter's name in PyTorch's layers: its end, and its 
     "cls_token.weight": ("cls_token", 3),
     "pos_embed.weight": ("pos_embed", 3),
 }
-PREFIXES = ("module.", "_orig_mod.", "model.")  # of DistributedDataParallel, torch.compile and Lightning
 
 
 def _resnet(model: str) -> dict[str, str]:
@@ -60,12 +60,9 @@ def timm_form(name: str, shape: Shape) -> tuple[str, Shape]:
 
 
 def common_prefix(names: Collection[str]) -> str:
-    """Return what a program has put before all of these names."""
-    prefix, steps = "", [""]
-    while names and steps:
-        prefix += steps[0]
-        steps = [step for step in PREFIXES if all(name.startswith(prefix + step) for name in names)]
-    return prefix
+    """Return what precedes all of these names, as DistributedDataParallel's "module." or "backbone."."""
+    groups = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return "".join(f"{group[0]}." for group in takewhile(lambda group: len(set(group)) == 1, groups))
 
 
 def is_counter(name: str) -> bool:

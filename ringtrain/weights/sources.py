@@ -26,8 +26,8 @@ def read_weights(source: str, graph: Graph) -> Match:
     if path.suffix in PICKLES:
         raise UsageError(
             f"--init {path}: a file of torch.save may run programs when it is read. Convert it where it comes from: "
-            f"python -c \"import torch, safetensors.torch as s; s.save_file(torch.load('{path}', weights_only=True), "
-            "'w.safetensors')\""
+            f"python -c \"import torch, safetensors.torch as s; c = torch.load('{path}', weights_only=True); "
+            "s.save_file(c.get('state_dict', c.get('model', c)), 'w.safetensors')\""
         )
     checkpoint = find_checkpoint(source, ranks=False).checkpoint
     return match(graph, wanted_here(graph), checkpoint.shapes, weights_for_use(checkpoint)[0].__getitem__, source)

@@ -162,7 +162,7 @@ def test_runs_that_are_there(run, copied):
         (("--sync", "allreduce", "--json", "no/c.json", *QUICK), says("no/c.json")),
         (("a", "--seeds", "2"), says("--seeds", "--sync", "--variant", "--over-seeds", 2)),
         (("--sync", "allreduce", "--over-seeds", *QUICK), says("--over-seeds", "--seeds")),
-        (("--sync", "allreduce", "--baseline", "b", *QUICK), says("--baseline", "--seeds")),
+        (("--sync", "allreduce", "--baseline", "b", *QUICK), says("--baseline", "first", "put b there")),
         (("--plugin", "no.py", "--sync", "mine", *QUICK), says("no.py")),
         (("--sync", "allreduce", "--seeds", "0", *QUICK), "^0 is not in the range x>=1"),
         (

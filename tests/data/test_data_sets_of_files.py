@@ -15,6 +15,7 @@ from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.grammar import AS_STORED, Layout
 from ringtrain.data.file.statistics import pixel_statistics
+from ringtrain.data.inputs import unlabelled
 from ringtrain.data.readers.make import make_dataset
 from ringtrain.data.stored.base import MemoryArray
 from ringtrain.errors import DataError
@@ -405,3 +406,25 @@ def test_a_large_source_is_never_whole_as_a_whole(tmp_path):
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 64 << 20 and read_rows(data.train, [5 << 10])[0][0, 0, 0, 0] == 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "array", "count"),
+    [
+        ((256, 1), (4, 256), 4), ((256, 1), (256,), 1), ((256, 1), (4, 256, 1), 4), ((6, 5, 4, 1), (3, 6, 5, 4), 3),
+        ((28, 28, 1), (2, 30, 31), 2), ((28, 28, 1), (30, 31), 1), ((5,), (3, 5), 3), ((5,), (5,), 1),
+    ],
+)  # fmt: skip
+def test_an_array_to_predict_may_lack_the_axis_of_one_channel(shape, array, count):
+    split = unlabelled(np.zeros(array, np.float32), shape, "x.npy")
+    assert (split.count, len(split.shape), split.shape[-1]) == (count, len(shape), shape[-1])
+
+
+def test_a_check_sees_a_value_that_a_sample_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(contents, "VERIFY_BYTES", 0)
+    x = np.ones((5000, 3), np.float32)
+    (unseen, *_) = np.setdiff1d(np.arange(5000), contents.sample(5000))
+    x[unseen, 2] = np.nan
+    np.savez(tmp_path / "a.npz", x=x, y=x[:, :1] * 0)
+    assert open_dataset(tmp_path / "a.npz").train.count == 5000
+    assert says("x", "1 in all", f"example {unseen}, column 2").matches("".join(check_file(tmp_path / "a.npz")))

@@ -132,11 +132,15 @@ def test_a_network_must_give_one_number_a_class():
     ):
         with pytest.raises(ModelError, match=says(*words)):
             check(**refused)
+    for loss in (MeanSquaredError(), BinaryCrossEntropy()):
+        with pytest.raises(ModelError, match=says(f"--loss {loss.name}", "no labels")):
+            loss.check((1,), ONE_CLASS_NUMBER, 0, "out")
 
 
 FIELD = LabelForm((8, 8), values=True)
 UNFIT = [
-    ("ce", (5,), LabelForm((), True), says("--loss ce", "values")),
+    ("ce", (5,), LabelForm((), True), says("--loss ce", "values", "astype")),
+    ("ce", (5,), LabelForm((5,), True), says("--loss ce", "values", "argmax")),
     ("ce", (8, 8, 3), LabelForm((8, 8)), says("--loss", "8x8x3", "8x8x5")),
     ("ce", (5,), LabelForm((8, 8)), says("--loss", "5", "8x8")),
     ("mse", (10,), ONE_CLASS_NUMBER, says("--loss", "10")),

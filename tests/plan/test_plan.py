@@ -206,6 +206,7 @@ def test_batches_of_a_rank_and_algorithms_that_a_strategy_lacks(tmp_path):
     assert four.efficiency == pytest.approx(one.step_s / four.step_s)
     slow = sweep_file(tmp_path, seconds=lambda name, nbytes: 4e-3 + 1e-12 * nbytes)
     assert last_that_pays(planned(tmp_path, (1, 2, 4, 8, 16), sweep=slow, per_node=64)) in (1, 2)
+    assert last_that_pays(planned(tmp_path, (16,), sweep=slow, per_node=64)) == 1
     free = sweep_file(tmp_path, seconds=lambda name, nbytes: 1e-9 + 1e-16 * nbytes)
     assert last_that_pays(planned(tmp_path, (1, 2), sweep=free, per_node=64)) is None
 

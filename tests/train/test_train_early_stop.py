@@ -72,7 +72,7 @@ def test_a_stopped_run_that_is_started_again_does_not_train(train, tmp_path, cap
     capsys.readouterr()
     train([], early_stop=3, resume="auto")
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == before
-    assert says("done", "lengthens").matches(capsys.readouterr().out)
+    assert says("done", "--early-stop 6 lengthens").matches(capsys.readouterr().out)
     end = train(SCORES[5:], early_stop=3, resume=str(tmp_path / "run"), out="other")
     assert (end, records(tmp_path / "other")[-1]["epochs"]) == (records(tmp_path / "run")[-1], 8)
     end = train(SCORES[5:], early_stop=5, resume="auto")

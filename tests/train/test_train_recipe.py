@@ -71,7 +71,10 @@ def test_the_header_of_resnet50_at_a_batch_of_8192():
     run = assemble(config, model, data, transport, ops, lambda: False)
     lines = words.run_header(header(run, Origin(), None, None))
     assert "  batch      8,192 over all ranks, 157 iterations an epoch" in lines
-    assert "  rate       3.2, cosine, warm-up 5 epochs = 785 iterations" in lines
+    assert (
+        "  rate       3.2, cosine, of --lr 0.1 for a batch of --base-batch 256, warm-up 5 epochs = 785 iterations"
+        in lines
+    )
     assert "  length     90 epochs, 14,130 iterations" in lines
     assert f"{IMAGENET:,} examples to train on" in "".join(lines)
 

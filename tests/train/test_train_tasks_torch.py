@@ -52,9 +52,12 @@ def test_twenty_steps_are_those_of_pytorch(task):
     weights = {name: tensor(array).requires_grad_() for name, array in start.items()}
     optimizer = torch.optim.SGD(weights.values(), RATE, MOMENTUM)
     split, data = run.data.train, run.data
+    mean, std = run.model.output.unit(run.graph.shapes[run.graph.output], data.label_moments) or (0, 1)
     for step in range(STEPS):
         x = tensor((split.images[examples[step]] - data.mean) / data.std)
-        loss = mean_loss(TASKS[task][1], forward(run.graph.nodes, weights, x), split.labels[examples[step]])
+        loss = mean_loss(
+            TASKS[task][1], forward(run.graph.nodes, weights, x), (split.labels[examples[step]] - mean) / std
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -143,6 +143,7 @@ def test_layers_with_timms_names_have_its_parameters_and_come_back(tmp_path):
     ("ours", "others"),
     [
         ("conv,norm,stage1.*", "conv1,bn1,layer1.*"),
+        ("conv,norm,stage1.*", "conv1,bn1,layer1"),
         ("stage2.1.short,fc.bias", "layer2.0.downsample.0,fc.bias"),
         ("norm.gamma", "bn1.weight"),
     ],
@@ -179,7 +180,7 @@ def test_what_fits_is_taken_and_the_rest_is_told_or_refused(saved, net, tmp_path
         read_weights(str(tmp_path / "o.safetensors"), net.graph())
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "model."])
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "backbone."])
 def test_a_prefix_of_all_names_is_left_out_and_told(saved, net, prefix):
     path, weights = saved
     tensors = {f"{prefix}{name}": values for name, values in safetensors.numpy.load_file(path).items()}

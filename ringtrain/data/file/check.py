@@ -52,7 +52,9 @@ def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
     for name, part in source.parts.items():
         try:
             yield from _part_problems(source, name, part, progress)
-        except (OSError, MemoryError, DataError) as error:
+        except DataError as error:
+            yield str(error)
+        except (OSError, MemoryError) as error:
             yield f"{name} could not be read: {error or texts.OUT_OF_MEMORY}"
 
 
@@ -60,6 +62,7 @@ def _part_problems(source: OpenSource, name: str, part: Part, progress: Progress
     statistics = running_statistics(part.inputs)
     digest = read_part(part, progress, takers=[statistics])
     if source.statistics is None or part.checksum is None:
+        statistics.finish()  # which refuses values that are not finite
         return
     yield from part_label_problems(name, part, len(source.classes or ()))
     yield from checksum_problems(name, part.checksum, digest)

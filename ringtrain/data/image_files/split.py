@@ -30,7 +30,7 @@ class ImageFilesSplit(PictureSplit):
 
     dtype = np.dtype(np.uint8)
     notes: tuple[str, ...] = ()
-    remedy = "; `ringtrain data check` lists all that are bad, and `train --bad-images skip` replaces them"
+    remedy = "; `ringtrain data check` lists all that are bad, and --bad-images skip goes on without them"
     view: View
 
     def __init__(self, index: Index, channels: int, view: View, threads: int, shards: OpenFiles | None):

@@ -130,7 +130,7 @@ def images_of(folder: Path, broken: bool = False) -> tuple[list[str], list[str]]
     if paths[BROKEN]:
         raise DataError(
             f"{folder} has broken links to images ({len(paths[BROKEN])}), the first is {plain(paths[BROKEN][0])}: "
-            "bring their files back (`git annex get`), remove the links, or train with --bad-images skip"
+            "bring their files back (`git annex get`), remove the links, or train and evaluate with --bad-images skip"
         )
     if not paths[IMAGE]:
         raise DataError(f"{folder} has no images: remove it, or add some (of {', '.join(sorted(SUFFIXES))})")

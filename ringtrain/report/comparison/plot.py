@@ -232,8 +232,9 @@ def _front(
             size, fill = 5 + 2 * _width_of_line(number, len(variants)), look["color"] if variant[front] else "white"
             mark: dict = {**look, "linestyle": "none", "markersize": size, "markerfacecolor": fill}
             axes.errorbar(x, y, xerr=deviations[0], yerr=deviations[1], capsize=3, **mark)
-            points += [(x, y)] if variant[front] else []
-            axes.annotate(variant["name"][:32], (x, y), (6, 5), textcoords="offset points", fontsize=7)
+            if variant[front]:
+                points.append((x, y))
+                axes.annotate(variant["name"][:24], (x, y), (6, 5), textcoords="offset points", fontsize=7)
     points.sort()
     axes.step([x for x, _ in points], [y for _, y in points], where="post", zorder=0, **FRONT)
     axes.set(xlabel=label, ylabel=drawn.label)

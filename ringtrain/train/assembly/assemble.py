@@ -233,7 +233,7 @@ def _checked_graph(config: ModelConfig, model: ModelSpec, data: DataSet, loss: L
     if config.freeze not in (None, ALL_TRAINED):
         names_in_files = {each.name: each.names for each in wanted_of_torch(graph)}
         graph = freeze(graph, [pattern.strip() for pattern in config.freeze.split(",")], names_in_files)
-    check_images(model, data)
+    check_images(model, data.name, data.train.shape)
     check_output(loss, graph, data, available().get(config.model))
     return graph
 

@@ -8,11 +8,11 @@ import numpy as np
 from ringtrain.config.record import DataConfig, TrainConfig
 from ringtrain.data.batches.order import BLOCKS, FULL_BYTES, Windows
 from ringtrain.data.batches.synthetic import synthetic
-from ringtrain.data.file.dataset import DataSet, DatasetForm, NodeMemory, open_dataset
+from ringtrain.data.file.dataset import DataSet, NodeMemory, open_dataset
 from ringtrain.data.file.grammar import Layout
 from ringtrain.data.image_files.open import accepts as image_files
 from ringtrain.data.image_files.split import ImageFilesSplit
-from ringtrain.data.split import Split
+from ringtrain.data.split import Shape, Split
 from ringtrain.errors import ConfigError, DataError, everywhere
 from ringtrain.launch.doctor.cgroup import free_bytes
 from ringtrain.nn import shapes
@@ -101,15 +101,15 @@ def windows_of(shuffle: str | None, train: Split) -> Windows | None:
     return Windows.of(train.count, train.row_bytes) if shuffle == BLOCKS or (shuffle is None and large) else None
 
 
-def check_images(model: ModelSpec, data: DataSet | DatasetForm) -> None:
-    """Raise DataError if the network does not take images of this shape."""
-    if not takes(model.input, tuple(data.train.shape)):
-        first, *others = data.train.shape
+def check_images(model: ModelSpec, name: str, shape: Shape) -> None:
+    """Raise DataError if the network does not take examples of this shape. ``name``: of the data set"""
+    if not takes(model.input, tuple(shape)):
+        first, *others = shape
         turned = takes(model.input, (*others, first))
         hint = "give --layout channels-first (here, or to `data make`), " if turned else ""
-        images, wanted = shapes.format_shape(data.train.shape), shapes.format_shape(model.input.shape)
+        images, wanted = shapes.format_shape(shape), shapes.format_shape(model.input.shape)
         raise DataError(
-            f"data set {data.name!r} has examples of {images}, but model {model.name!r} takes {wanted}: "
+            f"data set {name!r} has examples of {images}, but model {model.name!r} takes {wanted}: "
             f"{hint}use another data set or model, or --resize for images of one class number each"
         )
 

@@ -72,6 +72,8 @@ def is_stale(config: RunConfig, since_best: int) -> bool:
 def schedule_words(config: OptimizerConfig, rate: LearningRate) -> str:
     """The header's text on the rate: "cosine, warm-up 5 epochs = 785 iterations"."""
     words = [config.lr_policy]
+    if config.base_batch:
+        words.append(f"of --lr {config.lr:g} for a batch of --base-batch {config.base_batch}")
     if config.lr_steps and config.lr_policy in STEPPED:
         steps = ", ".join(map(_span, config.lr_steps, rate.steps))
         words = [f"{config.lr_policy} {'every' if config.lr_policy == 'step' else 'at'} {steps}"]

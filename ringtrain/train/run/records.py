@@ -84,7 +84,7 @@ class RunRecords:
             known |= new
             if new:
                 what = f"{len(known):,} {'replaced' if part == 'train' else 'left out'} so far, {len(new):,} new"
-                text = f"bad images of the {part} part: {what}: {next(iter(new.values()))}, …; the log has all"
+                text = f"bad images of the {part} part: {what}, first: {next(iter(new.values()))}; the log has all"
                 self._sink.handle(Note(text=text, lines=[*new.values()]))
 
     def evaluated(self, score: Score) -> None:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
+
 from ringtrain import __version__, plugin
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.presets import PRESETS
@@ -19,6 +21,7 @@ from ringtrain.exchange.base import Exchange
 from ringtrain.humanize import plural
 from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.nn.shapes import element_count
+from ringtrain.nn.spec import OutputSpec
 from ringtrain.optim.catalogue import OPTIMIZERS
 from ringtrain.optim.muon import hidden_matrices
 from ringtrain.optim.optimizers import TRUST_COEFFICIENT
@@ -31,6 +34,7 @@ from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import rank_notes
 from ringtrain.transport.base import Transport
 
+LARGE_TARGET = 10.0  # a mean or a deviation; outputs of a network that was just drawn are about 1
 PACKAGES = ("numpy", "mpi4py", "h5py", "torch", "cupy-cuda12x", "cupy-cuda13x")
 
 
@@ -104,6 +108,7 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     skipped = origin.stored.skipped if origin.stored else ()
     notes = [*run.exchange.facts.notes, *(f"passed over: {problem}" for problem in skipped)]
     notes += run.data.notes
+    notes += _far_targets(run)
     notes += rank_notes(run, origin.facts["ranks"] if origin.facts else {})
     notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config.optimizer, run.rate)
@@ -124,6 +129,18 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     if run.guard is not None and run.guard.recorder.gap:
         notes.append(f"the guard does not see {run.guard.recorder.gap}")
     return notes
+
+
+def _far_targets(run: Assembly) -> list[str]:
+    """A note for targets of another scale than the outputs of a network that has just been drawn."""
+    moments, loss = run.data.label_moments, run.worker.passes.loss
+    if moments is None or loss.accuracy or run.model.output != OutputSpec() or np.abs(moments).max() <= LARGE_TARGET:
+        return []
+    mean, std = (f"{np.abs(each).max():.4g}" for each in moments)
+    return [
+        f'targets have means up to {mean} and deviations up to {std}: output = {{ mean = "channel", std = '
+        '"channel" } in a copy of the model file standardises them, and predictions keep their unit'
+    ]
 
 
 def _frozen(run: Assembly) -> list[str]:

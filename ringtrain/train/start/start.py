@@ -191,14 +191,17 @@ def _report_finished(run: Assembly, origin: Origin, after_death: bool) -> bool:
     if folder is None or not origin.continues or origin.facts is None or after_death:
         return False
     iterations = origin.facts["iteration"]
-    if iterations != run.iterations and not is_stale(run.config.run, origin.facts["scalars"].get(SINCE_BEST, 0)):
+    since_best = origin.facts["scalars"].get(SINCE_BEST, 0)
+    stale = is_stale(run.config.run, since_best)
+    if iterations != run.iterations and not stale:
         return False
 
     def look() -> bool:
         end = _end_of(folder, iterations)
         if end is None:
             return False
-        screen, longer = terminal(sys.stdout), length_of(run.config.run, times=2)
+        screen = terminal(sys.stdout)
+        longer = f"--early-stop {2 * since_best}" if stale else length_of(run.config.run, times=2)
         for line in filter(None, (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None))):
             screen.show_line(line)
         screen.close()

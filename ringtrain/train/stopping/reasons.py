@@ -55,7 +55,9 @@ class JobEnd:
             return None
         left = self.end - self._now()
         margin_s = max(self.before_s, 2 * self.slowest_s)  # enough for a checkpoint
-        return f"{abs(left):.0f} s {'before' if left > 0 else 'after'} the end of the job" if left < margin_s else None
+        if left < 0:
+            return f"{-left:.0f} s after the end of the job (RINGTRAIN_JOB_END, if set: is it of an earlier one?)"
+        return f"{left:.0f} s before the end of the job" if left < margin_s else None
 
     def words(self) -> str | None:
         if self.end is None and self.before_s:
