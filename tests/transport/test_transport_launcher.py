@@ -62,6 +62,9 @@ def test_no_mpi_for_several_ranks_says_how_to_get_one():
         check_without_mpi(read_launch(MPIRUN), "cannot load MPI library")
     with pytest.raises(UsageError, match=says("srun", 4)):
         check_without_mpi(read_launch(SRUN), "none")
+    with pytest.raises(UsageError, match=says("mpiexec", 3, "MPI4PY_LIBMPI")) as refused:
+        check_without_mpi(read_launch(MPIEXEC), "none")
+    assert "pip install" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

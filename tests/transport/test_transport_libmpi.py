@@ -27,7 +27,8 @@ def libmpi():
 
 
 @pytest.mark.parametrize(
-    "path", ["/opt/venv/lib/libmpi.so.40.40.8", "/my mpi/libmpi.so.12", "/x/libmpi_abi.so.0", "/x/libmpi_cray.so.12"]
+    "path",
+    ["/opt/venv/lib/libmpi.so.40.40.8", "/my mpi/libmpi.so.12", "/usr/lib/libmpich.so.12", "/x/libmpi_cray.so.12"],
 )
 def test_the_loaded_mpi_is_found(libmpi, path):
     assert libmpi.loaded(libmpi.LIBMPI, MAPS.format(path=path)) == Path(path)

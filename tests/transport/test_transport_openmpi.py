@@ -1,6 +1,8 @@
-"""What keeps Open MPI from printing messages that say nothing to its user."""
+"""What keeps Open MPI from printing messages that say nothing to its user; how an MPICH of another name is loaded."""
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,3 +67,43 @@ def test_the_variables_are_removed_where_no_mpi_can_be_loaded_and_not_set_for_on
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", object())
     with starting(prefix):
         assert prefixes() == {} and COMPONENTS not in os.environ
+
+
+LOADS = """
+import ctypes, os, sys
+from ringtrain.transport.mpi.mpich import as_wanted
+
+before = dict(os.environ)
+try:
+    ctypes.CDLL(sys.argv[1])
+except OSError as error:
+    assert "libmpi.so.12" in str(error)
+with as_wanted():
+    library, named = ctypes.CDLL(sys.argv[1]), os.environ["MPI4PY_LIBMPI"]
+assert os.environ == before
+print(library.which(), named)
+"""
+
+
+@pytest.mark.parametrize("environ", [{"MPI4PY_LIBMPI": "{folder}/libmpich.so.12"}, {"PMI_SIZE": "2", "PMI_RANK": "0"}])
+def test_an_mpich_of_another_name_is_the_library_that_mpi4py_asks_for(tmp_path, environ):
+    compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
+    (tmp_path / "built").mkdir()
+
+    def build(path, text, *flags):
+        source = tmp_path / "source.c"
+        source.write_text(text)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / path, source, *flags], check=True)
+
+    for path, number in (("built/libmpi.so.12", 1), ("libmpich.so.12", 2)):
+        text = f"int MPI_Get_version(void) {{ return {number}; }}"
+        build(path, text, f"-Wl,-soname,{Path(path).name}")
+    module = "int MPI_Get_version(void); int which(void) { return MPI_Get_version(); }"
+    build("module.so", module, "-L", tmp_path / "built", "-l:libmpi.so.12")
+    clean = {name: value for name, value in os.environ.items() if name not in LIBRARY_NAMED}
+    environ = {name: value.format(folder=tmp_path) for name, value in environ.items()}
+    command = [sys.executable, "-c", LOADS, tmp_path / "module.so"]
+    done = subprocess.run(
+        command, env=clean | environ | {"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.startswith("2 ") and "libmpich.so.12" in done.stdout, done.stderr

@@ -14,6 +14,7 @@ from ringtrain.bench.measure.buffers import Buffers
 from ringtrain.bench.measure.links import measure_pairs, sick
 from ringtrain.humanize import format_rate, format_seconds, plural
 from ringtrain.launch.doctor.doctor import FAIL, DoctorContext, Line, line
+from ringtrain.transport.launch_environment import APART
 
 # Packages that every run needs, by the names of their modules; without mpi4py a run has one rank.
 NEEDED = ("click", "h5py", "numpy", "rich", "tomli_w")
@@ -36,8 +37,10 @@ def mpi(context: DoctorContext) -> Iterator[Line]:
     if "no MPI" in words:
         yield line("mpi", words, "for several ranks: pip install 'ringtrain[mpi]', or load the site's MPI")
     else:
-        advice = "use an MPI with thread level multiple: without it the guard sees no rank of another node"
-        lacks = "thread level multiple" not in words
+        advice = "start with mpirun inside the job; with srun, NodeName of slurm.conf is to be the host name"
+        if "thread level multiple" not in words:
+            advice = "use an MPI with thread level multiple: without it the guard sees no rank of another node"
+        lacks = "thread level multiple" not in words or APART in words
         yield line("mpi", f"{words}, mpi4py {version('mpi4py')}", advice if lacks else None)
 
 

@@ -33,6 +33,7 @@ from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, schedu
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import rank_notes
 from ringtrain.transport.base import Transport
+from ringtrain.transport.launch_environment import APART
 
 LARGE_TARGET = 10.0  # a mean or a deviation; outputs of a network that was just drawn are about 1
 PACKAGES = ("numpy", "mpi4py", "h5py", "torch", "cupy-cuda12x", "cupy-cuda13x")
@@ -122,6 +123,8 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     )
     if transport.local_size > 1 and run.data.location == "private" and not run.config.data.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
+    if APART in transport.describe():
+        notes.append(f"{APART}, not through memory: ringtrain doctor says what to do")
     if run.data.location == "streamed":
         notes.append(
             f"examples stay in their files, read ahead of their use; their order: --shuffle {run.sampler.shuffled}"

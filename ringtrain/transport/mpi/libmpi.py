@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
 
 MAPS = Path("/proc/self/maps")
-LIBMPI = r"/libmpi(_\w+)?\.so"  # libmpi.so.40, libmpi_abi.so.0, libmpi_cray.so.12
+LIBMPI = r"/libmpi(ch|_\w+)?\.so"  # libmpi.so.40, libmpich.so.12, libmpi_abi.so.0, libmpi_cray.so.12
 LIBUCP = r"/libucp(-\w+)?\.so"
 THREAD_MULTIPLE = 3  # MPI_THREAD_MULTIPLE of Open MPI's mpi.h
 GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h

@@ -67,7 +67,7 @@ class Messages(Transport):
         world_ranks: Sequence[int] | None = None,
     ):
         self._comm, self._claims = comm.Dup(), claims
-        self._node_comm = split_by_node(self._comm)
+        self._node_comm, self._apart = split_by_node(self._comm)
         self._memory = NodeSharedMemory(self._comm, self._node_comm, allocate)
         self._relays: list[RowRelay] = []
         self._native_calls = count()
@@ -288,8 +288,9 @@ class Messages(Transport):
         self._comm.Free()
 
     def describe(self) -> str:
-        return f"{mpi_library()}, thread level {THREAD_LEVELS[MPI.Query_thread()]}"
+        return f"{mpi_library()}, thread level {THREAD_LEVELS[MPI.Query_thread()]}{self._apart}"
 
 
 def mpi_library() -> str:
-    return MPI.Get_library_version().split(",")[0].split("\n")[0].strip("\0 ")
+    line = MPI.Get_library_version().split(",")[0].split("\n")[0].strip("\0")
+    return " ".join(line.replace("Version:", "").split())

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
+from ringtrain.transport.launch_environment import APART
 from ringtrain.transport.mpi.arrivals import check_arrivals
 
 
@@ -23,19 +24,19 @@ def gather_text(comm, text: str) -> list[str]:
 
 
 def split_by_node(comm):
-    """Return a communicator of the ranks of this node, in rank order. Collective.
+    """Return a communicator of the ranks of this node, in rank order, and words, :data:`APART`, if the MPI finds every
+    rank alone on its node, and host names, which win, say otherwise. Collective.
 
-    Under ``srun --mpi=pmix`` Open MPI may find every rank alone on its node. If it does, and host names say otherwise,
-    host names win.
+    Open MPI 5 does under ``srun --mpi=pmix`` where Slurm's NodeName is not the host name, by which PMIx 5 looks for it.
     """
     shared = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
     largest = np.zeros(1, np.int64)
     comm.Allreduce(np.array([shared.size], np.int64), largest, MPI.MAX)
     hosts = gather_text(comm, MPI.Get_processor_name())
     if largest[0] > 1 or len(set(hosts)) == len(hosts):
-        return shared
+        return shared, ""
     shared.Free()
-    return comm.Split(color=hosts.index(hosts[comm.rank]), key=comm.rank)
+    return comm.Split(color=hosts.index(hosts[comm.rank]), key=comm.rank), f", {APART}"
 
 
 def leaders(comm, node_comm) -> list[int]:

