@@ -343,7 +343,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "allreduce": (875, 525),
     "api": (2_600, 1_725),  # with streams of every collective
     "bench": (4_000, 2_500),  # of it 250 are collectives other than the all-reduce
-    "cli": (3_500, 2_125),  # of it 350 are `compare` and `scale` of scripts of PyTorch
+    "cli": (3_525, 2_150),  # of it 350 are `compare` and `scale` of scripts of PyTorch
     "collectives": (4_800, 2_725),  # of it 300 are levels of a node
     "config": (1_025, 400),
     "data": (6_400, 4_175),  # with text; of it 350 are arrays and image files as people have them
@@ -351,7 +351,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "launch": (1_275, 775),  # scores in lines of a script, and what fixes its bits
     "memory": (325, 225),
     "monitor": (1_150, 800),
-    "nn": (3_225, 2_100),  # of it 100 are pooling along 1 to 3 axes, and class tokens
+    "nn": (3_250, 2_125),  # of it 100 are pooling along 1 to 3 axes, and class tokens
     "ops": (7_525, 4_650),  # of it 180 are levels of few bits, and 150 what a checkout compiles beside
     "optim": (500, 275),  # of it 90 are Muon
     "plan": (1_525, 1_000),  # with profiles of scripts
@@ -360,11 +360,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "show": (625, 400),
     "storage": (1_375, 875),
     "torch": (5_400, 3_750),  # with every strategy for a script, exact order (625), survival (550), its run folder
-    "train": (7_050, 4_775),  # of it 320 are the run folder of a script of PyTorch
-    "transport": (5_300, 3_425),
+    "train": (7_100, 4_800),  # of it 320 are the run folder of a script of PyTorch
+    "transport": (5_350, 3_475),  # with MPICH by other names
     "weights": (1_000, 625),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 72_500, 62_600, 8_750  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 72_600, 62_700, 8_925  # lines
 
 
 def lines_of(paths) -> int:
