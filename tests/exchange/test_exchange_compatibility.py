@@ -10,7 +10,7 @@ from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import TrainConfig, config_fields, make_config
 from ringtrain.errors import ConfigError, UsageError, nearest
 from ringtrain.exchange.catalogue import AROUND, DATA, STRATEGIES
-from ringtrain.exchange.compatibility import DEFAULTS, ELSEWHERE, RULES, Rule, check_options, refusals, used_by
+from ringtrain.exchange.compatibility import BY_SYNONYM, DEFAULTS, RULES, Rule, check_options, refusals, used_by
 from ringtrain.exchange.compression.error_feedback import METHODS
 from ringtrain.exchange.parts import parts_of
 from tests.says import says
@@ -197,7 +197,7 @@ def test_an_unknown_strategy_is_refused_with_the_nearest_name():
 
 
 def test_a_strategys_name_elsewhere_is_proposed():
-    assert set(ELSEWHERE.values()) <= set(STRATEGIES) and not set(ELSEWHERE) & {*STRATEGIES, *PRESETS}
+    assert set(BY_SYNONYM.values()) <= set(STRATEGIES) and not set(BY_SYNONYM) & {*STRATEGIES, *PRESETS}
     with pytest.raises(ConfigError, match=says("'FSDP'", "did you mean 'sharded'?")):
         check_options(make_config(sync="FSDP"))
 
