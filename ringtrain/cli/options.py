@@ -162,16 +162,18 @@ def record_flags(record: type, hidden: Collection[str] = ()):
     return decorate
 
 
-def layout_flags(command):
-    """Decorate a command with the options of the layout of arrays."""
-    for name in ("ignore_label", "layout"):
-        command = _option(config_fields()[name])(command)
-    return command
+def flags_of(*names: str):
+    """Return a decorator of a command: the flags of these options of a run."""
+
+    def decorate(command):
+        for name in reversed(names):
+            command = _option(config_fields()[name])(command)
+        return command
+
+    return decorate
 
 
-def bad_images_flag(command):
-    """Decorate a command with ``--bad-images``."""
-    return _option(config_fields()["bad_images"])(command)
+layout_flags = flags_of("layout", "ignore_label")
 
 
 def train_sections() -> dict[str, list[str]]:
