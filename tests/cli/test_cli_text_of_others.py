@@ -211,9 +211,10 @@ def name(request, tmp_path_factory):
 @pytest.fixture
 def files(name):
     """Return the files that a command has written here; they are gone afterwards."""
-    before = set(Path().iterdir())
-    yield lambda ending: [path for path in set(Path().iterdir()) - before if path.suffix == ending]
-    for path in set(Path().iterdir()) - before:
+    folder = Path.cwd()  # not another one, should a command have changed it
+    before = set(folder.iterdir())
+    yield lambda ending: [path for path in set(folder.iterdir()) - before if path.suffix == ending]
+    for path in set(folder.iterdir()) - before:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
