@@ -323,8 +323,8 @@ class Communicator(CommunicatorMethods):
 
     def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
         """Time and check the algorithms in turns on arrays of this one's size and type. Returns the rows of ``ringtrain
-        bench-allreduce`` (docs/bench.md), the same on all ranks, each measured in memory of :meth:`empty`. The array
-        stays unchanged.
+        bench-allreduce`` (docs/all-reduces.md), the same on all ranks, each measured in memory of :meth:`empty`. The
+        array stays unchanged.
 
         Memory of three times the size or more is held until the communicator is closed. Raises UsageError.
         """

@@ -24,7 +24,7 @@ from ringtrain.transport.world import choose_way
 def bench_allreduce(**flags):
     """Compare all-reduce algorithms, or other collectives, the MPI's own among them: times, bounds, correctness.
 
-    Run it under mpirun. Columns and how to read them: docs/bench.md. Exits with 1 if a result is wrong or a limit
+    Run it under mpirun. Columns and how to read them: docs/all-reduces.md. Exits with 1 if a result is wrong or a limit
     is not met.
     """
 

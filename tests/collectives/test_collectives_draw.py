@@ -58,7 +58,7 @@ def test_a_picture_has_an_arrow_for_each_message(name, tmp_path):
     assert "the receiver adds it" in text and f"chunk {schedule.chunks - 1}" in text
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "algorithms.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "all-reduces.md"
 FIGURES = sorted((DOCUMENT.parent / "figures" / "schedules").glob("*.svg"))
 
 

@@ -80,8 +80,7 @@ PLOTTED = (
 FEW = " --classes 3 --batch 4 --batch-norm ghost:2 --iterations 1"
 SHARDS = "'shards/train-{000..099}.tar'"
 PLANS = {
-    "docs/algorithms": Plan(),
-    "docs/bench": Plan(
+    "docs/all-reduces": Plan(
         more={
             f"{BENCH} -b 64K -e 64M --json sweep.json --plot sweep.png": "-e 256K -n 2 -w 0",
             f"{BENCH} --algorithm auto,ring,mpi --wire all --sizes-of resnet18": "-n 1 -w 0",
@@ -232,9 +231,7 @@ PLANS = {
         instead={
             HYBRID: f"{SMALL} hybrid",
             f"mpirun -np 6 {PIPELINE} --fc-ranks 2 --accumulate 4": f"{SMALL} pipeline --fc-ranks 2 --accumulate 4",
-            f"mpirun -np 20 {PIPELINE} --sync server --staleness 2": f"{SMALL} pipeline --sync server --staleness 2",
         },
-        more={"ringtrain time alexnet --batch 128 -n 3": "--batch 2 -n 1"},
     ),
     "docs/tasks": Plan(before=("ringtrain train --epochs 1 --out runs/first",)),
     "docs/weights": Plan(
