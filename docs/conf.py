@@ -11,27 +11,23 @@ from ringtrain import __version__
 
 # Pages in the order in which a newcomer needs them. A page has its own title, unless there is one before its name.
 NAVIGATION = {
-    "Getting started": ["docs/tutorial", "docs/data", "docs/predict"],
+    "Getting started": ["docs/start-pytorch", "docs/start-network", "docs/start-site", "docs/lab"],
     "Tasks": [
-        "docs/tasks",
+        "docs/data",
+        "docs/model-use",
         "docs/optimizers",
-        "docs/weights",
         "Continue a run: checkpoints <docs/checkpoints>",
         "docs/slurm",
         "docs/gpu",
     ],
     "Questions": [
         "docs/errors",
-        "docs/hangs",
         "docs/slow",
         "docs/reproducibility",
         "docs/strategies",
         "docs/all-reduces",
-        "docs/compare",
-        "docs/scale",
-        "docs/plan",
         "docs/runs",
-        "docs/report",
+        "docs/plan",
         "docs/python",
         "docs/pytorch",
         "docs/plugins",

@@ -4,6 +4,9 @@ A plug-in is named on the command line alone, by ``--plugin FILE.py``, or by a P
 :func:`load_plugins`; no model file, run file or checkpoint can name one. Its code runs with the user's rights. It calls
 the ``register_`` functions, which add to the catalogues; a name that exists is refused. Every schedule is proved before
 it runs.
+
+A plug-in imports all that it extends from here, such as :class:`Layer` and :class:`Exchange`: ``NAMES`` says which
+module each name comes from, and that module is loaded when the name is asked for.
 """
 
 import hashlib
@@ -12,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +24,40 @@ from ringtrain.errors import RingtrainError, ScheduleError, UsageError
 from ringtrain.template import Lines, escaped
 
 PROVED_AT_MOST = 128  # ranks: a proof keeps every expression of every chunk
+MODULES = {
+    "arrays": "Array",
+    "collectives.catalogue": "make_schedule",
+    "collectives.schedule": "Move Step Schedule",
+    "config.exchange": "ExchangeConfig",
+    "errors": "ConfigError ModelError UsageError",
+    "exchange.base": "Exchange ExchangeFacts OwnedState RankState Roles all_train",
+    "exchange.buckets.reducer": "Reducers",
+    "exchange.catalogue": "STRATEGIES OwnOption own_options",
+    "exchange.parts": "PARTS Parts",
+    "exchange.settings": "ExchangeSettings",
+    "exchange.update.owned_update": "OwnedUpdate everything",
+    "memory.arena": "Arena",
+    "memory.spans": "Span",
+    "nn.base": "Fill Layer Parameter Pass",
+    "nn.catalogue": "LAYERS",
+    "nn.layers": "Activation",
+    "nn.losses": "LOSSES ONE_CLASS_NUMBER LabelForm Loss ValueLoss",
+    "nn.settings": "BIAS WEIGHT ParameterSpec number setting whole",
+    "nn.shapes": "shapes",  # the module itself
+    "optim.catalogue": "OPTIMIZERS",
+    "optim.optimizers": "Optimizer OwnOptimizer",
+    "transport.counted": "CountedTransport",
+}
+NAMES = {name: f"ringtrain.{module}" for module, names in MODULES.items() for name in names.split()}
+REGISTER = ["register_layer", "register_loss", "register_optimizer", "register_schedule", "register_strategy"]
+__all__ = ["load_plugins", *REGISTER, *NAMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module 'ringtrain.plugin' has no attribute {name!r}")
+    module = import_module(NAMES[name])
+    return getattr(module, name, module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +126,7 @@ def register_layer(layer: type) -> type:
     from ringtrain.nn.catalogue import LAYERS
 
     kind = isinstance(layer, type) and issubclass(layer, Layer) and "__dataclass_params__" in vars(layer)
-    _check(kind, "register_layer", "a class derived from ringtrain.nn.base.Layer, with @dataclass(frozen=True)", layer)
+    _check(kind, "register_layer", "a class derived from ringtrain.plugin.Layer, with @dataclass(frozen=True)", layer)
     _whole("layer kind", layer.__name__, layer)
     kinds: dict[str, Any] = LAYERS
     kinds[_free("layer kind", layer.__name__, kinds)] = layer
@@ -100,7 +138,7 @@ def register_loss(loss: Any) -> Any:
     from ringtrain.nn.losses import LOSSES, Loss
 
     kind = isinstance(loss, type) and issubclass(loss, Loss) and isinstance(getattr(loss, "name", None), str)
-    _check(kind, "register_loss", "a class derived from ringtrain.nn.losses.Loss, with a name", loss)
+    _check(kind, "register_loss", "a class derived from ringtrain.plugin.Loss, with a name", loss)
     _whole("loss", loss.name, loss)
     LOSSES[_free("loss", loss.name, LOSSES)] = loss
     return loss
@@ -113,7 +151,12 @@ def register_strategy(name: str, strategy) -> None:
     from ringtrain.exchange.catalogue import STRATEGIES, Strategy
     from ringtrain.exchange.compatibility import add_strategy
 
-    _check(isinstance(strategy, Strategy), "register_strategy", "a ringtrain.exchange.catalogue.Strategy", strategy)
+    _check(
+        isinstance(strategy, Strategy),
+        "register_strategy",
+        "a row of ringtrain.plugin.STRATEGIES, or one that replace() makes of it",
+        strategy,
+    )
     add_strategy(_free("strategy", name, {*STRATEGIES, *PRESETS}), strategy)
 
 
@@ -124,7 +167,7 @@ def register_optimizer(name: str, optimizer: type) -> None:
     from ringtrain.optim.optimizers import Optimizer
 
     kind = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
-    _check(kind, "register_optimizer", "a class derived from ringtrain.optim.optimizers.Optimizer", optimizer)
+    _check(kind, "register_optimizer", "a class derived from ringtrain.plugin.Optimizer", optimizer)
     _whole("optimizer", name, optimizer)
     OPTIMIZERS[_free("optimizer", name, OPTIMIZERS)] = optimizer
     OPTIMIZER_NAMES.append(name)
@@ -138,7 +181,7 @@ def register_schedule(name: str, build: Callable, halves: tuple[Callable, Callab
     from ringtrain.collectives.algorithms.canonical import NAME
     from ringtrain.collectives.catalogue import SCHEDULES, add_schedule
 
-    wanted = "a function (number of ranks) -> ringtrain.collectives.schedule.Schedule"
+    wanted = "a function (number of ranks) -> ringtrain.plugin.Schedule"
     _check(callable(build) and all(map(callable, halves or ())), "register_schedule", wanted, build)
     _free("schedule", name, {*SCHEDULES, *ALGORITHMS, AUTO, NAME})
     add_schedule(name, _proved(name, build), halves and (_proved(name, halves[0]), _proved(name, halves[1])))

@@ -1,8 +1,10 @@
 """Plug-ins: the example of docs/plugins.md, what is refused, and what a run says of one."""
 
 import itertools
+import re
 import sys
 import tomllib
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ from tests.docs.markdown import steps
 from tests.docs.playing import ROOT
 from tests.loopback.world import LoopbackWorld
 from tests.runs import records, start
+from tests.test_architecture import ARROWS
 
 FILES = {step.file: step.command for step in steps((ROOT / "docs" / "plugins.md").read_text()) if step.file}
 DICTS = (LAYERS, LOSSES, OPTIMIZERS, STRATEGIES, PARTS, FLAT, HALVES, SCHEDULES)
@@ -83,6 +86,20 @@ def written(files):
         plugin.load_plugins([name])
 
     return load
+
+
+def test_one_module_has_all_names_and_loads_them_late():
+    """A plug-in imports from ``ringtrain.plugin`` alone; the table says which module each name comes from."""
+    imported = re.findall(r"(?m)^from (ringtrain\S*) import", "".join(FILES.values()))
+    assert set(imported) == {"ringtrain.plugin"}
+    names = {}
+    exec("from ringtrain.plugin import *", names)
+    modules = [name for name in plugin.NAMES if isinstance(names[name], ModuleType)]
+    assert names.keys() >= set(plugin.__all__) and modules == ["shapes"]
+    rooms = {module.split(".")[0] for module in plugin.MODULES}
+    assert rooms <= ARROWS["plugin"]
+    with pytest.raises(AttributeError, match=r"module 'ringtrain\.plugin' has no attribute 'Exchagne'"):
+        plugin.Exchagne  # noqa: B018
 
 
 # ── the example ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -246,10 +263,12 @@ def test_a_schedule_that_hangs_is_found(files, capfd):
 
 def test_halves_are_proved_too(written):
     written(
-        "from ringtrain.collectives.algorithms import star\n"
-        "from ringtrain.plugin import register_schedule\n"
-        "register_schedule('mine', star.star, (star.reduce, star.broadcast))\n"
-        "register_schedule('bad', star.star, (star.broadcast, star.reduce))\n"
+        "from functools import partial\n"
+        "from ringtrain.plugin import make_schedule, register_schedule\n"
+        "star = partial(make_schedule, 'star')\n"
+        "halves = partial(star, goal='reduce-scatter'), partial(star, goal='all-gather')\n"
+        "register_schedule('mine', star, halves)\n"
+        "register_schedule('bad', star, halves[::-1])\n"
         "register_schedule('none', lambda size: None)\n"
     )
     assert make_schedule("mine", 4, "reduce-scatter").goal == "reduce-scatter"
@@ -303,27 +322,23 @@ HEAD = "from ringtrain.plugin import *\n"
         ("import nothing_of_this_name\n", "my.py:1: ModuleNotFoundError"),
         (HEAD + "register_layer(int)\n", "my.py:2: register_layer wants a class derived from"),
         (
-            HEAD + "from ringtrain.nn.layers import ReLU\nclass Mine(ReLU): pass\nregister_layer(Mine)\n",
-            "my.py:4: register_layer wants .*dataclass",
+            HEAD + "class Mine(LAYERS['ReLU']): pass\nregister_layer(Mine)\n",
+            "my.py:3: register_layer wants .*dataclass",
         ),
         (
-            HEAD + "from ringtrain.nn.layers import Activation\nclass Swish(Activation): pass\n",
-            "my.py:3: .*Swish.*silu",
+            HEAD + "class Swish(Activation): pass\n",
+            "my.py:2: .*Swish.*silu",
         ),
-        (HEAD + "from ringtrain.nn.layers import ReLU\nregister_layer(ReLU)\n", "my.py:3: layer kind 'ReLU' exists"),
+        (HEAD + "register_layer(LAYERS['ReLU'])\n", "my.py:2: layer kind 'ReLU' exists"),
+        (HEAD + "register_loss(LOSSES['ce'])\n", "my.py:2: loss 'ce' exists already"),
         (
-            HEAD + "from ringtrain.nn.losses import *\nregister_loss(SoftmaxCrossEntropy)\n",
-            "my.py:3: loss 'ce' exists already",
-        ),
-        (
-            HEAD + "from ringtrain.nn.losses import *\nclass Mine(Loss): name = 'mine'\nregister_loss(Mine)\n",
-            "my.py:4: loss 'mine' lacks backward, check, forward, labels_of",
+            HEAD + "class Mine(Loss): name = 'mine'\nregister_loss(Mine)\n",
+            "my.py:3: loss 'mine' lacks backward, check, forward, labels_of",
         ),
         (HEAD + "register_loss(3)\n", "my.py:2: register_loss wants"),
         (
-            HEAD + "from ringtrain.exchange.catalogue import STRATEGIES\n"
-            "register_strategy('sharded', STRATEGIES['allreduce'])\n",
-            "my.py:3: strategy 'sharded' exists already",
+            HEAD + "register_strategy('sharded', STRATEGIES['allreduce'])\n",
+            "my.py:2: strategy 'sharded' exists already",
         ),
         (HEAD + "register_strategy('mine', print)\n", "my.py:2: register_strategy wants"),
         *((HEAD + f"register_schedule('{name}', print)\n", "exists") for name in ("ring", "auto", "mpi", "canonical")),
@@ -345,9 +360,7 @@ def test_a_missing_file_is_refused_before_other_options(files, path, capfd):
 
 
 def test_names_of_plugins_are_known_to_options(example, written):
-    written(
-        HEAD + "from ringtrain.optim.optimizers import SGD\nclass Mine(SGD): pass\nregister_optimizer('mine', Mine)\n"
-    )
+    written(HEAD + "class Mine(OPTIMIZERS['sgd']): pass\nregister_optimizer('mine', Mine)\n")
     check_options(resolve(("flags", {"sync": "blocking", "algorithm": "chain", "optimizer": "mine", "loss": "brier"})))
     assert isinstance(make_optimizer("mine", (), OptimizerConfig()), SGD)
     with pytest.raises(ConfigError, match="--staleness 2 is used by --sync server"):

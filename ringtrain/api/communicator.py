@@ -57,7 +57,7 @@ class Communicator(CommunicatorMethods):
     wire:              default type of messages: none, float16, bfloat16
     tuning:            the file of ``ringtrain tune`` for auto; by default that of RINGTRAIN_TUNING, or in its usual
                        place
-    check_collectives: whether collectives are numbered and compared (docs/hangs.md): errors then name the ranks that
+    check_collectives: whether collectives are numbered and compared (docs/errors.md): errors then name the ranks that
                        differ or do not come, and a rank that is stuck inside the MPI ends with all others
     deadline_s:        how long to wait for ranks without progress, before StalledError
 

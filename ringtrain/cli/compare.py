@@ -78,7 +78,7 @@ def compare(arguments, strategies, variants, seeds, over_seeds, baseline, ranks,
     The first form compares existing run folders; --plot draws them. The second trains first: once with each strategy
     (--sync) or set of options (--variant), one after another on the same ranks. Options after -- apply to all of them.
     The third starts a script of PyTorch instead, each variant in processes of its own. --seeds 5 trains each five
-    times. docs/compare.md explains the columns, docs/pytorch.md the third form.
+    times. docs/runs.md explains the columns, docs/pytorch.md the third form.
     """
     paths = OutputPaths(**files)
     if ranks is None and (launcher or metrics or commands.LAUNCHER in arguments):

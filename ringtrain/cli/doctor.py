@@ -58,7 +58,7 @@ def doctor(path, quick, strict, as_json, **options):
 
     Under mpirun it checks all ranks together and names those that differ. Each line is ok, warn (a run works, but not
     as well as it could) or fail, with advice. Exit status: 0; 1 if a line is fail; 4 if a check does not end.
-    docs/hangs.md says more.
+    docs/errors.md says more.
     """
 
     def action(transport: Transport) -> int:

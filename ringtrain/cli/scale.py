@@ -64,7 +64,7 @@ def scale(counts, rounds, strong, weak, batch, plan_paths, launcher, out, words,
     ringtrain scale -n 1,2,4 --batch 64 -- python -m ringtrain.torch train.py --batch {batch}
 
     Trains with each number of ranks in turn, round by round, and starts mpirun itself. The figures are from the logs of
-    the runs: medians over iterations, without start and evaluations. docs/scale.md explains the table.
+    the runs: medians over iterations, without start and evaluations. docs/runs.md explains the table.
     """
     scalings = [name for name, asked in (("strong", strong or not weak), ("weak", weak)) if asked]
     if min(counts) < 1 or len(set(counts)) < 2:

@@ -103,7 +103,7 @@ def memory_of(pid: int) -> dict[str, int]:
 
 class Leftovers:
     """Processes and files of shared memory that appear after this was made. A segment that Open MPI leaves when ranks
-    are killed (docs/hangs.md) is not counted.
+    are killed (docs/errors.md) is not counted.
     """
 
     def __init__(self):

@@ -1,6 +1,7 @@
 """Ranks on several hosts: who they are, right sums, bytes at the interface, training, and the end of a host."""
 
 import json
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from ringtrain.collectives.inspect.cost import Fabric, schedule_cost
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.collectives.topology import filled
 from tests.cluster.conftest import PATIENCE_S, ROOT
+from tests.docs.markdown import steps
 from tests.runs import FC_NET, records
 from tests.tiers import thorough
 
@@ -43,6 +45,18 @@ def test_every_algorithm_is_right(cluster, tmp_path, ranks):
     assert all(("routed" in row["transport"]) == (row["algorithm"] == "routed") for row in ran_here)
     assert {row["status"] for row in refused} == {"refused"}
     assert len(rows) == 3 * len(ALGORITHMS)
+
+
+def test_the_lab_sheet_measures_on_hosts(hosts):
+    """The command of docs/lab.md, with fewer iterations. Its rows are those that the sheet shows, but for figures."""
+    commands = [step for step in steps((ROOT / "docs" / "lab.md").read_text()) if "scripts/cluster" in step.command]
+    (words,) = (step.command.split()[2:] for step in commands)
+    ran = hosts(*words, "-n", "2", "-w", "0")
+    assert ran.returncode == 0, ran.stderr
+    rows, shown = (
+        re.findall(r"(?m)^ +(\d+) +(\w+) messages", text) for text in (ran.stdout, "\n".join(commands[0].shown))
+    )
+    assert rows == shown and len(rows) == 4
 
 
 @pytest.mark.parametrize(

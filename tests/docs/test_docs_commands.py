@@ -11,7 +11,18 @@ from tests.docs.playing import ROOT, Plan, play
 pytestmark = pytest.mark.mpi
 
 TUTORIAL, PREDICT, README = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "predict.md", ROOT / "README.md"
-PLUGINS = ROOT / "docs" / "plugins.md"
+PLUGINS, LAB = ROOT / "docs" / "plugins.md", ROOT / "docs" / "lab.md"
+ANSWER = f"cp {ROOT / 'tests' / 'docs' / 'lab_answer.py'} mine.py"
+SKELETON = "mpirun -np 2 ringtrain train --plugin mine.py --sync mine --epochs 1"
+OWN_STRATEGY = "mpirun -np 4 ringtrain train --plugin mine.py --sync mine --dtype float64 --epochs 2 --out runs/mine"
+FROM_SERIAL, FROM_STAR = (f"python differ.py {name}.csv mine.csv" for name in ("serial", "star"))
+FIVE = (
+    'mpirun -np 4 ringtrain compare --sync "allreduce,sharded,averaging --average-every 8,gossip,delayed" -- --epochs 2'
+)
+BESIDE_RING = 'mpirun -np 4 ringtrain compare --plugin mine.py --sync "allreduce --algorithm ring,mine" -- --epochs 2'
+ON_HOSTS = (
+    "scripts/cluster run -n 4 --rate 100mbit -- ringtrain bench-allreduce --algorithm ring,tree -b 1K -e 1M -f 1024"
+)
 ON_A_CLUSTER = "mpirun -np 4 venv/bin/ringtrain train --model resnet20 --data cifar10.h5"
 COMPARE = (
     'mpirun -np 2 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4" '
@@ -50,8 +61,18 @@ PLANS = {
             "mpirun -np 2 ringtrain train --plugin own.py --resume runs/own --sync blocking "
             "--plugin-option pieces=4 --algorithm auto "
             "--epochs 2",
-            "ringtrain evaluate runs/own --plugin own.py",
         ),
+    ),
+    LAB: Plan(
+        instead={
+            SKELETON: f"! {SKELETON} > said 2>&1 && grep -q '^ringtrain: replicas differ' said",
+            OWN_STRATEGY: f"{ANSWER} && {OWN_STRATEGY}",
+            FROM_SERIAL: f"{FROM_SERIAL} | grep -E 'e-1[4-6]$'",
+            FROM_STAR: f"{FROM_STAR} | grep -x 0.0",  # masks hide figures, and this is the claim
+        },
+        more={"mpirun -np 4 ringtrain bench-allreduce --algorithm ring,tree,mpi -b 1K -e 1M": "-n 2 -w 0"},
+        long=(FIVE, BESIDE_RING),
+        absent={ON_HOSTS: "tests/cluster has it, which is skipped where there are no namespaces"},
     ),
     README: Plan(
         more={

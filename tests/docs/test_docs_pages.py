@@ -19,6 +19,7 @@ pytestmark = pytest.mark.mpi
 FASHION = "ringtrain data make DOWNLOADS/fashion-mnist -o fashion.h5"
 NAMES_A_PROCESS = "has a number or name in it that a reader puts there"
 ON_SLURM = "needs a Slurm: tests/slurm submits jobs to one"
+TOO_SMALL = "mpirun -np 4 ringtrain train --batch 2"
 HYBRID = "mpirun -np 4 ringtrain train --model alexnet --data F.h5 --batch 128 --fc hybrid"
 PIPELINE = "ringtrain train --model alexnet --data imagenet.h5 --fc pipeline"
 SMALL = "mpirun -np 4 ringtrain train --model cifar10_quick --data cifar10.h5 --batch 16 --iterations 2 --fc"
@@ -34,9 +35,10 @@ COMPARE = (
     'delayed" -- --model lenet --data fashion.h5 --iterations 300 --evaluate-every 100'
 )
 SEEDS = (
-    'mpirun -np 4 ringtrain compare --sync "allreduce,averaging --average-every 8" --seeds {} -- --model lenet '
-    "--data fashion.h5 {}"
+    'mpirun -np 4 ringtrain compare --sync "allreduce,averaging --average-every 8" --seeds 2 '
+    "-o runs/compare-20261121-123456 -- --model lenet --data fashion.h5 --iterations 2"
 )
+OVER_SEEDS = "ringtrain compare --over-seeds runs/compare-20261121-123456/*/"
 SPREAD = (
     'mpirun -np 2 ringtrain compare --sync "allreduce --algorithm ring,allreduce --compress top-k,averaging '
     '--average-every 8{}" --seeds {} -- --iterations {} --evaluate-every 20'
@@ -46,6 +48,10 @@ SCALE = "ringtrain scale -n 1,2,4{} -- train --model resnet20 {}"
 TINY = "--batch 8 --batch-norm ghost:2 --iterations 2"
 SYNTHETIC = SCALE.format(" --strong --weak -o scale.png", "--synthetic --batch 128 --iterations 30")
 BESIDE = SCALE.format(" --plan plan.json -o beside.png", "--synthetic --batch 128 --iterations 30")
+OF_SCRIPT = (
+    "ringtrain scale -n 1,2,4 --strong --weak --batch 64 -o scale.png -- "
+    "python -m ringtrain.torch train.py --batch {batch}"
+)
 PLANNED = (
     "ringtrain time resnet20 -b 8 -n 1 -w 0 --json layers.json",
     "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 256K -n 2 -w 0 --json sweep.json",
@@ -73,10 +79,6 @@ VARIANTS = (
 PHOTOS = "mpirun -np 2 ringtrain train --model resnet18 --data {} --random-resized-crop"
 MAKE_FASHION = "ringtrain data make fashion-mnist -o fashion.h5 --licence MIT"
 MAKE_CIFAR = "ringtrain data make cifar-10-batches-py.tar.xz -o cifar10.h5"
-PLOTTED = (
-    'ringtrain runs runs/lr-0.004 --log - | gnuplot -p -e \'set datafile separator ","; set key autotitle columnhead; '
-    'plot "-" using 1:3 with lines\''
-)
 FEW = " --classes 3 --batch 4 --batch-norm ghost:2 --iterations 1"
 SHARDS = "'shards/train-{000..099}.tar'"
 PLANS = {
@@ -99,18 +101,6 @@ PLANS = {
             "mpirun -np 2 ringtrain train --out runs/a --resume auto --epochs 20": "--epochs 2",
         },
     ),
-    "docs/compare": Plan(
-        before=(FASHION, *(f"ringtrain train --epochs 1 --out runs/{day}" for day in ("monday", "tuesday"))),
-        instead={
-            SEEDS.format(5, "--epochs 3"): SEEDS.format("2 --out runs/compare-20261121-123456", "--iterations 2"),
-            SPREAD.format(DIVERGES, 5, 100): SPREAD.format("", 2, 2),
-        },
-        more={COMPARE: "--iterations 4 --evaluate-every 2"},
-        unlike={
-            COMPARE: "one strategy diverges there, on all of Fashion-MNIST",
-            SPREAD.format(DIVERGES, 5, 100): "one variant diverges there",
-        },
-    ),
     "docs/data": Plan(
         before=(FASHION, *(f"cp fashion.h5 {name}.h5" for name in ("train-1", "train-2", "test"))),
         instead={
@@ -128,7 +118,8 @@ PLANS = {
         },
         absent={"srun --ntasks-per-node=1 ringtrain data check /local/cifar10.h5": ON_SLURM},
     ),
-    "docs/hangs": Plan(
+    "docs/errors": Plan(
+        instead={TOO_SMALL: f"! {TOO_SMALL} > said 2>&1; head -n 1 said"},
         more={
             "ringtrain doctor": "--quick",
             "mpirun -np 4 ringtrain doctor": "--quick",
@@ -137,6 +128,7 @@ PLANS = {
         },
         absent={
             "srun --mpi=pmix ringtrain doctor --quick --strict": ON_SLURM,
+            "kill -USR1 PID_OF_MPIRUN": NAMES_A_PROCESS,
             "kill -USR2 PID_OF_MPIRUN": NAMES_A_PROCESS,
             "kill -USR2 PID_OF_A_RANK": NAMES_A_PROCESS,
             "scancel -s USR2 JOB": ON_SLURM,
@@ -152,10 +144,6 @@ PLANS = {
                 "--batch 128 --iterations 2 --warmup 1"
             ),
         },
-    ),
-    "docs/report": Plan(
-        before=(FASHION, "ringtrain train --iterations 2 --out runs/b"),
-        more={"mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --trace --out runs/a": "--epochs 1"},
     ),
     "docs/plan": Plan(
         more={
@@ -183,29 +171,36 @@ PLANS = {
     ),
     "docs/runs": Plan(
         before=(
+            FASHION,
+            *(f"ringtrain train --epochs 1 --out runs/{day}" for day in ("monday", "tuesday")),
             "ringtrain train --iterations 2 --lr 0.004 --out runs/lr-0.004",
             "ringtrain train --iterations 2 --optimizer sgd --lr 0.1 --out runs/sgd",
+            "ringtrain train --iterations 2 --out runs/b",
+            *PLANNED,
         ),
-        instead={'ringtrain runs experiments --where "outcome!=done" --json -': "ringtrain runs runs --json -"},
-        unlike={"ringtrain runs --sort=-test_accuracy": "of longer runs than these"},
-        absent={
-            "pip install 'ringtrain[tensorboard]'": "installs",
-            "mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --tensorboard": "needs TensorBoard",
-            "tensorboard --logdir runs": "needs TensorBoard",
-            PLOTTED: "needs gnuplot",
-            "import pandas": "needs pandas",
-        },
-    ),
-    "docs/scale": Plan(
-        before=PLANNED,
         instead={
-            SCALE.format(",8 --strong --weak -o scale.pdf", "--data cifar10.h5 --batch 256 --iterations 60"): (
-                SCALE.format(" --rounds 1 --weak -o scale.pdf", f"--data cifar10.h5 {TINY}")
-            ),
+            'ringtrain runs experiments --where "outcome!=done" --json -': "ringtrain runs runs --json -",
+            OVER_SEEDS: f"{SEEDS} && {OVER_SEEDS}",
+            SPREAD.format(DIVERGES, 5, 100): SPREAD.format("", 2, 2),
             SYNTHETIC: SCALE.format(" --rounds 2 -o scale.png", f"--synthetic {TINY}"),
             BESIDE: f"{BESIDE.replace('-n', '--rounds 1 -n')} {TINY}",
         },
-        unlike=dict.fromkeys((SYNTHETIC, BESIDE), "its figures are of one machine"),
+        more={
+            COMPARE: "--iterations 4 --evaluate-every 2",
+            "mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --trace --out runs/a": "--epochs 1",
+        },
+        unlike={
+            COMPARE: "one strategy diverges there, on all of Fashion-MNIST",
+            SPREAD.format(DIVERGES, 5, 100): "one variant diverges there",
+            "ringtrain runs --sort=-test_accuracy": "of longer runs than these",
+            SYNTHETIC: "its figures are of one machine",
+        },
+        absent={
+            OF_SCRIPT: "has no train.py: tests/cli/test_cli_scale.py scales a script",
+            "pip install 'ringtrain[tensorboard]'": "installs",
+            "mpirun -np 4 ringtrain train --model lenet --data fashion.h5 --tensorboard": "needs TensorBoard",
+            "tensorboard --logdir runs": "needs TensorBoard",
+        },
     ),
     "docs/slow": Plan(
         more={
@@ -254,7 +249,6 @@ PLANS = {
 WITHOUT = {
     "CONTRIBUTING": "hosts want namespaces of the kernel: tests/cluster has them",
     "docs/packaging": "needs apptainer, rattler-build and spack",
-    "docs/errors": NAMES_A_PROCESS,
     "docs/gpu": "needs a GPU: scripts/gpu-acceptance is its test",
     "docs/python": "tests/mpi/test_mpi_communicator.py runs its programs",
 }
