@@ -10,7 +10,7 @@ from tests.docs.playing import ROOT, Plan, play
 
 pytestmark = pytest.mark.mpi
 
-TUTORIAL, PREDICT, README = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "predict.md", ROOT / "README.md"
+TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
 PLUGINS, LAB = ROOT / "docs" / "plugins.md", ROOT / "docs" / "lab.md"
 ANSWER = f"cp {ROOT / 'tests' / 'docs' / 'lab_answer.py'} mine.py"
 SKELETON = "mpirun -np 2 ringtrain train --plugin mine.py --sync mine --epochs 1"
@@ -55,7 +55,6 @@ PLANS = {
             "python3 -m venv venv && venv/bin/pip install '.[plot]'": INSTALLS,
         },
     ),
-    PREDICT: Plan(long=("mpirun -np 2 ringtrain predict runs/digits photos -o p.jsonl",)),
     PLUGINS: Plan(
         long=(
             "mpirun -np 2 ringtrain train --plugin own.py --resume runs/own --sync blocking "

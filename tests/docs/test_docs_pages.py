@@ -13,6 +13,7 @@ from tests.docs import test_docs_commands
 from tests.docs.markdown import blocks, steps
 from tests.docs.playing import ROOT, Plan, Stage, play
 from tests.docs.test_docs_links import DOCUMENTS
+from tests.tiers import daily
 
 pytestmark = pytest.mark.mpi
 
@@ -65,6 +66,11 @@ TARGET = (
     "ringtrain plan resnet20 --layers layers-1.json --fabric between.json --curves curves "
     '--target "loss 1.2" --rates 100mbit,300mbit,1gbit -o target.png'
 )
+USE = "docs/model-use"
+FETCH = (
+    'python -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet50(weights='
+    "'DEFAULT').state_dict(), 'resnet50.safetensors')\""
+)
 FINE_TUNE = (
     "mpirun -np 4 ringtrain train --model resnet50 --init resnet50.safetensors --classes 3 "
     "--freeze 'conv,norm,stage1.*' --data flowers.h5 --batch 64 --lr 0.01 --epochs 5 --warmup 20 --out runs/flowers"
@@ -72,11 +78,8 @@ FINE_TUNE = (
 PROFILE = "mpirun -np 1 python -m ringtrain.torch --out runs/profiled --profile train.py"
 PROFILED = "ringtrain plan --profile runs/profiled --fabric sweep.json"
 SCRIPT = "mpirun -np 2 python -m ringtrain.torch train.py"
-VARIANTS = (
-    'ringtrain compare -n 2 --sync "allreduce,averaging --average-every 8,gossip" --variant '
-    '"powersgd: --compress powersgd" -- python -m ringtrain.torch logged.py'
-)
 PHOTOS = "mpirun -np 2 ringtrain train --model resnet18 --data {} --random-resized-crop"
+BOOK = "python -c \"print('To be, or not. ' * 20_000)\" > book.txt"
 MAKE_FASHION = "ringtrain data make fashion-mnist -o fashion.h5 --licence MIT"
 MAKE_CIFAR = "ringtrain data make cifar-10-batches-py.tar.xz -o cifar10.h5"
 FEW = " --classes 3 --batch 4 --batch-norm ghost:2 --iterations 1"
@@ -102,7 +105,7 @@ PLANS = {
         },
     ),
     "docs/data": Plan(
-        before=(FASHION, *(f"cp fashion.h5 {name}.h5" for name in ("train-1", "train-2", "test"))),
+        before=(FASHION, *(f"cp fashion.h5 {name}.h5" for name in ("train-1", "train-2", "test")), BOOK),
         instead={
             MAKE_FASHION: f"{MAKE_FASHION} --force",
             MAKE_CIFAR: f"{MAKE_CIFAR} --force",
@@ -111,6 +114,7 @@ PLANS = {
         },
         more={
             "ringtrain train --data fashion.h5": "--epochs 1",
+            "mpirun -np 2 ringtrain train --model gpt --data book.h5 --out runs/book": "--iterations 2",
             'ringtrain train --data "train-*.h5" --test-data test.h5': "--epochs 1",
             "ringtrain train --data scans.h5:volumes,labels": "--epochs 1",
             "ringtrain train --data mine.npz": "--epochs 1",
@@ -133,6 +137,35 @@ PLANS = {
             "kill -USR2 PID_OF_A_RANK": NAMES_A_PROCESS,
             "scancel -s USR2 JOB": ON_SLURM,
             "ringtrain outcome runs/digits-20260131-235959; echo $?": "of a run that lost a rank: tests/mpi kills one",
+        },
+    ),
+    USE: Plan(
+        instead={
+            FETCH: (
+                "ringtrain train --model resnet20 --data cifar10.h5 --iterations 1 --out runs/there && "
+                "ringtrain export runs/there -o resnet20.safetensors"
+            ),
+            FINE_TUNE: FINE_TUNE.replace("resnet50", "resnet20") + " --batch 16 --batch-norm ghost:4 --warmup 2",
+        },
+        long=(
+            "mpirun -np 2 ringtrain predict runs/digits photos -o p.jsonl",
+            FETCH,
+            "ringtrain data make flowers -o flowers.h5 --size 256 --test-fraction 0.2",
+            FINE_TUNE,
+            "ringtrain evaluate runs/flowers --best",
+            "ringtrain export runs/flowers --best -o flowers.onnx",
+            "ringtrain export runs/flowers -o w.safetensors",
+            "ringtrain export runs/flowers -o w.onnx --best",
+            "ringtrain train --model field.toml --data fields.h5 --loss mse",
+            "ringtrain train --model masks.toml --data masks.h5",
+            "ringtrain train --model tags.toml --data tags.h5 --loss bce",
+            "ringtrain evaluate runs/digits --per-class",
+            "ringtrain evaluate runs/digits --confusion",
+            "ringtrain evaluate runs/digits -o metrics.json",
+        ),
+        absent={
+            "import torchvision": "scripts/check-torchvision does this",
+            "import json": "of the ResNet-50 above",
         },
     ),
     "docs/optimizers": Plan(
@@ -164,7 +197,6 @@ PLANS = {
     "docs/pytorch": Plan(
         absent={"pip install 'ringtrain[torch]'": "installs from the network"},
         instead={SCRIPT: SCRIPT.replace("python", "python -W ignore")},
-        unlike={VARIANTS: "its tables are wider"},
     ),
     "docs/reproducibility": Plan(
         more={"mpirun -np 4 ringtrain train --model resnet20 --data cifar10.h5 --reproducible": "--iterations 1"}
@@ -226,22 +258,6 @@ PLANS = {
         instead={
             HYBRID: f"{SMALL} hybrid",
             f"mpirun -np 6 {PIPELINE} --fc-ranks 2 --accumulate 4": f"{SMALL} pipeline --fc-ranks 2 --accumulate 4",
-        },
-    ),
-    "docs/tasks": Plan(before=("ringtrain train --epochs 1 --out runs/first",)),
-    "docs/weights": Plan(
-        before=(
-            "ringtrain train --model resnet20 --data cifar10.h5 --iterations 1 --out runs/there",
-            "ringtrain export runs/there -o resnet20.safetensors",
-        ),
-        instead={
-            FINE_TUNE: FINE_TUNE.replace("resnet50", "resnet20") + " --batch 16 --batch-norm ghost:4 --warmup 2",
-        },
-        absent={
-            'python -c "import torchvision, safetensors.torch as s; s.save_file(torchvision.models.resnet50(weights='
-            "'DEFAULT').state_dict(), 'resnet50.safetensors')\"": "fetches weights",
-            "import torchvision": "scripts/check-torchvision does this",
-            "import json": "of the ResNet-50 above",
         },
     ),
 }
@@ -311,8 +327,7 @@ def write_flowers(folder, random) -> None:
                 shard.add(path, path.relative_to(folder / "flowers"))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("page", PLANS)
+@pytest.mark.parametrize("page", daily(PLANS, USE))
 def test_every_command_works_and_prints_what_is_shown(page, furnished):
     if page == "docs/pytorch":
         pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
