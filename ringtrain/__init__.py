@@ -4,7 +4,7 @@ Importing this package imports neither MPI nor CuPy, nor NumPy: each room loads 
 them, so that ``ringtrain --help`` is instant and works on a login node.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str):

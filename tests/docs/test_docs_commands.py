@@ -1,4 +1,4 @@
-"""The tutorial and the README work as written: each of their commands is run in a fresh folder, and what they show is
+"""The entry pages and the README work as written: each of their commands is run in a fresh folder, and what they show is
 what the program prints, but for figures.
 
 RINGTRAIN_REWRITE_DOCS=1 writes the transcripts anew. Commands in ``long`` run in scripts/check-full.
@@ -10,7 +10,7 @@ from tests.docs.playing import ROOT, Plan, play
 
 pytestmark = pytest.mark.mpi
 
-TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
+NETWORK, SITE, README = ROOT / "docs" / "start-network.md", ROOT / "docs" / "start-site.md", ROOT / "README.md"
 PLUGINS, LAB = ROOT / "docs" / "plugins.md", ROOT / "docs" / "lab.md"
 ANSWER = f"cp {ROOT / 'tests' / 'docs' / 'lab_answer.py'} mine.py"
 SKELETON = "mpirun -np 2 ringtrain train --plugin mine.py --sync mine --epochs 1"
@@ -23,36 +23,16 @@ BESIDE_RING = 'mpirun -np 4 ringtrain compare --plugin mine.py --sync "allreduce
 ON_HOSTS = (
     "scripts/cluster run -n 4 --rate 100mbit -- ringtrain bench-allreduce --algorithm ring,tree -b 1K -e 1M -f 1024"
 )
-ON_A_CLUSTER = "mpirun -np 4 venv/bin/ringtrain train --model resnet20 --data cifar10.h5"
-COMPARE = (
-    'mpirun -np 2 ringtrain compare --sync "allreduce,sharded,averaging --average-every 4" '
-    "-- --model lenet --data fashion.h5"
-)
-TORCH = "needs torch: tests/docs/test_docs_pages.py runs it"
-SCRIPT_VARIANTS = 'ringtrain compare -n 2 --sync "allreduce,gossip" -- python -m ringtrain.torch train.py'
+BENCH, TUNE = "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M", "mpirun -np 2 ringtrain tune"
 INSTALLS = "installs from the network; what it runs is run here by itself"
 PLANS = {
-    TUTORIAL: Plan(
-        instead={
-            ON_A_CLUSTER: "mpirun -np 4 ringtrain train --model resnet20 --data cifar10.h5",
-            "sbatch -N2 --ntasks-per-node=2 -t 4:00:00 scripts/train.sbatch --model resnet20 --data cifar10.h5": (
-                "ringtrain slurm -N 2 --ranks-per-node 2 -t 4:00:00 -- --model resnet20 --data cifar10.h5"
-            ),
-        },
-        more={
-            ON_A_CLUSTER: "--iterations 1",
-            "mpirun -np 2 ringtrain train --model small.toml --data mine.h5 --out runs/small": "--epochs 3",
-        },
-        long=(
-            ON_A_CLUSTER,
-            "mpirun -np 2 ringtrain train --config run.toml --epochs 2",
-            "mpirun --oversubscribe -np 3 ringtrain train --out runs/again --resume auto --epochs 5",
-        ),
+    NETWORK: Plan(),
+    SITE: Plan(
+        more={BENCH: "-e 256K -n 2 -w 0", TUNE: "-e 4K -n 3 -w 0 --passes 1"},
+        long=(BENCH, TUNE),
         absent={
-            "scripts/quickstart": INSTALLS,
-            ". .venv/bin/activate": "of the environment that scripts/quickstart makes",
             "module load openmpi": "of a site",
-            "python3 -m venv venv && venv/bin/pip install '.[plot]'": INSTALLS,
+            "python3 -m venv venv && venv/bin/pip install '.[plot,images,safetensors]'": INSTALLS,
         },
     ),
     PLUGINS: Plan(
@@ -74,40 +54,11 @@ PLANS = {
         absent={ON_HOSTS: "tests/cluster has it, which is skipped where there are no namespaces"},
     ),
     README: Plan(
-        more={
-            "mpirun -np 2 ringtrain train": "--epochs 1",
-            "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first": "--epochs 1",
-            "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20": "--epochs 2",
-            COMPARE: "--epochs 1",
-            "ringtrain time alexnet": "--batch 1 --iterations 1 --warm-up 0",
-            "ringtrain doctor": "--quick",
-            "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second": "--epochs 1",
-            "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M": "-e 256K -n 2 -w 0",
-            "mpirun -np 2 ringtrain tune": "-e 4K -n 3 -w 0 --passes 1",
-        },
-        long=(
-            "mpirun -np 2 ringtrain train --model lenet --data fashion.h5 --out runs/first",
-            "mpirun --oversubscribe -np 3 ringtrain train --out runs/first --resume auto --epochs 20",
-            "ringtrain evaluate runs/first --best",
-            "ringtrain predict runs/first -o predictions.csv",
-            "ringtrain report runs/first",
-            "ringtrain export runs/first -o lenet.onnx",
-            COMPARE,
-            "ringtrain scale -n 1,2 -o scale.pdf -- train --iterations 60",
-            "ringtrain time alexnet",
-            "mpirun --with-ft ulfm -np 2 ringtrain train --elastic --out runs/second",
-            "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 64M",
-            "mpirun -np 2 ringtrain tune",
-        ),
+        more={"mpirun -np 2 ringtrain train": "--epochs 1"},
         absent={
-            "mpirun -np 2 python -m ringtrain.torch train.py": TORCH,
-            "mpirun -np 2 python -m ringtrain.torch --sync averaging --average-every 32 train.py": TORCH,
-            SCRIPT_VARIANTS: TORCH,
+            "mpirun -np 2 python -m ringtrain.torch train.py": "needs torch: tests/docs/test_docs_pages.py runs it",
             "scripts/quickstart": INSTALLS,
-            "scripts/test": "is what runs this",
-            "scripts/cluster run -n 2 --ranks 2 --rate 1gbit -- ringtrain bench-allreduce": (
-                "hosts want namespaces of the kernel: tests/cluster has them"
-            ),
+            "python3 -m venv venv && venv/bin/pip install .": INSTALLS,
         },
     ),
 }

@@ -1,4 +1,4 @@
-"""The commands of the other pages work as written, as those of the tutorial do: scripts/check-full runs them."""
+"""The commands of the other pages work as written, as those of the entry pages do: scripts/check-full runs them."""
 
 import io
 import tarfile
@@ -254,6 +254,7 @@ PLANS = {
             ),
         },
     ),
+    "docs/start-pytorch": Plan(instead={SCRIPT: SCRIPT.replace("python", "python -W ignore")}),
     "docs/strategies": Plan(
         instead={
             HYBRID: f"{SMALL} hybrid",
@@ -329,7 +330,7 @@ def write_flowers(folder, random) -> None:
 
 @pytest.mark.parametrize("page", daily(PLANS, USE))
 def test_every_command_works_and_prints_what_is_shown(page, furnished):
-    if page == "docs/pytorch":
+    if page in ("docs/pytorch", "docs/start-pytorch"):
         pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
     play(ROOT / f"{page}.md", furnished, PLANS[page])
 
