@@ -81,7 +81,7 @@ ORDER = {
     "inspect proof shared_memory stream",
     "config": "option presets exchange record resolve",
     "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
-    "exchange": "parts tags announcements update settings buckets base replica_check owned "
+    "exchange": "parts tags update settings buckets base replica_check owned "
     "compression model_parallel servers strategies catalogue compatibility",
     "launch": "binding printed_metrics reproducible python_script mpirun slurm doctor",
     "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",
@@ -100,7 +100,7 @@ ORDER = {
     "torch": "private_names stopping tensors call_order work store shared_buckets apart backend mixed buckets world "
     "torch_optimizer module_arena batch_parts kept_sums engine gradients state exact_order strategy_ddp reproducible "
     "replacements step_profile run_log survival lightning transformers datasets gloo __main__",
-    "train": "options step stopping pipeline evaluate assembly checkpoints load run predict model start",
+    "train": "options step stopping evaluate assembly checkpoints load run predict model start",
     "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
     "launch_environment waiting base counted agree loopback cuda_aware device key_value mpi world cuda_probe",

@@ -102,7 +102,7 @@ class ExchangeConfig:
     fc: str = placement_option(
         "data",
         "Placement of fully connected layers: data, on every rank; hybrid, columns divided among ranks; pipeline, on "
-        "dedicated ranks.",
+        "dedicated ranks, with --sync allreduce.",
         choices=("data", "hybrid", "pipeline"),
         planned=False,
     )

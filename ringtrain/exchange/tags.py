@@ -2,6 +2,5 @@
 
 GOSSIP = 29_000
 MASTER = 29_010
-CHOICE = 29_021  # of the next message, from the first of the ranks that share it
 RANK_STATE = 29_030  # of each rank, to a checkpoint on rank 0 and back
 COLUMNS = 30_000  # of fully connected layers that ranks share: one after another, in one order

@@ -35,6 +35,22 @@ def over_arena(spans, draw):
     return flat
 
 
+def counted_through(spans):
+    """The weights that :func:`bound` begins with."""
+    return over_arena(spans, lambda shape: np.arange(np.prod(shape)) / 16)
+
+
+def local_step(spans, w, v, g, lr=LR):
+    """Step one rank's weights along their momentum, in place; running statistics move towards ``g``. Flat arrays."""
+    for span in spans:
+        part, p = slice(span.start, span.start + span.count), span.parameter
+        if p.role == "statistic":
+            w[part] += p.rate * (g[part] - w[part])
+            continue
+        v[part] = HYPER.momentum * v[part] + g[part] + HYPER.weight_decay * p.decay * w[part]
+        w[part] -= lr * p.lr * v[part]
+
+
 def gradient(spans, rank, iteration):
     rng = np.random.default_rng([rank, iteration])
     return over_arena(spans, lambda shape: rng.integers(-8, 9, shape))
@@ -50,8 +66,7 @@ def bound(make, transport, optimizer="sgd", ops=None, **options):
     """A strategy on an arena whose weights are counted through."""
     ops = ops or ReferenceOps("float64")
     arena = Arena(transport.scratch, TABLE, ops.dtype.name, exchanged=transport.allocate)
-    start = over_arena(arena.spans, lambda shape: np.arange(np.prod(shape)) / 16)
-    ops.upload(start.astype(ops.dtype), arena.weights)
+    ops.upload(counted_through(arena.spans).astype(ops.dtype), arena.weights)
     exchange = make(transport, ops, **{"deadline_s": 20.0, **options})
     exchange.bind(arena, make_optimizer(optimizer, arena.spans, HYPER))
     exchange.rehearse()
@@ -102,6 +117,38 @@ def run(make, size, iterations=4, nodes=1, wrap=lambda t: t, announce=True, read
         return weights, exchange.owned_state.state(), exchange
 
     return LoopbackWorld(size, nodes).run(body)
+
+
+def goes_on_as_if_unbroken(make, size, stop, steps, examples=lambda rank: 1, total=None, **flags):
+    """Assert that ranks which go on from a state after ``stop`` iterations, as a checkpoint has it, have the bits of
+    those that never stopped: their own weights, the mean, and what each keeps."""
+
+    def body(t, first, last, saved=None):
+        exchange, arena = bound(make, t, **flags)
+        kept = exchange.owned_state
+        if saved:
+            arena.weights[...] = saved[0][1]
+            kept.restore(saved[0][2])
+            before = kept.rank_state.arrays()
+            assert {name: (each.shape, each.dtype) for name, each in saved[t.rank][3].items()} == {
+                name: (before[name].shape, before[name].dtype) for name in saved[t.rank][3]
+            }
+            kept.rank_state.take(saved[t.rank][3])
+        for iteration in range(first, last):
+            iterate(exchange, arena, t.rank, iteration, examples(t.rank), total or size)
+        weights = arena.weights.copy()
+        exchange.synchronize()
+        assert kept.rank_state.differs
+        arrays = {name: array.copy() for name, array in kept.rank_state.arrays().items()}
+        return weights, arena.weights.copy(), kept.state(), arrays
+
+    whole, saved = (LoopbackWorld(size).run(lambda t, last=last: body(t, 0, last)) for last in (steps, stop))
+    ends = LoopbackWorld(size).run(lambda t: body(t, stop, steps, saved))
+    for (weights, mean, _, arrays), (wanted, wanted_mean, _, wanted_arrays) in zip(ends, whole, strict=True):
+        np.testing.assert_array_equal(weights, wanted)
+        np.testing.assert_array_equal(mean, wanted_mean)
+        for name, array in wanted_arrays.items():
+            np.testing.assert_array_equal(arrays[name], array)
 
 
 def each_equal(results, wanted, close=0):

@@ -112,7 +112,8 @@ REFUSED = {
     "staleness": "ema server_levels check_replicas=5",
     "fc": "compress reproducible precision=bfloat16 precision=float16",
     "fc=hybrid": "asynchronous staleness",
-    "fc=pipeline": "algorithm=mpi algorithm=mapped algorithm=hierarchical algorithm=canonical tuning batch_norm=sync",
+    "fc=pipeline": "sync algorithm=mpi algorithm=mapped algorithm=hierarchical algorithm=canonical tuning "
+    "batch_norm=sync",
     "compress": "wire overlap=forward precision=float16",
     "residual_decay": "error_feedback",
     "wire": "algorithm=mpi algorithm=mapped algorithm=recursive-doubling dtype",
@@ -142,6 +143,9 @@ BESIDE = (
     {"sync": "server", "staleness": 2},
     {"reproducible": True},
 )
+
+
+DELAYED, EASGD = {"sync": "delayed"}, {"sync": "averaging", "asynchronous": True}
 
 
 def is_refused(flags: dict) -> bool:
@@ -260,6 +264,13 @@ def test_an_option_without_its_user_is_refused(option):
         ({"random_resized_crop": "0.1:1", "augment": False}, ["--random-resized-crop 0.1:1", "--no-augment", "--augm"]),
         ({"synthetic": True, "data": "d.h5"}, ["--data d.h5", "--synthetic"]),
         ({"fc": "pipeline", "tuning": "t.json"}, ["--tuning t.json", "--fc pipeline", "--fc data or hybrid"]),
+        *(
+            (
+                {"fc": "pipeline", **flags},
+                ["--fc pipeline", f"--sync {flags['sync']}", "Use --sync allreduce, or leave"],
+            )
+            for flags in ({"sync": "sharded"}, {"sync": "master"}, {"sync": "server", "staleness": 2}, DELAYED, EASGD)
+        ),
         ({"shards": 4}, ["--shards 4", "--reproducible", "no --reproducible", "--reproducible"]),
         ({"eps": 1e-3}, ["--eps 0.001", "--optimizer lamb, adamw, adam, rmsprop or muon", "--optimizer sgd"]),
         ({"servers": 2}, ["--servers 2", "--sync averaging or server", "--sync allreduce"]),

@@ -2,24 +2,20 @@
 
 import numpy as np
 import pytest
-from exchange_support import kit_of, over_arena
+from exchange_support import over_arena
 
-from ringtrain.config.record import config_fields
 from ringtrain.errors import ConfigError
-from ringtrain.exchange.catalogue import make_exchange
-from ringtrain.exchange.compression.error_feedback import METHODS
 from ringtrain.exchange.compression.powersgd import PowerSGD
 from ringtrain.exchange.compression.topk import TopK
 from ringtrain.memory.arena import lay_out
 from ringtrain.memory.spans import Fill, Parameter
-from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import error_feedback_of
 from tests.fakes.transports import delaying
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
-from tests.tiers import grid, thorough
+from tests.tiers import grid
 
 ZERO = Fill("constant")
 SPANS = lay_out(
@@ -204,23 +200,6 @@ def test_what_leaves_nothing_out_is_an_all_reduce(size, algorithm, method, gradi
                 assert np.abs(residual).max() <= close
 
 
-@pytest.mark.parametrize("size", [2, 5, *thorough(1, 3, 4)])
-@pytest.mark.parametrize("method", EITHER)
-def test_replicas_are_equal_bit_by_bit(method, size):
-    """In float32 and by the compiled operations, where every sum is rounded."""
-
-    def body(t):
-        parts = bound(t, EITHER[method](), dtype="float32", ops=CpuOps("float32"), bucket_bytes=700)
-        return [add_up(*parts, i, normal(t.rank, i))[0].tobytes() for i in range(4)]
-
-    assert len({tuple(totals) for totals in LoopbackWorld(size).run(body)}) == 1
-
-
-def test_nothing_is_lost():
-    check_nothing_is_lost(run(EITHER["top-k"], 4, iterations=5))
-    check_nothing_is_lost(run(EITHER["powersgd"], 4, normal, iterations=5), tolerance=1e-12)
-
-
 @pytest.mark.parametrize("method", EITHER)
 def test_gradients_go_whole_up_to_then(method):
     def body(t):
@@ -241,25 +220,6 @@ def test_gradients_go_whole_up_to_then(method):
     check_nothing_is_lost([done for done, _ in ranks], tolerance=1e-10)
     for _, sent in ranks:
         assert sent[0] == sent[1] == 2 * 3 * 8 * COUNT // 4 and sent[2] == sent[3] < sent[0] / 2
-
-
-def test_bytes_are_those_that_the_header_tells():
-    """Of a ring of 4, with parts that 4 divides. 15 and 60 pairs of 12 bytes; factors of 2·(18 + 8) and 2·(30 + 20)."""
-    rest = 2 * 3 * 8 * (16 + 16 + 16 + 32) // 4
-    pairs, factors = 3 * (184 + 720), 2 * 3 * 8 * (52 + 100) // 4
-    for method, want, note in (
-        ("top-k", pairs + rest, says("top-k 10 %", "3.586 KiB", "36.8 %", "9.75 KiB")),
-        ("powersgd", factors + rest, says("PowerSGD of rank 2", "2.719 KiB", "27.9 %", "9.75 KiB")),
-    ):
-
-        def body(t, method=method):
-            summing, flight, buffer = bound(t, EITHER[method](), algorithm="ring", bucket_bytes=1 << 20)
-            add_up(summing, flight, buffer, 0, whole_numbers(t.rank, 0))
-            return flight.bytes_sent, summing.notes
-
-        for sent, notes in LoopbackWorld(4).run(body):
-            assert sent == want
-            assert notes == [note]
 
 
 def test_one_rank_says_nothing_of_bytes_and_auto_says_what_it_took():
@@ -319,15 +279,3 @@ def test_a_state_without_residual_and_of_another_method_will_do():
     other, *_ = bound(Loopback(), PowerSGD(2))
     other.restore(summing.state())
     np.testing.assert_array_equal(other._residual, residual)
-
-
-# ── names, and what does not go together ──────────────────────────────────────────────────────────────────────────────
-def test_names_and_what_the_header_says():
-    assert ("none", *METHODS) == config_fields()["compress"].metadata["choices"]
-    exchange = make_exchange(kit_of(compress="top-k", compress_from=9))
-    assert exchange.facts.header == says("top-k", "iteration 9")
-    assert not exchange.facts.exact and not exchange.facts.state_is_local
-    exchange = make_exchange(kit_of(compress="powersgd", sync="delayed", compress_rank=2))
-    assert exchange.facts.header == says("iteration", "PowerSGD of rank 2")
-    plain = make_exchange(kit_of())
-    assert plain.facts.exact and plain.facts.state_is_local and not plain.facts.header

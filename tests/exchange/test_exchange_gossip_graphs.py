@@ -2,7 +2,17 @@
 
 import numpy as np
 import pytest
-from exchange_support import HYPER, LR, TABLE, bound, gradient, iterate, over_arena
+from exchange_support import (
+    LR,
+    TABLE,
+    bound,
+    counted_through,
+    goes_on_as_if_unbroken,
+    gradient,
+    iterate,
+    local_step,
+    over_arena,
+)
 
 from ringtrain.errors import UsageError
 from ringtrain.exchange.strategies.gossip_graphs import read_matrices
@@ -43,8 +53,7 @@ def simulated(size, steps, matrices, every=1, outer=None):
     roles = over_arena(spans, np.zeros)
     for span in spans:
         roles[span.start : span.stop] = span.parameter.role == "statistic"
-    start = over_arena(spans, lambda shape: np.arange(np.prod(shape)) / 16)
-    w, push = np.tile(start, (size, 1)), np.ones(size)
+    w, push = np.tile(counted_through(spans), (size, 1)), np.ones(size)
     v, phi, delta = np.zeros_like(w), w.copy(), np.zeros_like(w)
     for step in range(steps):
         matrix = np.asarray(matrices[step // every % len(matrices)])
@@ -54,13 +63,7 @@ def simulated(size, steps, matrices, every=1, outer=None):
             before, push = push, matrix @ push
             w = np.array([sum(matrix[i, j] * before[j] * w[j] for j in range(size)) / push[i] for i in range(size)])
         for rank, g in enumerate(grads):
-            for span in spans:
-                part, p = (rank, slice(span.start, span.start + span.count)), span.parameter
-                if p.role == "statistic":
-                    w[part] += p.rate * (g[part[1]] - w[part])
-                    continue
-                v[part] = HYPER.momentum * v[part] + g[part[1]] + HYPER.weight_decay * p.decay * w[part]
-                w[part] -= LR / push[rank] * p.lr * v[part]
+            local_step(spans, w[rank], v[rank], g, LR / push[rank])
         if ends and outer:
             momentum, rate, consensus = outer
             delta = momentum * delta + rate * (matrix @ (w - phi)) - consensus * (phi - matrix @ phi)
@@ -178,28 +181,7 @@ def test_a_run_goes_on_as_if_unbroken(kind, stop, file_of):
         "pushed": {"gossip_graph": file_of(PUSHED[3])},
         "outer": {"outer": (0.5, 0.7), "consensus_rate": 0.9},
     }
-    flags = {"gossip_every": 5, **of_kind[kind]}
-
-    def body(t, saved=None):
-        exchange, arena = bound(Gossip, t, **flags)
-        state = exchange.owned_state
-        if saved:
-            arena.weights[...] = saved[0]
-            state.restore(saved[1])
-            assert all(array.shape == state.rank_state.arrays()[name].shape for name, array in saved[2].items())
-            assert all(array.dtype == state.rank_state.arrays()[name].dtype for name, array in saved[2].items())
-            state.rank_state.take(saved[2])
-        for iteration in range(stop, 20) if saved else range(stop):
-            iterate(exchange, arena, t.rank, iteration, 1, 3)
-        exchange.synchronize()
-        assert state.rank_state.differs
-        return arena.weights.copy(), state.state(), {k: each.copy() for k, each in state.rank_state.arrays().items()}
-
-    saved = LoopbackWorld(3).run(body)
-    ends = LoopbackWorld(3).run(lambda t: body(t, (saved[0][0], saved[0][1], saved[t.rank][2])))
-    for (mean, _, state), (weights, wanted) in zip(ends, ends_of(3, 20, **flags), strict=True):
-        np.testing.assert_array_equal(mean, wanted)
-        np.testing.assert_array_equal(state["weights"], weights)
+    goes_on_as_if_unbroken(Gossip, 3, stop, 20, gossip_every=5, **of_kind[kind])
 
 
 @pytest.mark.parametrize(

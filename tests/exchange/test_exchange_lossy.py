@@ -20,6 +20,7 @@ from test_exchange_compression import (
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.compression.error_feedback import METHODS, Ef21, ErrorFeedback
+from ringtrain.humanize import format_bytes
 from ringtrain.ops.cpu import CpuOps
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.transport.loopback import Loopback
@@ -27,6 +28,7 @@ from tests import lossy
 from tests.fakes.strategies import settings_of
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
+from tests.tiers import thorough
 
 TOP_K = {"compress": "top-k", "compress_ratio": 0.1}
 SPARSELOCO = {**TOP_K, "compress_ratio": 0.03, "compress_bits": 2, "compress_chunk": 64}
@@ -99,11 +101,14 @@ def test_sums_are_those_of_a_simulation(name, feedback, size):
                 np.testing.assert_allclose(elements(total, span), want[span.name], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["8 bits", "2 bits", "sign", "SparseLoCo's"])
+POWER = {"compress": "powersgd", "compress_rank": 2}
+FLAGS = {name: flags for name, (flags, _) in SENDS.items()} | {"powersgd": POWER}
+
+
+@pytest.mark.parametrize("name", ["8 bits", "2 bits", "sign", "top-k", "SparseLoCo's", "powersgd"])
 def test_nothing_is_lost_and_others_go_whole(name):
     ranks = [
-        [(normal(rank, i), *each) for i, each in enumerate(done)]
-        for rank, done in enumerate(sums(3, 5, **SENDS[name][0]))
+        [(normal(rank, i), *each) for i, each in enumerate(done)] for rank, done in enumerate(sums(4, 5, **FLAGS[name]))
     ]
     check_nothing_is_lost(ranks, 1e-12)
     for span in SPANS:
@@ -112,20 +117,20 @@ def test_nothing_is_lost_and_others_go_whole(name):
             np.testing.assert_allclose(elements(ranks[0][0][1], span), whole, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", [*SENDS, "powersgd"])
-@pytest.mark.parametrize("feedback", ["ef", "ef21"])
-def test_replicas_are_equal_bit_by_bit(name, feedback):
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize(("feedback", "size"), [("ef", 2), ("ef", 5), ("ef21", 5), *thorough(("ef", 3), ("ef", 4))])
+def test_replicas_are_equal_bit_by_bit(name, feedback, size):
     """In float32 and by the compiled operations, with all-gathers of another order."""
-    flags = {"compress": "powersgd", "compress_rank": 2} if name == "powersgd" else SENDS[name][0]
+    flags = {"algorithm": "circulant", "bucket_bytes": 700, "error_feedback": feedback, **FLAGS[name]}
 
     def body(t):
-        parts = bound(t, CpuOps("float32"), "float32", error_feedback=feedback, algorithm="circulant", **flags)
+        parts = bound(t, CpuOps("float32"), "float32", **flags)
         return [add_up(*parts, i, normal(t.rank, i))[0].tobytes() for i in range(4)]
 
-    assert len({tuple(totals) for totals in LoopbackWorld(5).run(body)}) == 1
+    assert len({tuple(totals) for totals in LoopbackWorld(size).run(body)}) == 1
 
 
-@pytest.mark.parametrize("flags", [SENDS["sign"][0], TOP_K, {"compress": "powersgd", "compress_rank": 2}])
+@pytest.mark.parametrize("flags", [FLAGS["sign"], TOP_K, POWER])
 def test_the_sum_of_all_ranks_estimates_is_what_they_share(flags):
     def body(t):
         parts = bound(t, error_feedback="ef21", **flags)
@@ -202,18 +207,20 @@ def slots(name):
     }[name]
 
 
-@pytest.mark.parametrize("name", SENDS)
+@pytest.mark.parametrize("name", FLAGS)
 def test_bytes_are_those_of_the_formula_and_the_header_tells_them(name):
+    """Of a ring of 4, with parts that 4 divides; PowerSGD's are factors of 2·(18 + 8) and 2·(30 + 20)."""
     rest = 2 * 3 * 8 * (16 + 16 + 16 + 32) // 4
+    wanted = rest + (2 * 3 * 8 * (52 + 100) // 4 if name == "powersgd" else 3 * sum(slots(name)))
 
     def body(t):
-        summing, flight, buffer = bound(t, bucket_bytes=1 << 20, **SENDS[name][0])
+        summing, flight, buffer = bound(t, bucket_bytes=1 << 20, **FLAGS[name])
         add_up(summing, flight, buffer, 0, whole_numbers(t.rank, 0))
         return flight.bytes_sent, summing.notes
 
     for sent, notes in LoopbackWorld(4).run(body):
-        assert sent == 3 * sum(slots(name)) + rest
-        assert len(notes) == 1 and notes[0].endswith("of the 9.75 KiB of whole arrays")
+        assert sent == wanted
+        assert notes == [says(format_bytes(sent), f"{100 * sent / 9984:.3g} %", "9.75 KiB")]
 
 
 @pytest.mark.parametrize(("ratio", "share"), [(0.01, 0.0089), (0.03, 0.0268)])
@@ -234,15 +241,6 @@ def test_from_this_number_of_ranks_on_whole_gradients_are_fewer_bytes(bits, rank
     assert (ranks - 1) * nbytes > 2 * (ranks - 1) / ranks * (4 << 20)
 
 
-# ── names, and what does not go together ──────────────────────────────────────────────────────────────────────────────
-def test_headers_and_refusals():
-    for flags, words in (
-        ({"compress": "quantise"}, ("8 bits", "error feedback")),
-        ({"compress": "sign", "compress_from": 9}, ("sign", "iteration 9")),
-        ({**SPARSELOCO, "residual_decay": 0.95}, ("top-k 3 %", "64 elements", "2 bits", "0.95")),
-        ({"compress": "powersgd", "error_feedback": "ef21"}, ("PowerSGD", "EF21")),
-    ):
-        exchange = make_exchange(kit_of(**flags))
-        assert exchange.facts.header == says(*words) and not exchange.facts.exact
+def test_chunks_are_powers_of_2():
     with pytest.raises(ConfigError, match=says("--compress-chunk 1000", "1024", "512")):
         make_exchange(kit_of(**{**TOP_K, "compress_chunk": 1000}))

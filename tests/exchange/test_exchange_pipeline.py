@@ -21,7 +21,6 @@ from ringtrain.exchange.model_parallel.layer_placement import (
     rank_cost,
 )
 from ringtrain.exchange.model_parallel.part_gather import own_part
-from ringtrain.exchange.model_parallel.pipeline import MessageServing
 from ringtrain.memory.arena import Arena, lay_out
 from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.nn import spec
@@ -57,8 +56,6 @@ def bound(t, optimizer="sgd", **options):
     exchange.bind(arena, make_optimizer(optimizer, arena.spans, HYPER))
     spans = whole_arena(graph).spans
     arena.weights[...] = exchange.own_part(np.ones(spans[-1].stop))
-    if t.rank not in exchange.facts.roles.whole(t.size):
-        exchange.serving = MessageServing()  # in a run it is the stage
     return exchange, arena, spans
 
 
@@ -143,10 +140,9 @@ def test_states_of_another_optimizer_or_model_are_refused():
     LoopbackWorld(2).run(body)
 
 
-@pytest.mark.parametrize("sync", ["allreduce", "sharded", "server"])
-def test_a_state_goes_on_at_other_numbers_of_ranks(sync):
+def test_a_state_goes_on_at_other_numbers_of_ranks():
     """Written by 2 + 2 ranks; read by 1 + 3, by 3 + 1."""
-    options = {"sync": sync, "optimizer": "adamw", "algorithm": "auto"}
+    options = {"optimizer": "adamw", "algorithm": "auto"}
     _, state, *_ = run(4, fc_ranks=2, iterations=2, **options)[0]
     spans, _, slots = reference(2, "adamw", iterations=2)
     for name, slot in slots.items():
@@ -242,16 +238,7 @@ def test_what_the_header_says():
         "allreduce",
         "with fc pipeline of 4 + 1 ranks, 2 in flight, updated once an iteration",
     )
-    exchange = make_exchange(kit_of(5, fc="pipeline", sync="server", staleness=2))
-    assert exchange.facts.header == says("rank 0", "staleness 2", "4 + 1 ranks", "2 in flight")
-    assert not exchange.facts.exact and exchange.apart
-
-
-@pytest.mark.parametrize(("flags", "servers"), [({"servers": 2}, (0, 1)), ({"dedicated": True}, (0,))])
-def test_servers_are_among_the_ranks_in_front(flags, servers):
-    roles = make_exchange(kit_of(5, fc="pipeline", fc_ranks=2, sync="server", **flags)).facts.roles
-    trainers = (1, 2) if "dedicated" in flags else (0, 1, 2)
-    assert roles == Roles(trainers, servers, parts=(3, 4))
+    assert exchange.facts.roles == Roles((0, 1, 2, 3), parts=(4,))
 
 
 NO_FC = spec.parse_model(

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from exchange_support import HYPER, LR, TABLE, bound, forward, gradient, iterate, over_arena
+from exchange_support import TABLE, bound, counted_through, forward, gradient, iterate, local_step
 
 from ringtrain.errors import StalledError
 from ringtrain.exchange.base import Lag
@@ -83,7 +83,7 @@ def simulated(size, rounds, momentum, rate, every=EVERY, alike=False):
     """(weights, momentum of the step, version lags): local SGD from the weights of the last pull, and a Nesterov step
     along the mean of a round's changes by examples."""
     spans = lay_out(TABLE)
-    w = over_arena(spans, lambda shape: np.arange(np.prod(shape)) / 16)
+    w = counted_through(spans)
     u, version, lags = np.zeros_like(w), 0, {}
     pulled, v = [w.copy() for _ in range(size)], [np.zeros_like(w) for _ in range(size)]
     steps, seen = [0] * size, [0] * size
@@ -92,15 +92,7 @@ def simulated(size, rounds, momentum, rate, every=EVERY, alike=False):
         for rank in members:
             local = pulled[rank].copy()
             for step in range(steps[rank], steps[rank] + every):
-                g = gradient(spans, rank, step)
-                for span in spans:
-                    part, p = slice(span.start, span.start + span.count), span.parameter
-                    if p.role == "statistic":
-                        local[part] += p.rate * (g[part] - local[part])
-                        continue
-                    v[rank][part] *= HYPER.momentum
-                    v[rank][part] += g[part] + HYPER.weight_decay * p.decay * local[part]
-                    local[part] -= LR * p.lr * v[rank][part]
+                local_step(spans, local, v[rank], gradient(spans, rank, step))
             steps[rank] += every
             changes.append(local - pulled[rank])
             lags[version - seen[rank]] = lags.get(version - seen[rank], 0) + 1

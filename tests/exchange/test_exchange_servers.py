@@ -538,8 +538,7 @@ def test_weights_that_are_sent_are_those_of_that_moment_and_a_slow_link_holds_no
     store.open(np.zeros(16))
     pulls = [np.zeros(16) for _ in range(2)]
     ends = [
-        RemoteServer(world.transport(rank), 0, buckets, np.full(16, float(rank)), pulls[rank - 1], 0, 9.0)
-        for rank in (1, 2)
+        RemoteServer(world.transport(rank), 0, buckets, np.full(16, float(rank)), pulls[rank - 1], 0) for rank in (1, 2)
     ]
     for end, total in zip(ends, (1.0, 3.0), strict=True):
         end.push(1)

@@ -7,10 +7,11 @@ import pytest
 from exchange_support import HOST, LR, TABLE, all_alike, bound, each_equal, iterate, kit_of, run, seen_aside
 
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.config.record import OptimizerConfig
+from ringtrain.config.record import OptimizerConfig, config_fields
 from ringtrain.errors import CheckpointError, StalledError
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.catalogue import STRATEGIES, make_exchange
+from ringtrain.exchange.compression.error_feedback import METHODS
 from ringtrain.exchange.update.example_share import ExampleShare
 from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.exchange.update.ranges import common, cut, elements, join
@@ -309,11 +310,41 @@ def test_when_averaging_is_exact(optimizer, options, exact):
 
 
 # ── all ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_names_and_what_the_header_says():
+def test_names():
     assert [make_exchange(kit_of(sync=name)).facts.name for name in STRATEGIES] == list(STRATEGIES)
-    flags = {"sync": "averaging", "average_from": 9, "outer_momentum": 0.9, "outer_lr": 0.7}
-    exchange = make_exchange(kit_of(**flags))
-    assert exchange.facts.header == says("every 8", "momentum: average", "iteration 9", "momentum 0.9", "rate 0.7")
+    assert ("none", *METHODS) == config_fields()["compress"].metadata["choices"]
+    plain = make_exchange(kit_of())
+    assert plain.facts.exact and plain.facts.state_is_local and not plain.facts.header
+
+
+AVERAGED, SPARSE = {"sync": "averaging"}, {"compress": "top-k", "compress_ratio": 0.03}
+BEGUN = {"average_from": 9, "outer_momentum": 0.9, "outer_lr": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({**AVERAGED, **BEGUN}, ("every 8", "momentum: average", "iteration 9", "momentum 0.9", "rate 0.7")),
+        (
+            {**AVERAGED, "fragments": 2, "average_delay": 3, "mixing": 0.5},
+            ("2 fragments", "3 iterations", "0.5"),
+        ),
+        ({**AVERAGED, "centre_rate": 0.25}, ("centre", "0.25")),
+        ({**SPARSE, "compress_from": 9}, ("top-k", "iteration 9")),
+        ({"compress": "powersgd", "sync": "delayed", "compress_rank": 2}, ("iteration", "PowerSGD of rank 2")),
+        ({"compress": "quantise"}, ("8 bits", "error feedback")),
+        ({"compress": "sign", "compress_from": 9}, ("sign", "iteration 9")),
+        (
+            {**SPARSE, "compress_bits": 2, "compress_chunk": 64, "residual_decay": 0.95},
+            ("top-k 3 %", "64 elements", "2 bits", "0.95"),
+        ),
+        ({"compress": "powersgd", "error_feedback": "ef21"}, ("PowerSGD", "EF21")),
+    ],
+    ids=str,
+)
+def test_the_header_says_how(flags, words):
+    facts = make_exchange(kit_of(**flags)).facts
+    assert facts.header == says(*words) and not facts.exact and not facts.state_is_local
 
 
 @pytest.mark.parametrize(

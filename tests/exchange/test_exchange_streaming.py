@@ -1,18 +1,28 @@
 """Averaging in fragments, with sums that arrive late, and around an elastic centre: each beside a simulation."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
-from exchange_support import HYPER, LR, TABLE, bound, gradient, iterate, kit_of, over_arena
+from exchange_support import (
+    LR,
+    TABLE,
+    bound,
+    counted_through,
+    goes_on_as_if_unbroken,
+    gradient,
+    iterate,
+    local_step,
+)
 
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import ConfigError
-from ringtrain.exchange.catalogue import make_exchange
 from ringtrain.exchange.strategies.periods import Periods, divide, periods_of
 from ringtrain.memory.arena import lay_out
 from ringtrain.memory.buckets import Bucket
 from ringtrain.transport.loopback import Loopback
+from tests import lossy
 from tests.fakes.strategies import Averaging, Gossip
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -20,6 +30,11 @@ from tests.says import says
 SPANS = lay_out(TABLE)
 COUNT = SPANS[-1].stop
 SPARSE = {"compress": "top-k", "compress_ratio": 0.2}
+LARGEST = partial(lossy.largest, ratio=0.2)
+SPARSELOCO = {**SPARSE, "outer": (0.0, 0.7), "compress_bits": 2, "compress_chunk": 16, "residual_decay": 0.95}
+SPARSELOCOS = partial(lossy.largest, ratio=0.2, chunk=16, bits=2)
+FOUR_BITS = {"outer": (0.9, 0.7), "compress": "quantise", "compress_bits": 4}
+PERIOD = {"every": 5, "momentum": "keep", "bucket_bytes": 300}
 STREAMING = {"every": 6, "fragments": 3, "average_delay": 2, "mixing": 0.25, "outer": (0.9, 0.7), "momentum": "keep"}
 STATISTIC = next(span for span in SPANS if span.parameter.role == "statistic")
 
@@ -28,36 +43,32 @@ def part(span):
     return slice(span.start, span.start + span.count)
 
 
-def largest(change, kept, span, ratio):
-    """The largest elements of a matrix; what is not sent is kept."""
-    kept[part(span)] += change[part(span)]
-    order = np.argsort(-np.abs(kept[part(span)]), kind="stable")[: math.ceil(ratio * span.count)]
-    change[part(span)] = 0
-    change[part(span)][order], kept[part(span)][order] = kept[part(span)][order], 0
-
-
 class Simulated:
-    """All ranks in one process. Span → fragment; ``centre``: EASGD's rate"""
+    """All ranks in one process. Span → fragment; ``send``: what is sent of a matrix; ``decay``: the factor of what was
+    kept; ``centre``: EASGD's rate"""
 
     def __init__(
-        self, size, every, fragments, delay=0, mixing=0.0, outer=(0.0, 1.0), ratio=None, centre=0.0, keep=True
+        self,
+        size,
+        every,
+        fragments,
+        delay=0,
+        mixing=0.0,
+        outer=(0.0, 1.0),
+        send=None,
+        decay=1.0,
+        centre=0.0,
+        keep=True,
     ):
-        self.size, self.every, self.fragments, self.delay = size, every, fragments, delay
-        self.mixing, self.outer, self.ratio, self.centre, self.keep = mixing, outer, ratio, centre, keep
-        self.w = [over_arena(SPANS, lambda shape: np.arange(np.prod(shape)) / 16) for _ in range(size)]
+        self.size, self.every, self.fragments, self.delay, self.send = size, every, fragments, delay, send
+        self.mixing, self.outer, self.decay, self.centre, self.keep = mixing, outer, decay, centre, keep
+        self.w = [counted_through(SPANS) for _ in range(size)]
         self.v, self.kept = ([np.zeros(COUNT) for _ in range(size)] for _ in range(2))
         self.target, self.u, self.sums = self.w[0].copy(), np.zeros(COUNT), {}
 
     def step(self, number):
         for rank in range(self.size):
-            g, w, v = gradient(SPANS, rank, number), self.w[rank], self.v[rank]
-            for span in SPANS:
-                p, at = span.parameter, part(span)
-                if p.role == "statistic":
-                    w[at] += p.rate * (g[at] - w[at])
-                    continue
-                v[at] = HYPER.momentum * v[at] + g[at] + HYPER.weight_decay * p.decay * w[at]
-                w[at] -= LR * p.lr * v[at]
+            local_step(SPANS, self.w[rank], self.v[rank], gradient(SPANS, rank, number))
         count = max(self.fragments.values()) + 1
         for fragment in range(count):
             spans = [span for span in SPANS if self.fragments[span.name] == fragment]
@@ -72,10 +83,11 @@ class Simulated:
     def changes(self, spans):
         total = np.zeros(COUNT)
         for rank in range(self.size):
-            change = (self.target - self.w[rank]) * (1 / self.size)
-            for span in spans:
-                if self.ratio and span.parameter.role == "weight":
-                    largest(change, self.kept[rank], span, self.ratio)
+            change, kept = (self.target - self.w[rank]) * (1 / self.size), self.kept[rank]
+            for at in (part(span) for span in spans if self.send and span.parameter.role == "weight"):
+                kept[at] = self.decay * kept[at] + change[at]  # what is not sent is kept
+                change[at] = self.send(kept[at])
+                kept[at] -= change[at]
             total += change
         return total
 
@@ -116,18 +128,26 @@ def ends(size, steps=50, **flags):
     ("flags", "simulation"),
     [
         (STREAMING, {"every": 6, "delay": 2, "mixing": 0.25, "outer": (0.9, 0.7)}),
-        ({**STREAMING, **SPARSE}, {"every": 6, "delay": 2, "mixing": 0.25, "outer": (0.9, 0.7), "ratio": 0.2}),
+        ({**STREAMING, **SPARSE}, {"every": 6, "delay": 2, "mixing": 0.25, "outer": (0.9, 0.7), "send": LARGEST}),
         ({"every": 5, "fragments": 2, "average_delay": 3}, {"every": 5, "delay": 3, "keep": False}),
         ({"every": 7, "fragments": 4, "momentum": "keep"}, {"every": 7}),
         ({"every": 4, "average_delay": 3, "momentum": "keep"}, {"every": 4, "delay": 3}),
         ({"every": 3, "centre_rate": 0.2, "momentum": "keep"}, {"every": 3, "centre": 0.2}),
         (
+            {**PERIOD, "momentum": "average", "outer": (0.0, 1.0), **SPARSE},
+            {"every": 5, "keep": False, "send": LARGEST},
+        ),
+        ({**PERIOD, **SPARSELOCO}, {"every": 5, "outer": (0.0, 0.7), "send": SPARSELOCOS, "decay": 0.95}),
+        ({**PERIOD, **SPARSE, "outer": (0.9, 0.7)}, {"every": 5, "outer": (0.9, 0.7), "send": LARGEST}),
+        ({**PERIOD, **FOUR_BITS}, {"every": 5, "outer": (0.9, 0.7), "send": partial(lossy.levels, bits=4)}),
+        (
             {"every": 6, "fragments": 2, "average_delay": 1, "centre_rate": 0.1, "momentum": "keep", **SPARSE},
-            {"every": 6, "delay": 1, "centre": 0.1, "ratio": 0.2},
+            {"every": 6, "delay": 1, "centre": 0.1, "send": LARGEST},
         ),
     ],
 )
 def test_weights_are_those_of_a_simulation(size, flags, simulation):
+    """Of changes that travel whole, compressed, or as means."""
     ranks = ends(size, **flags)
     fragments = fragments_of(ranks[0][1])
     assert set(fragments.values()) == set(range(flags.get("fragments", 1)))
@@ -173,14 +193,6 @@ def test_a_delay_is_shorter_than_a_period():
         periods_of(ExchangeConfig(sync="averaging", average_every=4, average_delay=4))
 
 
-def test_the_header_says_how():
-    for flags, words in (
-        ({"fragments": 2, "average_delay": 3, "mixing": 0.5}, ("2 fragments", "3 iterations late", "mixing 0.5")),
-        ({"centre_rate": 0.25}, ("centre", "0.25")),
-    ):
-        assert make_exchange(kit_of(sync="averaging", **flags)).facts.header == says(*words)
-
-
 # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_bytes_are_those_of_the_formula_and_spread_over_the_period():
     """A rank sends 2(p-1)/p of a fragment, once a period. The most in any window is that of the fragments whose turns
@@ -222,62 +234,27 @@ def test_ranks_count_by_the_examples_of_the_fragments_own_period():
     assert LoopbackWorld(2).run(body)[0] == [(0, 1.0), (1, 0.5), (0, 0.0)]
 
 
-def resumed(stop, flags, size=3, steps=20):
-    """The weights of ranks that go on from a state after ``stop`` iterations, as a checkpoint has it."""
-
-    def body(t, saved=None):
-        exchange, arena = bound(Averaging, t, algorithm="star", **flags)
-        if saved:
-            arena.weights[...] = saved[0]
-            exchange.owned_state.restore(saved[1])
-            exchange.owned_state.rank_state.take(saved[2])
-        for number in range(stop, steps) if saved else range(stop):
-            iterate(exchange, arena, t.rank, number, 1, size)
-        if saved:
-            return arena.weights.copy()
-        exchange.synchronize()
-        kept = exchange.owned_state.rank_state
-        assert kept.differs
-        state = exchange.owned_state.state()
-        return arena.weights.copy(), state, {name: array.copy() for name, array in kept.arrays().items()}
-
-    saved = LoopbackWorld(size).run(body)
-    return LoopbackWorld(size).run(lambda t: body(t, (saved[0][0], saved[0][1], saved[t.rank][2])))
-
-
-@pytest.mark.parametrize("flags", [{**STREAMING, **SPARSE}, {**STREAMING, "momentum": "average"}, {"centre_rate": 0.2}])
-@pytest.mark.parametrize("stop", [7, 9, 13])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {**STREAMING, **SPARSE},
+        {**STREAMING, "momentum": "average"},
+        {"centre_rate": 0.2},
+        {**PERIOD, **SPARSE, "outer": (0.9, 0.7)},
+        {**PERIOD, **SPARSELOCO},
+        {**PERIOD, "compress": "sign", "error_feedback": "ef21", "outer": (0.9, 0.7)},
+    ],
+)
+@pytest.mark.parametrize("stop", [7, 10, 13])
 def test_a_run_goes_on_as_if_unbroken(stop, flags):
-    """While no sum is under way, and while one is."""
-    wanted = ends(3, 20, **flags)
-    for weights, (whole, _) in zip(resumed(stop, flags), wanted, strict=True):
-        np.testing.assert_array_equal(weights, whole)
+    """While no sum is under way, and while one is; in mid-period, and at the end of one."""
+    goes_on_as_if_unbroken(Averaging, 3, stop, 20, algorithm="star", **flags)
 
 
 def test_examples_of_a_period_under_way_are_kept_where_ranks_are_alike_otherwise():
     """A sum arrived late, and made weights and momentum the same; of the period since, rank 0 has most examples."""
-    flags = {"every": 4, "average_delay": 1}
-
-    def body(t, saved=None):
-        exchange, arena = bound(Averaging, t, algorithm="star", **flags)
-        if saved:
-            arena.weights[...] = saved[0]
-            exchange.owned_state.restore(saved[1])
-            exchange.owned_state.rank_state.take(saved[2][t.rank])
-        for number in range(5 if saved else 0, 9):
-            if number == 5 and not saved:
-                assert exchange.owned_state.rank_state.differs
-                arrays = {name: array.copy() for name, array in exchange.owned_state.rank_state.arrays().items()}
-                kept = arena.weights.copy(), exchange.owned_state.state(), arrays
-            iterate(exchange, arena, t.rank, number, 1 if t.rank else 3, 4)
-        return arena.weights.copy(), None if saved else kept
-
-    whole = LoopbackWorld(2).run(body)
-    (weights, state, _), rows = whole[0][1], [kept[2] for _, kept in whole]
-    for (resumed, _), (wanted, _) in zip(
-        LoopbackWorld(2).run(lambda t: body(t, (weights, state, rows))), whole, strict=True
-    ):
-        np.testing.assert_array_equal(resumed, wanted)
+    flags = {"every": 4, "average_delay": 1, "algorithm": "star"}
+    goes_on_as_if_unbroken(Averaging, 2, 5, 9, lambda rank: 1 if rank else 3, total=4, **flags)
 
 
 def test_looking_waits_for_sums_and_changes_nothing():

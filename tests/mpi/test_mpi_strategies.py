@@ -26,8 +26,6 @@ STRATEGIES = {
 APART = {
     "server, dedicated, stale": ("--sync", "server", "--dedicated", "--staleness", 3),
     "server, asynchronous": ("--sync", "server", "--asynchronous", "--overlap", "forward"),
-    "pipeline, server, stale": ("--fc", "pipeline", "--sync", "server", "--staleness", 2),
-    "pipeline, server, asynchronous": ("--fc", "pipeline", "--sync", "server", "--asynchronous"),
     "averaging, asynchronous": ("--sync", "averaging", "--asynchronous", "--average-every", 3, "--servers", 2),
     "averaging, quorum": (
         "--sync",
@@ -198,15 +196,13 @@ def test_a_killed_rank_ends_all_and_the_checkpoint_is_good(killed, alone, case):
 
 @pytest.mark.timing
 @pytest.mark.parametrize(("victim", "fc_ranks"), thorough((0, 1), (3, 1), (2, 2)))
-def test_a_pipeline_that_lost_a_server_or_a_fully_connected_rank_goes_on_at_other_numbers(
-    killed, train, alone, net, victim, fc_ranks
-):
+def test_a_pipeline_that_lost_a_rank_goes_on_at_other_numbers(killed, train, alone, net, victim, fc_ranks):
     """From its newest checkpoint, as if nobody had died."""
-    served = (*PIPELINE, "--sync", "server", *DOUBLE)
-    out, code, output = killed(4, victim, "--checkpoint-every", 7, *served, "--fc-ranks", fc_ranks)
+    flags = (*PIPELINE, *DOUBLE)
+    out, code, output = killed(4, victim, "--checkpoint-every", 7, *flags, "--fc-ranks", fc_ranks)
     assert code == 137 and f"rank {victim} " in output, output
     saved = max(int(path.stem.rpartition("-")[2]) for path in (out / "checkpoints").glob("iteration-*.h5"))
-    train(5, "--iterations", saved + 10, "--resume", "auto", *served, "--fc-ranks", 3 - fc_ranks)
+    train(5, "--iterations", saved + 10, "--resume", "auto", *flags, "--fc-ranks", 3 - fc_ranks)
     assert [record["iteration"] for record in records(out, "iteration")] == list(range(1, saved + 11))
     assert_is_of_one_rank(alone, net, out)
 

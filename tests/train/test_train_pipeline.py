@@ -1,36 +1,21 @@
 """Training with fully connected layers on ranks of their own is training with them on every rank."""
 
 import math
-import threading
-from dataclasses import replace
 from itertools import count, pairwise, product
 
 import numpy as np
 import pytest
-from small_runs import (
-    LAYERWISE,
-    LOWER_THE_RATE,
-    PAST_A_TAIL,
-    assert_equal,
-    everywhere,
-    paced,
-    results,
-    run_of,
-    same_weights,
-    trained,
-)
+from small_runs import LAYERWISE, LOWER_THE_RATE, PAST_A_TAIL, assert_equal, everywhere, results, run_of, trained
 from strategies import NETS, OPTIONS
 
-from ringtrain.errors import DivergedError, StalledError, TransportError
-from ringtrain.exchange.announcements import Announcements
+from ringtrain.errors import DivergedError, StalledError
 from ringtrain.exchange.model_parallel import layer_placement
-from ringtrain.exchange.model_parallel.activation_messages import GOODBYE, SUMS, ActivationChannel, GroupRows, Header
+from ringtrain.exchange.model_parallel.activation_messages import SUMS, ActivationChannel, GroupRows
 from ringtrain.exchange.model_parallel.layer_placement import LayerPlacement
+from ringtrain.exchange.model_parallel.pipeline import IN_FLIGHT
 from ringtrain.ops.reference import ReferenceOps
-from ringtrain.train.pipeline.fc_messages import BatchCut, messages_of
-from ringtrain.train.pipeline.front_stage import RecvBackward, SendForward, front_instructions
 from ringtrain.train.run.memory_trial import rehearse
-from ringtrain.train.step.instructions import CheckLoss, NoExamples, ReduceLoss, Update
+from ringtrain.train.step.pipeline import Expect, Message, RunBackward, RunForward, messages_of, passes_of
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
@@ -51,55 +36,104 @@ def test_sums_are_the_same_in_every_run(net):
 
 
 # ── instructions, messages ─────────────────────────────────────────────────────────────────────────────────────
-END = (ReduceLoss(), CheckLoss(), Update())
+def words(work):
+    """ "E0a F0a B0a": what is done for micro-batch 0 of the first rank in front"""
+    letters = {Expect: "E", RunForward: "F", RunBackward: "B"}
+    return " ".join(f"{letters[type(one)]}{one.message.micro}{'abc'[one.message.place]}" for one in work)
 
 
-def test_instructions_of_a_rank_with_images():
-    send, recv = SendForward, RecvBackward
-    assert front_instructions(0, 2) == (ReduceLoss(), NoExamples(), CheckLoss(), Update())
-    assert front_instructions(1, 3) == (send(0), recv(0, True), *END)
-    work = send(0), send(1), recv(0, False), send(2), recv(1, False), recv(2, True)
-    assert front_instructions(3, 2) == (*work, *END)
+def test_the_list_of_a_rank_in_front():
+    messages = [Message(0, micro, 2) for micro in range(3)]
+    assert words(passes_of(messages, IN_FLIGHT, receives=False)) == "F0a F1a B0a F2a B1a B2a"
+    assert words(passes_of(messages[:1], IN_FLIGHT, receives=False)) == "F0a B0a"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "work"),
+    [
+        (1, "E0a E0b E1a E1b F0a B0a E2a F0b B0b F1a B1a F1b B1b F2a B2a"),
+        (3, "E0a E0b E1a E1b F0a F0b F1a B0a E2a F1b B0b F2a B1a B1b B2a"),
+    ],
+)
+def test_the_lists_of_ranks_behind(ahead, work):
+    """Rank a has three micro-batches, rank b two."""
+    messages = [Message(place, micro, 1) for micro, place in product(range(3), range(2))][:-1]
+    done = passes_of(messages, ahead, receives=True)
+    assert words(done) == work
+    back = [one for one in done if isinstance(one, RunBackward)]
+    assert [one.accumulate for one in back] == [False, *[True] * 4]
+    assert [one.last for one in back] == [*[False] * 4, True]
+
+
+@pytest.mark.parametrize(
+    ("total", "parts", "grain"), [(1, 1, 1), (2, 3, 1), (7, 2, 2), (30, 7, 1), (27, 4, 8), (9, 5, 4)]
+)
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("places", [1, 2, 3])
+def test_no_list_waits_for_ever_and_no_memory_is_used_twice(total, parts, grain, places, groups):
+    """Each pass of a rank waits for the one before it in its list, and for its message."""
+    every = messages_of(total, places, parts, grain)
+    in_front = ([one for one in every if one.place == place] for place in range(places))
+    lists = [passes_of(messages, IN_FLIGHT, receives=False) for messages in in_front if messages]
+    behind = [passes_of(every, 1 + 2 * (groups - 1 - group), receives=True) for group in range(groups)]
+    stages = [(0, work) for work in lists] + list(enumerate(behind, 1))
+    forward, backward = set(), set()  # (stage, message)
+    slots, posted = [{} for _ in stages], [set() for _ in stages]
+
+    def can_run(number, stage, one):
+        match one:
+            case Expect(message):
+                key = message.place, message.micro % IN_FLIGHT
+                assert key not in posted[number]
+                posted[number].add(key)
+            case RunForward(message, slot):
+                if stage and (stage - 1, message) not in forward:
+                    return False
+                assert slot not in slots[number]
+                slots[number][slot] = message
+                forward.add((stage, message))
+            case RunBackward(message, slot):
+                if stage < groups and (stage + 1, message) not in backward:
+                    return False
+                assert slots[number].pop(slot) == message
+                posted[number].discard((message.place, message.micro % IN_FLIGHT))
+                backward.add((stage, message))
+        return True
+
+    left = [list(work) for _, work in stages]
+    while any(left):
+        before = sum(map(len, left))
+        for number, (stage, _) in enumerate(stages):
+            while left[number] and can_run(number, stage, left[number][0]):
+                left[number].pop(0)
+        assert sum(map(len, left)) < before, "all wait"
+    assert backward == forward == set(product(range(groups + 1), every))
 
 
 def test_a_rank_in_front_names_no_layer_of_an_earlier_pass():
     """Each micro-batch has a context of its own; that of a rehearsal keeps its last layer."""
 
     def body(t):
-        (run, _), words = run_of(t, NETS["dropout"], fc="pipeline"), []
+        (run, _), done = run_of(t, NETS["dropout"], fc="pipeline"), []
 
         def perform(instruction):
             run.worker.run(instruction)
-            words.append(t.activity.words())
+            done.append(t.activity.words())
 
         run.worker.hooks.perform = perform
         with run.batches(t, 0, 1) as batches:
             batch = next(batches)
             run.worker.rehearse(batch)
             run.worker.iterate(batch)
-        return words
+        return done
 
-    assert everywhere(2, body)[0][:2] == [SendForward.doing, RecvBackward.doing]
-
-
-@pytest.mark.parametrize("in_flight", [1, 2, 3])
-@pytest.mark.parametrize("micro", [1, 2, 3, 7])
-def test_so_many_are_away_and_no_more(micro, in_flight):
-    away, most = set(), 0
-    for instruction in front_instructions(micro, in_flight):
-        match instruction:
-            case SendForward(number):
-                away.add(number)
-            case RecvBackward(number, last):
-                away.remove(number)
-                assert last == (number == micro - 1)
-        most = max(most, len(away))
-    assert not away and most == min(micro, in_flight)
+    assert everywhere(2, body)[0][:2] == [RunForward.doing, RunBackward.doing]
 
 
 def test_messages_of_an_iteration_are_in_one_order_and_whole():
-    assert messages_of(5, 7, BatchCut(3, 2, 2, 2)) == [(5, 0, 0), (5, 1, 0), (5, 2, 0), (5, 2, 1)]
-    assert [len(messages_of(0, total, BatchCut(3, 4, 1, 3))) for total in (1, 5, 30)] == [1, 5, 12]
+    wanted = [Message(0, 0, 2), Message(1, 0, 2), Message(2, 0, 2), Message(2, 1, 1)]
+    assert messages_of(7, places=3, parts=2, grain=2) == wanted
+    assert [len(messages_of(total, 3, 4, 1)) for total in (1, 5, 30)] == [1, 5, 12]
 
 
 # ── what goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,8 +161,7 @@ def test_a_loss_that_is_not_finite_ends_all_and_names_the_layer(net):
 @pytest.mark.timing
 @pytest.mark.parametrize(("fc_ranks", "iterations"), [(1, 0), (2, 0), (1, 1)])
 def test_a_rank_that_does_not_come_is_named(fc_ranks, iterations):
-    """By the rank behind, with the message of the iteration that waits; of two that divide columns, the second waits
-    for the first one's choice."""
+    """By each rank behind, with the message of the iteration that waits."""
 
     def body(t):
         run, _ = run_of(t, NETS["dropout"], fc="pipeline", fc_ranks=fc_ranks)
@@ -143,22 +176,7 @@ def test_a_rank_that_does_not_come_is_named(fc_ranks, iterations):
         return str(error.value)
 
     _, _, *texts = everywhere(2 + fc_ranks, body)
-    message = f"micro-batch 0 of rank 0 in iteration {iterations + 1}"
-    awaited = [says("rank 0", message), says(2, "next", "micro-batch")]
-    for text, wanted in zip(texts, awaited[:fc_ranks], strict=True):
-        assert wanted.matches(text)
-
-
-def test_a_rank_in_another_iteration_is_named():
-    def body(t):
-        run, _ = run_of(t, NETS["dropout"], fc="pipeline")
-        run.exchange.mail.deadline_s = 1.0  # the last rank gives no answer
-        with run.batches(t, 0, 1) as batches, pytest.raises((TransportError, StalledError)) as error:
-            run.worker.iterate(replace(next(batches), iteration=4 if t.rank == 0 else 0))
-        return str(error.value)
-
-    received, wanted = (f"micro-batch 0 of rank 0 in iteration {number}" for number in (5, 1))
-    assert everywhere(2, body)[1] == says(0, received, wanted)
+    assert texts == [says("rank 0", f"micro-batch 0 of rank 0 in iteration {iterations + 1}")] * fc_ranks
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,63 +186,32 @@ def test_each_row_goes_from_the_rank_that_has_it_to_the_rank_that_needs_it(befor
     """And its sums back to one rank alone, once. Some ranks have no row, if there are fewer than ranks."""
     width, peers = 2, (range(before), range(before, before + after))
     values = np.arange(rows * width, dtype="float32").reshape(rows, width)
-    header = Header(4, 0, 1, rows)
 
     def body(t):
         mail, first = ActivationChannel(t, ReferenceOps(), 20.0), t.rank < before
         part = GroupRows(t.rank, before) if first else GroupRows(t.rank - before, after)
-        forward, back = crossing = mail.crossing(peers[first], 0, part, rows, (width,))
+        crossing = mail.crossing(peers[first], 0, part, rows, (width,))
         start, stop = part.cut(rows)
-        examples, labels = forward.batch(rows)
+        examples, labels = crossing.forward.batch(rows)
         if first:
             examples[...], labels[...] = np.arange(start, stop), np.arange(start, stop) + 100
-            mail.send_on(crossing, header, values[start:stop], None)
+            mail.send_on(crossing, rows, values[start:stop])
             assert mail.bytes_sent == (stop - start) * (8 + 4 + 4 * width)
-            mail.wait(back)
-            gradient, sums = mail.answer(crossing, header)
+            gradient, sums = mail.answer(crossing, rows, "message 1")
             assert np.array_equal(gradient, -values[start:stop])
-            if start < stop:
-                sent, wanted = (f"micro-batch {micro} of rank 0 in iteration 5" for micro in (1, 0))
-                with pytest.raises(TransportError, match=says("rank", sent, wanted)):
-                    mail.answer(crossing, replace(header, micro=0))
             return sums.tolist()
-        mail.expect(forward, rows)
-        mail.wait(forward)
+        mail.expect(crossing.forward, rows)
+        mail.wait(crossing.forward, "message 1")
         assert examples.tolist() == list(range(start, stop))
         assert labels.tolist() == list(range(start + 100, stop + 100))
-        assert np.array_equal(forward.array(rows), values[start:stop])
-        back.report(header.id, rows, np.array([stop - start, 1.0, 2.0]) if stop > start else np.zeros(SUMS))
-        back.array(rows)[...] = -values[start:stop]
-        mail.send(back, rows)
-        mail.wait(back)
+        assert np.array_equal(crossing.forward.array(rows), values[start:stop])
+        sums = np.array([stop - start, 1.0, 2.0]) if stop > start else np.zeros(SUMS)
+        mail.send_back(crossing, rows, -values[start:stop], sums, "message 1")
+        mail.wait(crossing.back, "message 1")
         return None
 
     sums = [each for each in LoopbackWorld(before + after).run(body) if each is not None]
     assert np.sum(sums, axis=0).tolist() == [rows, min(rows, after), 2 * min(rows, after)]
-
-
-def test_headers_follow_one_another():
-    headers = [Header(4, 0, micro, 3 + micro, 30, 29) for micro in range(3)]
-
-    def body(t):
-        mail = ActivationChannel(t, ReferenceOps(), 20.0)
-        if t.rank == 0:
-            sender = mail.headers_to((1, 2), 0)
-            for header in headers:
-                mail.announce(sender, header)
-            mail.say_goodbye(sender, 0)
-            assert mail.bytes_sent == 4 * 2 * 6 * 8
-            return [*headers, Header(0, 0, 0, GOODBYE)]
-        receiver, received = mail.headers_from(0, 0), []
-        assert receiver.arrived() is None
-        while len(received) < 4:
-            receiver.listen()
-            numbers = receiver.arrived()
-            received += [Header(*numbers)] if numbers else []
-        return received
-
-    first, *others = LoopbackWorld(3).run(body)
-    assert others == [first] * 2 and headers[1].id == (4, 0, 1)
 
 
 FLAGS = {"fc": "pipeline", "dtype": "float64", "deadline_s": 60.0}
@@ -292,7 +279,7 @@ def test_messages_of_fewer_examples_than_ranks_leave_some_without_a_row(place):
 
 
 def test_divided_columns_on_a_device_are_bit_by_bit_those_of_the_host(place):
-    flags = {"accumulate": 2, "clip_norm": 0.5, "bucket_bytes": 500, "settle_at": (3,), "sync": "server"}
+    flags = {"accumulate": 2, "clip_norm": 0.5, "bucket_bytes": 500, "settle_at": (3,)}
     host = grouped(place, {"fc1": 2, "fc": 2}, 2, "two", 4, **flags)
 
     def on_device(t, early):
@@ -317,17 +304,6 @@ def test_a_rank_behind_rehearses_no_evaluation():
     assert everywhere(3, body) == [True, False, False]
 
 
-# ── all strategies in front ───────────────────────────────────────────────────────────────────────────────────────────
-# The least ranks in front, and flags.
-IN_FRONT = {
-    "allreduce": (1, {}),
-    "sharded": (1, {"sync": "sharded"}),
-    "master": (1, {"sync": "master"}),
-    "server": (1, {"sync": "server"}),
-    "two servers": (2, {"sync": "server", "servers": 2}),
-    "dedicated server": (2, {"sync": "server", "dedicated": True}),
-    "server of two levels": (2, {"sync": "server", "server_levels": 2}),
-}
 WAYS = {
     "plain": {},
     "micro-batches": {"accumulate": 3},
@@ -336,29 +312,25 @@ WAYS = {
     "lars": LAYERWISE["corrected lars"],
     "micro-batches, clipped": {"accumulate": 2, "clip_norm": 0.1},
 }
-OVERLAPS = ("backward", "none", "forward")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("front", "net", "fc_ranks"), list(product(IN_FRONT, ("dropout", "two", "three"), (1, 2, 3))))
-def test_every_strategy_in_front_of_columns_and_of_layers_is_one_rank(front, net, fc_ranks):
-    least, flags = IN_FRONT[front]
-    for others, (number, way) in product(range(least, 6 - fc_ranks), enumerate(WAYS)):
-        overlap = "backward" if front == "master" else OVERLAPS[(number + others + fc_ranks) % 3]
-        nodes = 2 if front == "server of two levels" else 1
-        options = {**FLAGS, "fc_ranks": fc_ranks, "overlap": overlap, "bucket_bytes": 500, **flags, **WAYS[way]}
-        ranks = results(others + fc_ranks, NETS[net], PAST_A_TAIL, nodes, settle_at=(1, 7, 8), **options)
-        assert len(ranks) == others
-        assert_equal(ranks, serial(net, **WAYS[way]))
+@pytest.mark.parametrize(("net", "fc_ranks"), list(product(("dropout", "two", "three"), (1, 2, 3))))
+def test_any_number_of_ranks_in_front_of_columns_and_of_layers_is_one_rank(net, fc_ranks):
+    overlaps = count()
+    for front, flags in product(range(1, 6 - fc_ranks), WAYS.values()):
+        overlap = ("backward", "none", "forward")[next(overlaps) % 3]
+        options = {**FLAGS, "fc_ranks": fc_ranks, "overlap": overlap, "bucket_bytes": 500, **flags}
+        ranks = results(front + fc_ranks, NETS[net], PAST_A_TAIL, settle_at=(1, 7, 8), **options)
+        assert len(ranks) == front
+        assert_equal(ranks, serial(net, **flags))
 
 
 # ── from a checkpoint ─────────────────────────────────────────────────────────────────────────────────────────────────
 LAST = PAST_A_TAIL
 
 
-@pytest.mark.parametrize(
-    ("net", "flags"), [("two", {"sync": "server", "servers": 2, **OPTIONS["adamw"]}), ("dropout", {"sync": "sharded"})]
-)
+@pytest.mark.parametrize(("net", "flags"), [("two", OPTIONS["adamw"]), ("dropout", {})])
 def test_it_goes_on_at_other_numbers_of_ranks_in_front_and_behind(net, flags):
     """A checkpoint of 2 + 3 ranks, of 3 + 1, of 2 + 2, and to the end on one rank that holds all."""
     checkpoint, begun = None, 0
@@ -366,113 +338,6 @@ def test_it_goes_on_at_other_numbers_of_ranks_in_front_and_behind(net, flags):
         options = {**FLAGS, "fc_ranks": fc_ranks, **flags}
         every = results(ranks, NETS[net], stop, start=begun, checkpoint=checkpoint, **options)
         checkpoint, begun = every[0][2], stop
-    option = {name: value for name, value in flags.items() if name not in ("sync", "servers")}
-    assert_equal(every, serial(net, **option))
-    one = results(1, NETS[net], LAST + 2, start=LAST, checkpoint=checkpoint, dtype="float64", **option)
-    assert_equal(one, serial(net, LAST + 2, **option))
-
-
-# ── ranks in front that wait for no other ─────────────────────────────────────────────────────────────────────────────
-LEARN = {**FLAGS, "lr": 0.02, "augment": False, "sync": "server"}
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"staleness": 2, "fc_ranks": 2, "accumulate": 2},
-        *thorough({"staleness": 3, "servers": 2, "dedicated": True, "overlap": "forward", "clip_norm": 1.0}),
-    ],
-)
-def test_with_staleness_it_learns_and_goes_on_at_other_numbers_of_ranks(in_turns, flags):
-    """Down to a share of the first loss; that of serial training is 0.1."""
-    options = {**LEARN, **flags}
-    begun = in_turns(5, lambda t: trained(t, NETS["ghost"], 40, settle_at=(7,), **options))
-    front = [each for each in begun if each[1] is not None]
-    assert same_weights(front) and len(front[0][0]) == 40
-    again = {**options, "fc_ranks": 3 - options.get("fc_ranks", 1)}
-    ranks = in_turns(5, lambda t: trained(t, NETS["ghost"], 80, start=40, checkpoint=begun[0][2], **again))
-    assert np.mean(ranks[0][0][-10:]) < 0.25 * begun[0][0][0]
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize(
-    ("net", "share", "flags"),
-    [
-        ("ghost", 0.35, {"fc_ranks": 2, "accumulate": 2}),
-        *thorough(
-            ("two", 0.45, {"fc_ranks": 3, "servers": 2}), ("ghost", 0.35, {"dedicated": True, "overlap": "forward"})
-        ),
-    ],
-)
-def test_asynchronously_all_parts_are_trained_on_and_it_learns(in_turns, net, share, flags):
-    """Down to a share of the first loss; that of serial training is 0.1, and 0.37 of net "two"."""
-    ranks = 4 if "fc_ranks" not in flags else 2 + flags["fc_ranks"]
-    every = in_turns(ranks, lambda t: paced(t, NETS[net], 80, **{**LEARN, "asynchronous": True, **flags}))
-    front = [each for each in every if each[1] is not None]
-    assert same_weights(front)
-    losses, _, lag = every[0]
-    assert len(losses) == 80 and np.mean(losses[-10:]) < share * losses[0]
-    assert sum(lag.updates.values()) == 80 * len(lag.updates)
-
-
-@pytest.mark.timing
-@pytest.mark.parametrize("flags", [{"staleness": 2}, {"asynchronous": True}], ids=str)
-def test_goodbyes_may_come_after_the_choice_of_the_first_of_a_group(in_turns, monkeypatch, flags):
-    """The second of two ranks that divide columns sees headers late, at every meeting."""
-    arrived = Announcements.arrived
-    looks = count()
-
-    def late(receiver):
-        slow = threading.current_thread().name == "rank 3" and len(receiver._numbers) > 2  # a header, and no choice
-        return None if slow and next(looks) % 7 else arrived(receiver)
-
-    monkeypatch.setattr(Announcements, "arrived", late)
-    every = in_turns(4, lambda t: paced(t, NETS["ghost"], 8, **{**LEARN, "fc_ranks": 2, **flags, "deadline_s": 20.0}))
-    assert same_weights(every[:2]) and len(every[0][0]) == 8
-
-
-def diverging(t, iterations, **flags):
-    """Train up to a loss that is not finite, which may be found at the next meeting."""
-    run, _ = run_of(t, NETS["dropout"], iterations=iterations, **{**LEARN, "lr": 1e200, **flags})
-    with (
-        run.batches(t, 0, iterations) as batches,
-        pytest.raises(DivergedError, match=LOWER_THE_RATE + says(f"{math.nan:g}")) as error,
-    ):
-        for batch in batches:
-            run.worker.iterate(batch, batches.peek)
-        run.exchange.serving.drain_peers()
-        run.worker.drain()
-    return error.value.everywhere
-
-
-BEHIND = [
-    pytest.param(count, {"staleness": 2, **flags}, marks=pytest.mark.timing, id=f"{count} {flags}")
-    for count in (3, 12)
-    for flags in ({"fc_ranks": 2}, {"inject_slowdown": "0:40"})
-]
-
-
-@pytest.mark.parametrize(
-    ("iterations", "flags"),
-    [
-        *thorough(*((12, {"fc_ranks": 2, "sync": sync}) for sync in ("allreduce", "master"))),
-        *thorough((12, {"fc_ranks": 2, "servers": 2})),
-        (12, {"sync": "sharded", "fc_ranks": 2, "overlap": "forward"}),
-        (12, {"dedicated": True, "fc_ranks": 2}),
-        *BEHIND,
-    ],
-)
-def test_a_loss_that_is_not_finite_ends_ranks_with_columns_and_ranks_that_are_behind(iterations, flags):
-    """On the way; and after the last iteration, when nobody sends messages any more and a later loss is under way."""
-    assert all(everywhere(4, lambda t: diverging(t, iterations, **flags)))
-
-
-@pytest.mark.timing
-def test_a_loss_that_is_not_finite_ends_ranks_that_take_parts(in_turns):
-    def body(t):
-        with pytest.raises(DivergedError):
-            paced(t, NETS["dropout"], 12, **{**LEARN, "lr": 1e200}, asynchronous=True, fc_ranks=2)
-        return True
-
-    assert all(in_turns(4, body))
+    assert_equal(every, serial(net, **flags))
+    one = results(1, NETS[net], LAST + 2, start=LAST, checkpoint=checkpoint, dtype="float64", **flags)
+    assert_equal(one, serial(net, LAST + 2, **flags))

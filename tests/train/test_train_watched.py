@@ -23,8 +23,6 @@ EXCLUDED = {
     "asynchronous server",
     "asynchronous averaging",
     "averaging by a quorum",
-    "pipeline, stale server",
-    "pipeline, asynchronous server",
 }
 FORWARD = {"overlap": "forward", "bucket_bytes": 500}
 MORE = {
@@ -33,7 +31,7 @@ MORE = {
     "sharded, forward": ("sharded", FORWARD),
     "server, forward": ("server", {**FORWARD, "servers": 2}),
     "hybrid, sharded": ("hybrid", {"sync": "sharded", "bucket_bytes": 500}),
-    "pipeline, master": ("pipeline", {"sync": "master", "accumulate": 2}),
+    "pipeline, micro-batches": ("pipeline", {"accumulate": 2}),
     "averaging, adamw": ("averaging", {"optimizer": "adamw"}),
     "averaging, momentum kept, all-reduce before": ("averaging, momentum kept", {"average_from": 2}),
     "averaging, an outer step, momentum kept": ("averaging, an outer step", {"average_momentum": "keep"}),

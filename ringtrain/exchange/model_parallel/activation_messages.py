@@ -1,8 +1,7 @@
 """Messages of a pipeline: the activations of a micro-batch forward, and their gradient backward.
 
-Forward, a header precedes the message {examples, labels, activations}; backward goes {report, gradient}, and a report
-has the sums of the loss. Both name the micro-batch by its id: (iteration, place of the rank that has the images, micro-
-batch). Between two ranks the messages of one place arrive in the order in which they were sent.
+Forward travel {examples, labels, activations}, backward {sums of the loss, gradient}. All ranks have one list of
+micro-batches, so that a message has no name: between two ranks those of one place arrive in the order of the list.
 
 The ranks of a group divide the rows of a message; between two groups each row goes from the rank that has it to the
 rank that needs it:
@@ -12,8 +11,8 @@ rank that needs it:
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,40 +20,16 @@ import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.schedule import bounds
-from ringtrain.errors import TransportError
-from ringtrain.exchange.announcements import Announcements, Announcer
 from ringtrain.memory.spans import Shape
 from ringtrain.nn.losses import ONE_CLASS_NUMBER, LabelForm
 from ringtrain.nn.shapes import element_count
 from ringtrain.ops.base import Ops
 from ringtrain.transport.base import Handle, Transport
+from ringtrain.transport.waiting import peers as named
 from ringtrain.transport.waiting import wait_for
 
-ID, SUMS = 3, 3  # numbers of an id; loss, correct, valid
-GOODBYE = -1  # in place of a count: no message comes until the next meeting is over
-HEADERS, FORWARD, BACKWARD, TAGS = 0, 1, 2, 3  # tags of a place
-
-Id = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What precedes a message. count: its examples; total, valid: examples of the iteration's batch, and the labelled
-    ones."""
-
-    iteration: int
-    place: int
-    micro: int
-    count: int
-    total: int = 0
-    valid: int = 0
-
-    @property
-    def id(self) -> Id:
-        return self.iteration, self.place, self.micro
-
-
-HEADER = len(fields(Header))
+SUMS = 3  # loss, correct, valid
+FORWARD, BACKWARD, TAGS = 0, 1, 2  # tags of a place
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +62,7 @@ class ActivationMessage:
     """The memory of one message between this rank's rows and ``peers``, the ranks of a neighbouring group.
 
     forward:  ``examples`` int64, ``labels`` [n, ...], ``values`` of ``shape`` an example
-    backward: ``reports`` float64, of each peer {id, loss, correct, valid}, and ``values``
+    backward: ``reports`` float64, of each peer {loss, correct, valid}, and ``values``
     """
 
     def __init__(self, peers: Sequence[int], tag: int, rows: GroupRows, shape: Shape, values: Array):
@@ -95,14 +70,9 @@ class ActivationMessage:
         self.width = element_count(shape)
         self.examples: Array | None = None
         self.labels: Array | None = None
-        self.reports = np.zeros((len(self.peers), ID + SUMS))
+        self.reports = np.zeros((len(self.peers), SUMS))
         self.handles: dict[tuple[bool, int], Handle] = {}  # by (is sent, rows)
         self.current: Handle | None = None
-
-    @property
-    def has_come(self) -> bool:
-        """Whether the last move of this message is done."""
-        return self.current is not None and self.current.test()
 
     def moves(self, rows: int) -> list[tuple[int, Array]]:
         """Return (peer, span) of each span that travels for a message of ``rows``."""
@@ -128,20 +98,17 @@ class ActivationMessage:
         count = self.rows.count(rows)
         return self.examples[:count], self.labels[:count]
 
-    def report(self, id: Id, rows: int, sums: np.ndarray) -> None:
-        """Write the id and the sums of this rank's rows; the sums go to one peer alone."""
-        self.reports[:] = (*id, *(0,) * SUMS)
+    def report(self, rows: int, sums: np.ndarray) -> None:
+        """Write the sums of this rank's rows; they go to one peer alone."""
+        self.reports[:] = 0
         for other, _, _ in self.rows.shared(rows, len(self.peers)):
-            self.reports[other, -SUMS:] = sums
+            self.reports[other] = sums
             return
 
-    def sums(self, id: Id, rows: int) -> np.ndarray:
-        """Return the sums of the reports that have come. Raises TransportError unless they have this id."""
-        sums = np.zeros(SUMS)
-        for other, _, _ in self.rows.shared(rows, len(self.peers)):
-            check_id(self.peers[other], tuple(map(int, self.reports[other, :-SUMS])), id)
-            sums += self.reports[other, -SUMS:]
-        return sums
+    def sums(self, rows: int) -> np.ndarray:
+        """Return the sums of the reports that have come."""
+        others = [other for other, _, _ in self.rows.shared(rows, len(self.peers))]
+        return sum((self.reports[other] for other in others), np.zeros(SUMS))
 
 
 class Crossing(NamedTuple):
@@ -188,39 +155,29 @@ class ActivationChannel:
         forward.labels = flat.reshape((count, *labels.shape))
         return crossing
 
-    def headers_to(self, peers: Sequence[int], place: int) -> Announcer:
-        """Return the headers of one place, to all ranks of the next group."""
-        return Announcer(self._transport, peers, place * TAGS + HEADERS, self.deadline_s, HEADER)
-
-    def headers_from(self, peer: int, place: int) -> Announcements:
-        return Announcements(self._transport, peer, place * TAGS + HEADERS, HEADER)
-
     # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def announce(self, headers: Announcer, header: Header) -> None:
-        headers.send(*astuple(header))
-        self.bytes_sent += headers.nbytes
+    def send_on(self, crossing: Crossing, rows: int, y: Array) -> None:
+        """Send activations ``y`` of a message of ``rows`` forward, and expect their gradient."""
+        self._ops.copy(y, crossing.forward.array(rows))
+        self.expect(crossing.back, rows)
+        self.send(crossing.forward, rows)
 
-    def say_goodbye(self, headers: Announcer, place: int) -> None:
-        """Tell the ranks of the next group that no message of ``place`` comes until the next meeting is over."""
-        self.announce(headers, Header(0, place, 0, GOODBYE))
-        headers.wait()
+    def answer(self, crossing: Crossing, rows: int, name: str) -> tuple[Array, np.ndarray]:
+        """Wait for the gradient of the activations, and the sums of the loss. ``name``: of the micro-batch."""
+        self.wait(crossing.back, name)
+        self.wait(crossing.forward, name)
+        return crossing.back.array(rows), crossing.back.sums(rows)
 
-    def send_on(self, crossing: Crossing, header: Header, y: Array, headers: Announcer | None) -> None:
-        """Send activations ``y`` forward, and expect their gradient; ``headers``: None where another rank announces."""
-        self._ops.copy(y, crossing.forward.array(header.count))
-        self.expect(crossing.back, header.count)
-        if headers is not None:
-            self.announce(headers, header)
-        self.send(crossing.forward, header.count)
-
-    def answer(self, crossing: Crossing, header: Header) -> tuple[Array, np.ndarray]:
-        """Return the gradient that has come for the activations, and the sums of the loss."""
-        sums = crossing.back.sums(header.id, header.count)
-        self.wait(crossing.forward)
-        return crossing.back.array(header.count), sums
+    def send_back(self, crossing: Crossing, rows: int, dx: Array, sums: np.ndarray, name: str) -> None:
+        """Send the gradient ``dx`` of the activations that came, and the sums of the loss."""
+        back = crossing.back
+        self.wait(back, name)
+        back.report(rows, sums)
+        self._ops.copy(dx, back.array(rows))
+        self.send(back, rows)
 
     def send(self, message: ActivationMessage, rows: int) -> None:
-        """Send a message of ``rows``. Leave the memory alone until :meth:`wait`, or until the answer has come."""
+        """Send a message of ``rows``. Leave the memory alone until :meth:`wait`, or :meth:`answer`."""
         self._start(message, True, rows)
         self.bytes_sent += sum(span.size * span.dtype.itemsize for _, span in message.moves(rows))
 
@@ -237,29 +194,11 @@ class ActivationChannel:
         message.current = handle
         handle.start()
 
-    def wait(self, message: ActivationMessage) -> None:
-        """Wait until the last move of this message is done."""
-        if message.current is not None and not message.current.test():
-            began = time.perf_counter()
-            message.current.wait(self.deadline_s)
-            self.exposed_s += time.perf_counter() - began
-
-    def wait_until(self, come: Callable[[], bool], awaited: Callable[[], str]) -> None:
-        """Wait until ``come()`` is true; ``awaited()`` names the awaited peers and messages for StalledError."""
-        began = time.perf_counter()
-        wait_for(come, self.deadline_s, awaited, patience=self._transport.patience)
+    def wait(self, message: ActivationMessage, name: str) -> None:
+        """Wait until the last move of this message is done. ``name``: of the micro-batch, for StalledError."""
+        handle = message.current
+        if handle is None or handle.test():
+            return
+        began, patience = time.perf_counter(), self._transport.patience
+        wait_for(handle.test, self.deadline_s, lambda: f"{named(message.peers)} with {name}", patience=patience)
         self.exposed_s += time.perf_counter() - began
-
-
-def check_id(rank: int, received: tuple[int, ...], wanted: Id) -> None:
-    """Raises TransportError unless rank ``rank`` has sent the wanted micro-batch."""
-    if received != wanted:
-        raise TransportError(
-            f"rank {rank} sent {describe_id(received)} instead of {describe_id(wanted)}: the ranks do not run the same "
-            "messages"
-        )
-
-
-def describe_id(id: tuple[int, ...]) -> str:
-    iteration, place, micro = id
-    return f"micro-batch {micro} of rank {place} in iteration {iteration + 1}"

@@ -127,7 +127,7 @@ class Hybrid(WithInnerExchange):
             gather=self._columns.store_slot,
             take=self._columns.restore,
         )
-        self.serving, self.rehearsed = self._inner.serving, [*self._inner.rehearsed, self._columns.update]
+        self.rehearsed = [*self._inner.rehearsed, self._columns.update]
         notes = [self._note, *self._inner.facts.notes]
         self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=notes)
 

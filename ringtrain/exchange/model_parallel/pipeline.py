@@ -3,23 +3,19 @@
 ::
 
     ranks 0 1 2 3: conv            rank 4: fc6             rank 5: fc7 fc8, loss
-        ── header, examples, labels, activations ──►  ── the same ──►
-        ◄───────────── report, gradient of those ────  ◄───────────
+        ── examples, labels, activations ──►  ── the same ──►
+        ◄── sums of the loss, gradient ─────  ◄──────────────
 
 1.  The ranks in front divide the batch among them, and their parts into micro-batches. Each sends the activations of a
     micro-batch to the first group of fully connected ranks and goes on with the next one, up to ``IN_FLIGHT`` of them
     at once; when a gradient comes back, it runs backward with the tape of that micro-batch.
-2.  A fully connected rank takes messages as they arrive, forward and backward, each with a tape of its own. The ranks
-    of a group divide the columns of their layers, and the examples of a message, as with ``--fc hybrid``.
-3.  The layers in front are exchanged by any ``--sync`` that suits, among the ranks that hold them. Gradients of fully
-    connected layers never travel: their rank has seen the whole batch, and updates its columns alone.
+2.  A fully connected rank takes the messages of all in one order, micro-batch by micro-batch, places in order. The
+    ranks of a group divide the columns of their layers, and the examples of a message, as with ``--fc hybrid``.
+3.  The layers in front are exchanged by all-reduce, among the ranks that hold them. Gradients of fully connected layers
+    never travel: their rank has seen the whole batch, and updates its columns alone.
 
 Fully connected ranks add the gradients of all messages of an iteration and update once, at its end, before any forward
-of the next one: then an iteration equals one of serial SGD, if it does so with the strategy in front. Messages are
-taken in one order (micro-batch by micro-batch, places in order), and sums are the same in every run.
-
-Approximate are strategies whose ranks may be in different iterations. Then messages are taken in the order of arrival,
-and the fully connected ranks update when they have seen as many examples as a batch has.
+of the next one: an iteration equals one of serial SGD, and sums are the same in every run.
 
 A rank has the arena of its part alone: those in front hold the whole network, and evaluate and save it, with fully
 connected weights that are old until :meth:`Pipeline.synchronize`.
@@ -33,7 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringtrain.exchange.base import Exchange, ExchangeFacts, Lag, OwnedState, Serving, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles, all_train
 from ringtrain.exchange.buckets.ownership import schedule_name
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
@@ -54,50 +50,29 @@ from ringtrain.transport.loopback import Loopback
 IN_FLIGHT = 2  # micro-batches of one rank in front that are under way at once
 
 
-class MessageServing(Serving):
-    """The service of a rank that exchanges messages with ranks before or behind it. ``drained``: whether
-    goodbyes were exchanged since the last message."""
-
-    drained = False
-
-    def drain_peers(self) -> None:
-        if not self.drained:
-            self.end()
-        self.drained = True
-
-    def end(self) -> None:
-        """Say goodbye, or wait for the goodbyes of others."""
-
-    def meet(self) -> None:
-        """Drain the peers, and begin anew: ranks are together."""
-        self.drain_peers()
-        self.drained = False
-
-
 class Pipeline(Exchange):
-    """One rank of a pipeline. ``inner``: the facts of the strategy in front.
+    """One rank of a pipeline. ``inner``: the facts of the all-reduce in front.
 
     table:   layers and ranks, from :meth:`prepare` on
-    apart:   whether ranks in front may be in different iterations
-    serving: set by the stage of a rank behind
+    part:    this rank's layers, with its columns alone
+    layouts: of the ranks that divide these columns; None if this rank has whole layers
     """
-
-    serving: MessageServing
 
     def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: ExchangeFacts):
         self.settings, self.mail = settings, mail
         size, fc_ranks = settings.transport.size, settings.config.fc_ranks
         front = size - fc_ranks
-        self.apart = inner.dynamic_batches or inner.max_iteration_lag > 0
-        when = "after as many examples as a batch has" if self.apart else "once an iteration"
-        header = f"{inner.header} with fc pipeline of {front} + {fc_ranks} ranks, {IN_FLIGHT} in flight, updated {when}"
-        roles = replace(inner.roles, parts=tuple(range(front, size)))
+        ranks = f"{front} + {fc_ranks} ranks, {IN_FLIGHT} in flight"
+        header = f"{inner.header} with fc pipeline of {ranks}, updated once an iteration"
+        roles = Roles(trainers=tuple(range(front)), parts=tuple(range(front, size)))
         self.facts = replace(inner, header=header.strip(), roles=roles, state_is_local=False, survives_rank_loss=False)
+        self.layouts: MicrobatchLayouts | None = None
         self._current = False  # whether the weights of all parts are current on the ranks in front
 
     def prepare(self, graph: Graph) -> Graph:
         transport = self.settings.transport
         self.table = PlacementTable(graph, transport.size, self.settings.config.fc_ranks, transport.rank)
+        self.part = self.table.part
         return graph
 
     def _begin_bind(self, arena: Arena) -> list[str]:
@@ -112,25 +87,20 @@ class Pipeline(Exchange):
 
     def _gather_weights(self) -> None:
         """Bring the weights of all parts to the ranks in front."""
-        # Where free ranks take parts of batches, some may have had none: they do not know whether others have updated.
-        if not self._current or self.facts.dynamic_batches:
+        if not self._current:
             self._gather.gather(self._arena.weights)
         self._current = True
 
 
-class PipelineFront(WithInnerExchange, Pipeline, MessageServing):
-    """Exchanges its layers by the strategy ``inner``, which knows the ranks in front alone, and serves by it.
-
-    say_goodbye: tells the ranks behind that no message comes until the next meeting is over; set by the stage
-    """
+class PipelineFront(WithInnerExchange, Pipeline):
+    """Exchanges its layers by ``inner``, which knows the ranks in front alone."""
 
     def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: Exchange):
         super().__init__(settings, mail, inner.facts)
-        self._inner, self.batches, self.serving = inner, inner.batches, self
-        self.say_goodbye: Callable[[], None] = lambda: None
+        self._inner = inner
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        notes, inner, part = self._begin_bind(arena), self._inner, self.table.part
+        notes, inner, part = self._begin_bind(arena), self._inner, self.part
         part.bind(arena)
         self._bind_inner(
             self.settings.ops,
@@ -144,7 +114,6 @@ class PipelineFront(WithInnerExchange, Pipeline, MessageServing):
         self.facts = replace(self.facts, notes=[*notes, *inner.facts.notes], state_bytes=inner.facts.state_bytes)
 
     def before(self, iteration: int, examples: int, total: int) -> None:
-        self.drained = False
         self._inner.before(iteration, examples, total)
 
     def finish(self, iteration: int, lr: float) -> None:
@@ -152,42 +121,23 @@ class PipelineFront(WithInnerExchange, Pipeline, MessageServing):
         self._inner.finish(iteration, lr)
 
     def synchronize(self) -> None:
-        self.meet()
         self._inner.synchronize()
         self._gather_weights()
-
-    def poll(self) -> None:
-        self._inner.serving.poll()
-
-    def lag(self) -> Lag | None:
-        return self._inner.serving.lag()
-
-    def end(self) -> None:
-        self._inner.serving.drain_peers()
-        self.say_goodbye()
-
-    def serve(self, meanwhile: Callable[[], None]) -> None:
-        self.drained = False
-        self._inner.serving.serve(meanwhile)
 
 
 class PipelineBehind(Pipeline):
     """Updates its part by the messages of the ranks in front. ``norm``: adds squares over all ranks, for clipping.
 
-    group:   the ranks that divide the columns of this rank's layers
-    part:    this rank's layers, with its columns alone
-    layouts: of the group; None if this rank has whole layers
-    left_out: whether this iteration ends without an update: no message has come in it
+    group: the ranks that divide the columns of this rank's layers
     """
 
     def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: ExchangeFacts, norm: SumOverRanks):
         super().__init__(settings, mail, inner)
-        self._norm, self.left_out = norm, False
-        self.layouts: MicrobatchLayouts | None = None
+        self._norm = norm
 
     def prepare(self, graph: Graph) -> Graph:
         super().prepare(graph)
-        settings, self.part = self.settings, self.table.part
+        settings = self.settings
         group = settings.transport.lasting_group(self.table.ranks)
         assert group is not None, "this rank holds its layers"
         self.group = group
@@ -200,9 +150,8 @@ class PipelineBehind(Pipeline):
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         notes, within = self._begin_bind(arena), self._within
         of_group, everywhere = SumOverRanks(within), everything(arena)
-        total = of_group if self.apart else self._norm
         self._update = OwnedUpdate(
-            within.ops, arena, optimizer, arena.grads, everywhere, within.clip_norm, total, add_norms=of_group.add
+            within.ops, arena, optimizer, arena.grads, everywhere, within.clip_norm, self._norm, add_norms=of_group.add
         )
         self.owned_state = OwnedState(self._update, lambda: None, self._send_state, take=self._take_state)
         self.rehearsed = [self._update]
@@ -226,14 +175,9 @@ class PipelineBehind(Pipeline):
 
     def finish(self, iteration: int, lr: float) -> None:
         super().finish(iteration, lr)
-        if self.left_out:
-            self._update.count()
-        else:
-            self._update.make(lr)
-        self.left_out = False
+        self._update.make(lr)
 
     def synchronize(self) -> None:
-        self.serving.meet()
         self._gather_weights()
 
     def own_part(self, flat: np.ndarray) -> np.ndarray:
@@ -244,21 +188,12 @@ def _row_share(count: int, part: int, parts: int) -> tuple[int, int]:
     return GroupRows(part, parts).cut(count)
 
 
-class OutsideFront(Loopback):
-    """The ``size`` ranks in front, for a rank behind: their number, and no messages with them."""
-
-    def __init__(self, size: int):
-        super().__init__()
-        self.rank_info = replace(self.rank_info, rank=-1, size=size)
-
-
 def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]) -> Pipeline:
-    """Return the end of this rank: in front, with the strategy of ``make_inner`` among the ranks there, or behind.
+    """Return the end of this rank: in front, with the all-reduce of ``make_inner`` among the ranks there, or behind.
     Raises ConfigError unless ranks are left in front."""
     config, transport = settings.config, settings.transport
     check_ranks(transport.size, config.fc_ranks)
-    ranks = range(transport.size - config.fc_ranks)
-    front = transport.lasting_group(ranks)
+    front = transport.lasting_group(range(transport.size - config.fc_ranks))
     norm = SumOverRanks(settings)
 
     def add_parts(squares: float) -> float:
@@ -268,7 +203,7 @@ def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSett
     # The guard numbers the collectives of all ranks, and knows no collectives of some ranks.
     within = replace(
         settings,
-        transport=front or OutsideFront(len(ranks)),
+        transport=front or Loopback(),
         guard=None,
         tuning=None,
         add_external_square_norm=add_parts,

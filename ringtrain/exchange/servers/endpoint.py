@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from ringtrain.arrays import Array
-from ringtrain.exchange.announcements import Announcer
 from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.ownership import Ownership
 from ringtrain.exchange.servers.outer_merge import OuterMerge
@@ -39,12 +40,12 @@ class RemoteServer:
         change: Array,
         pulled: Array,
         tag: int,
-        deadline_s: float,
     ):
         self.buckets, self._server, self.bytes_sent = buckets, server, 0
         part = change[buckets[0].start : buckets[-1].stop]
         self._nbytes = part.size * part.dtype.itemsize
-        self._announcer = Announcer(transport, [server], tag, deadline_s, NUMBERS)
+        self._numbers = np.zeros(NUMBERS, np.int64)
+        self._announcement = transport.sends([(server, self._numbers)], tag)
         self._change = transport.sends([(server, part)], tag + 1)
         self._pulls = [
             transport.recvs([(server, pulled[bucket.start : bucket.stop])], tag + TAGS + index)
@@ -55,7 +56,7 @@ class RemoteServer:
         """Send the change, which is from so many examples, and ask for weights."""
         for pull in self._pulls:
             pull.start()
-        self._announcer.send(PUSH, examples)
+        self._announce(PUSH, examples)
         self._change.start()
         self.bytes_sent += self._nbytes
 
@@ -69,11 +70,15 @@ class RemoteServer:
 
     def sent(self) -> bool:
         """Whether all messages have left."""
-        return self._announcer.sent() and self._change.test()
+        return self._announcement.test() and self._change.test()
 
     def goodbye(self) -> None:
         """Tell the server that no change comes until the next meeting is over."""
-        self._announcer.send(GOODBYE, 0)
+        self._announce(GOODBYE, 0)
+
+    def _announce(self, kind: int, examples: int) -> None:
+        self._numbers[:] = kind, examples
+        self._announcement.start()
 
 
 class LocalServer:
@@ -131,10 +136,10 @@ class Endpoint:
 
     def _client(self, server: int) -> LocalServer | RemoteServer:
         arrays = self._shards.buckets_of(server), self._arena.grads, self.pulled
-        transport, deadline_s = self._settings.transport, self._settings.config.deadline_s
+        transport = self._settings.transport
         if self.shard is not None and server == transport.rank:
             return LocalServer(self.shard, server, *arrays)
-        return RemoteServer(transport, server, *arrays, self._shards.free_tag, deadline_s)
+        return RemoteServer(transport, server, *arrays, self._shards.free_tag)
 
     def open(self) -> None:
         """Let workers push and pull from now on. All ranks have the same weights."""

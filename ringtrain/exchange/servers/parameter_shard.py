@@ -6,8 +6,9 @@ its weights may change during a send, and no other worker waits for a slow link.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ringtrain.arrays import Array
-from ringtrain.exchange.announcements import Announcements
 from ringtrain.exchange.servers.outer_merge import Change, OuterMerge
 from ringtrain.exchange.servers.staleness import StalenessClock
 from ringtrain.memory.buckets import Bucket
@@ -30,24 +31,26 @@ class Mailbox:
 
     def __init__(self, transport: Transport, peer: int, count: int, dtype, tag: int):
         self.array = transport.scratch(count, dtype)
-        self._announced, self.examples = Announcements(transport, peer, tag, NUMBERS), 0
+        self._numbers, self.examples = np.zeros(NUMBERS, np.int64), 0
+        self._announced = transport.recvs([(peer, self._numbers)], tag)
         self._coming = transport.recvs([(peer, self.array)], tag + 1)
-        self._is_coming, self.gone = False, True
+        self._listens, self._is_coming, self.gone = False, False, True
 
     def listen(self) -> None:
         """Receive the peer's next array; the last one has been read."""
-        self._announced.listen()
-        self.gone = False
+        self._announced.start()
+        self._listens, self.gone = True, False
 
     def has_arrived(self) -> bool:
         """Whether an array has arrived since the last call."""
-        announced = self._announced.arrived()
-        if announced and announced[0] == GOODBYE:
-            self.gone = True
-        elif announced:
-            self.examples = announced[1]
-            self._coming.start()
-            self._is_coming = True
+        if self._listens and self._announced.test():
+            self._listens = False
+            kind, self.examples = self._numbers.tolist()
+            if kind == GOODBYE:
+                self.gone = True
+            else:
+                self._coming.start()
+                self._is_coming = True
         if not self._is_coming or not self._coming.test():
             return False
         self._is_coming = False

@@ -21,6 +21,7 @@ from ringtrain.data.split import Split
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Exchange, Roles
 from ringtrain.exchange.catalogue import make_exchange
+from ringtrain.exchange.model_parallel.pipeline import Pipeline
 from ringtrain.exchange.replica_check import ReplicaCheck
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.loss_scale import LossScale
@@ -45,13 +46,12 @@ from ringtrain.train.assembly.initial_weights import InitialWeights
 from ringtrain.train.assembly.memory_check import check_room
 from ringtrain.train.assembly.recipe import augment_of, iterations_of, rate_of
 from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator
-from ringtrain.train.pipeline.front_stage import stage_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.train.step.loss_sum import LossAllReduce
 from ringtrain.train.step.partition import BatchPartition
 from ringtrain.train.step.passes import ModelPasses, TimedReduction
+from ringtrain.train.step.pipeline import PipelineStage
 from ringtrain.train.step.slow_rank import pause_of
-from ringtrain.train.step.stage import PipelineStage
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.agree import together
 from ringtrain.transport.base import Transport
@@ -213,7 +213,9 @@ def assemble(
     feed = DeviceInput(ops, model.input, data, None, unit)
     pause = pause_of(run.inject_slowdown, transport.rank, roles.trainers)
     own_feed = DeviceInput(ops, model.input, data, pause, unit) if pause else feed
-    stage = stage_of(config, exchange, transport.rank, ops, own_feed, loss, labels, rate.at, grain)
+    stage = None
+    if isinstance(exchange, Pipeline):
+        stage = PipelineStage(config, exchange, transport.rank, ops, own_feed, loss, labels, grain)
     ctx = _context(config, exchange, transport, ops, recorded=stage is None)
     cuts = exchange.ready_points if transport.size > 1 else frozenset[str]()
     output = graph.shapes[graph.output]

@@ -71,7 +71,7 @@ class Divergence:
     def raise_everywhere(self, outcome: IterationLoss, batch: RankBatch) -> None:
         """End every rank; the error names the first such layer of any rank. Collective."""
         facts = self._exchange.facts
-        if facts.roles.parts and not facts.max_iteration_lag:
+        if facts.roles.parts:
             self._exchange.synchronize()  # the weights that other ranks hold
         # Slower ranks need service until they start this iteration's sum, and learn of the loss.
         for pending in self._losses.pending():

@@ -96,12 +96,7 @@ def instructions(micro_batches: int) -> tuple:
     return (*work, Load(last), Forward(last), ReduceLoss(), Backward(last, last=True), CheckLoss(), Update())
 
 
-def without_others(work: tuple) -> tuple:
-    """The same iteration of a rank that waits for no other: it checks its own loss."""
-    swap: dict = {ReduceLoss(): (), CheckLoss(): (CheckOwnLoss(),)}
-    return tuple(each for one in work for each in swap.get(one, (one,)))
-
-
 def independent(micro_batches: int) -> tuple:
-    """An iteration of a rank that waits for no other."""
-    return without_others(instructions(micro_batches))
+    """An iteration of a rank that waits for no other: it checks its own loss."""
+    swap: dict = {ReduceLoss(): (), CheckLoss(): (CheckOwnLoss(),)}
+    return tuple(each for one in instructions(micro_batches) for each in swap.get(one, (one,)))

@@ -30,7 +30,7 @@ from ringtrain.train.step.instructions import (
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
 from ringtrain.train.step.partition import BatchPartition, RankBatch
 from ringtrain.train.step.passes import ModelPasses, TimedReduction
-from ringtrain.train.step.stage import PipelineStage, StageIteration
+from ringtrain.train.step.pipeline import PipelineStage
 from ringtrain.transport.base import Transport
 
 
@@ -162,8 +162,7 @@ class Worker:
         self.passes.begin(batch.iteration)
         self._losses.begin()
         if self._stage is not None:
-            sums = self._losses.row(0)
-            self._stage.begin(StageIteration(batch, self._batch.micro, ctx, sums, self.passes.denominator))
+            self._stage.begin(batch, self._batch.micro, ctx, self._losses.row(0))
 
     def _denominator(self) -> float:
         """The denominator of the loss. A rank counts labels in proportion to its examples, not its own labels: then the
