@@ -37,8 +37,7 @@ from ringtrain.report.comparison import table
 from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
 from ringtrain.report.comparison.rows import notes_of, rows_of
-from ringtrain.report.end_events import Ended, Ranks
-from ringtrain.report.events import EpochEnded, Evaluated, Iteration, Note, RunStarted, record
+from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
 from ringtrain.report.page.inputs import read_metrics
 from ringtrain.report.sinks import truncate_log
 from ringtrain.report.trace import LOOP, Slice, read_trace, trace_document

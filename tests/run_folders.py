@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import tomli_w
 
-from ringtrain.report.end_events import Failed
+from ringtrain.report.events import Failed
 from ringtrain.report.sinks import JsonLines
 from tests.report.conftest import ENDED, EPOCH, ITERATION, RUN
 

@@ -92,7 +92,7 @@ ORDER = {
     "ops": "geometry bfloat16 keys elementary pairs levels precision update normalised base cuda host cpu reference "
     "catalogue",
     "optim": "lr optimizers muon catalogue",
-    "report": "end_events events rates trace records sinks tensorboard screen figure comparison plots scaling page",
+    "report": "events rates trace records sinks tensorboard screen figure comparison plots scaling page",
     "runs": "summary conditions table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file target_times tables plots",
     "show": "output tables html figures results",

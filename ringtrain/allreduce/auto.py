@@ -45,33 +45,23 @@ BECAUSE = {
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The algorithms of a choice.
-
-    candidates: names that run here, at least one; among equals, earlier ones come first after the usual ones
-    refused:    the reason for each other name
-    on_device:  whether the buffer is in device memory
-    """
+    """The algorithms of a choice."""
 
     layout: RankLayout
+    # names that run here, at least one; among equals, earlier ones come first after the usual ones
     candidates: Sequence[str]
-    refused: dict[str, str]
-    on_device: bool = False
+    refused: dict[str, str]  # the reason for each other name
+    on_device: bool = False  # whether the buffer is in device memory
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmChoice:
-    """A chosen algorithm.
+    """A chosen algorithm."""
 
-    algorithm: the name
-    basis:     source of its time: measured, interpolated, modelled; or usual, without one
-    why:       the reason in words
-    times_s:   times of all candidates that were compared
-    """
-
-    algorithm: str
-    basis: str
-    why: str
-    times_s: dict[str, float]
+    algorithm: str  # the name
+    basis: str  # source of its time: measured, interpolated, modelled; or usual, without one
+    why: str  # the reason in words
+    times_s: dict[str, float]  # times of all candidates that were compared
 
 
 def usual_order(nbytes: int, layout: RankLayout, on_device: bool = False) -> tuple[str, ...]:

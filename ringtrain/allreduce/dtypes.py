@@ -14,20 +14,13 @@ MEAN = "mean"
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """A type of numbers.
+    """A type of numbers."""
 
-    name:     name for users
-    storage:  NumPy's type of the elements in memory
-    roundoff: u, the largest relative error of one rounding; 0 for integers
-    whole:    up to here every integer has an exact value
-    least:    the smallest number above 0, the spacing of the numbers near 0; 0 for integers
-    """
-
-    name: str
-    storage: np.dtype
-    roundoff: float
-    whole: int
-    least: float = 0
+    name: str  # name for users
+    storage: np.dtype  # NumPy's type of the elements in memory
+    roundoff: float  # u, the largest relative error of one rounding; 0 for integers
+    whole: int  # up to here every integer has an exact value
+    least: float = 0  # the smallest number above 0, the spacing of the numbers near 0; 0 for integers
 
     @property
     def integral(self) -> bool:

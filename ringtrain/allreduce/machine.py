@@ -18,12 +18,10 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """The placement of ranks on nodes.
+    """The placement of ranks on nodes."""
 
-    name: nodes x ranks on each, "2x4"; "3+2" for uneven nodes; "2x2 scattered" if neighbours in rank are not
-          neighbours in place
-    """
-
+    # nodes x ranks on each, "2x4"; "3+2" for uneven nodes; "2x2 scattered" if neighbours in rank are not neighbours
+    # in place
     name: str
     ranks: int
     nodes: int

@@ -34,14 +34,10 @@ def tuning_source(path: str | None, environ: Mapping[str, str]) -> TuningSource:
 
 @dataclass(frozen=True, slots=True)
 class FoundTuning:
-    """The result of a search.
+    """The result of a search."""
 
-    table:  of this machine and layout; None without one
-    remark: why a file in the usual place is ignored; "" without a reason
-    """
-
-    table: Table | None
-    remark: str = ""
+    table: Table | None  # of this machine and layout; None without one
+    remark: str = ""  # why a file in the usual place is ignored; "" without a reason
 
 
 def find_tuning(transport: Transport, path: str | None) -> FoundTuning:

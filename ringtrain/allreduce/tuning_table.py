@@ -53,15 +53,11 @@ def predict_s(models: Sequence[TimeModel], nbytes: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TuningGroup:
-    """The measurements of one type and operation, for algorithms without a wrong row.
-
-    points: (bytes, seconds) by size, by algorithm
-    models: by their first sizes, by algorithm
-    """
+    """The measurements of one type and operation, for algorithms without a wrong row."""
 
     name: tuple[str, str]
-    points: dict[str, list[tuple[int, float]]]
-    models: dict[str, list[TimeModel]]
+    points: dict[str, list[tuple[int, float]]]  # (bytes, seconds) by size, by algorithm
+    models: dict[str, list[TimeModel]]  # by their first sizes, by algorithm
 
 
 @dataclass(frozen=True, slots=True)

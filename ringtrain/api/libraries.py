@@ -15,19 +15,15 @@ CPU = 1  # kDLCPU among DLPack's kinds of devices
 
 @dataclass(frozen=True, slots=True)
 class BorrowedArray:
-    """An array of any library, borrowed as host memory.
+    """An array of any library, borrowed as host memory."""
 
-    host:   the elements, in the array's shape, with any strides: its own memory if the host can reach it, else a copy.
-            bfloat16 has type uint16 there, since NumPy has no such type
-    dtype:  name of the elements' type
-    like:   like(host) → a new array of the same library and type, on the same device, that takes over ``host``
-    settle: copies ``host`` back into the array, if it is a copy
-    """
-
+    # the elements, in the array's shape, with any strides: its own memory if the host can reach it, else a copy.
+    # bfloat16 has type uint16 there, since NumPy has no such type
     host: np.ndarray
-    dtype: str
+    dtype: str  # name of the elements' type
+    # like(host) → a new array of the same library and type, on the same device, that takes over ``host``
     like: Callable[[np.ndarray], Any]
-    settle: Callable[[], None] = lambda: None
+    settle: Callable[[], None] = lambda: None  # copies ``host`` back into the array, if it is a copy
 
 
 def unreadable(array, error: Exception, advice: str) -> UsageError:

@@ -25,20 +25,14 @@ _TOKEN = np.zeros(1, np.int64)  # what ranks reduce where they meet
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request.
+    """A request."""
 
-    shape, dtype: of the array, the same on all ranks
-    op:           sum, mean, max or min
-    algorithm:    name of the algorithm
-    wire:         name of the messages' type
-    position:     of the result in the communicator's memory (:meth:`Memory.position`); None elsewhere
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    op: str
-    algorithm: str
-    wire: str = NONE
+    shape: tuple[int, ...]  # of the array, the same on all ranks
+    dtype: str  # of the array, the same on all ranks
+    op: str  # sum, mean, max or min
+    algorithm: str  # name of the algorithm
+    wire: str = NONE  # name of the messages' type
+    # of the result in the communicator's memory (:meth:`Memory.position`); None elsewhere
     position: tuple[int, int] | None = None
 
     @property

@@ -8,8 +8,7 @@ from ringtrain import plugin
 from ringtrain.api.communicator import Communicator
 from ringtrain.bench.sweep.run import BenchDevices, BenchOptions, Beside, run
 from ringtrain.cli.doctor import MAKER
-from ringtrain.cli.options import plugin_option
-from ringtrain.cli.values import flags_of
+from ringtrain.cli.options import flags_of, plugin_option
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.launch.binding import bind

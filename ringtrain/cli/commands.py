@@ -29,18 +29,12 @@ FOLDER = "the folder of a variant"  # in place of each one's, for checks
 
 @dataclass(frozen=True, slots=True)
 class ComparedCommand:
-    """A command whose variants are compared.
+    """A command whose variants are compared."""
 
-    launcher: the words that start its ranks
-    options:  its words up to the script: python -m ringtrain.torch [OPTIONS]
-    script:   the script and its arguments
-    metrics:  options that take scores from its lines
-    """
-
-    launcher: Sequence[str]
-    options: Sequence[str]
-    script: Sequence[str]
-    metrics: Sequence[str]
+    launcher: Sequence[str]  # the words that start its ranks
+    options: Sequence[str]  # its words up to the script: python -m ringtrain.torch [OPTIONS]
+    script: Sequence[str]  # the script and its arguments
+    metrics: Sequence[str]  # options that take scores from its lines
 
     def variants(self, named: Sequence[tuple[str, list[str]]], seeds: int | None) -> tuple[list[Variant], dict | None]:
         """Return the variants, and over seeds {name of a run: name of its variant}: all variants with one seed, then

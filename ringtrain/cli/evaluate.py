@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli.options import explicit_flags, flags_of, layout_flags, plugin_option
+from ringtrain.cli.options import explicit_flags, layout_flags, plugin_option, run_flags
 from ringtrain.cli.world import AVERAGED, in_world, tell_skipped
 from ringtrain.errors import UsageError
 from ringtrain.nn.metrics import MOST_CONFUSED
@@ -27,7 +27,7 @@ from ringtrain.transport.base import Transport
 @click.option("--data", help="Data set. [that of the run]")
 @click.option("--split", type=click.Choice(["train", "test"]), default="test", show_default=True)
 @layout_flags
-@flags_of("bad_images")
+@run_flags("bad_images")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--raw", is_flag=True, help="The weights of the last update, also of a run with --ema.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Device. [as in the run]")

@@ -1,8 +1,9 @@
-"""Flags made from the fields of a configuration record: every flag is a key of a run file and the reverse."""
+"""Flags made from the fields of records: of a run, where every flag is a key of a run file and the reverse; and of the
+options of measuring commands."""
 
 import re
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from ringtrain.config.option import SECTIONS, as_flag, kind_of
 from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError, nearest
-from ringtrain.parsing import epochs, size
+from ringtrain.parsing import epochs, size, whole_number
 from ringtrain.show.output import echo
 
 TERMS, LINE = (30, 20), 54  # characters: texts of all sections begin in one column; a usual option has a line of 80
@@ -116,6 +117,32 @@ class Listed(click.ParamType):
 NUMBERS = Listed(click.INT)
 
 
+class Fraction(click.ParamType):
+    """A share, as 5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value, param, ctx):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", value) if isinstance(value, str) else None
+        if not match:
+            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
+        return float(match[1]) / (100 if match[2] else 1)
+
+
+class DelayOfRank(click.ParamType):
+    """RANK:SECONDS."""
+
+    name = "rank:seconds"
+
+    def convert(self, value, param, ctx):
+        match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
+        rank = whole_number(match[1]) if match else None
+        if match is None or rank is None or not 0 < float(match[2]) <= 60:
+            problem = f"{value!r} is not a rank and its delay in seconds, above 0 and at most 60"
+            self.fail(f"{problem}: write it as 1:0.01", param, ctx)
+        return rank, float(match[2])
+
+
 class StrategyOption(click.Option):
     """``--sync``: its help lists the strategies of the catalogue, which is loaded for that alone."""
 
@@ -143,37 +170,20 @@ def _load_plugins(ctx, param, paths):
         load_plugins(paths)
 
 
-def train_flags(command):
-    """Decorate a command with a flag for each option of a run; a flag that is not given is None."""
-    for spec in reversed(config_fields().values()):
-        command = _option(spec)(command)
-    return command
-
-
-def record_flags(record: type, hidden: Collection[str] = ()):
-    """Return a decorator of a command: a flag for each option of one record of a run; None where it is not given.
+def run_flags(*names: str, hidden: Collection[str] = ()):
+    """Return a decorator of a command: the flags of these options of a run; a flag that is not given is None.
     ``hidden``: options that the help does not show."""
 
     def decorate(command):
-        for spec in reversed(fields(record)):
-            command = _option(spec, hidden=spec.name in hidden)(command)
-        return command
-
-    return decorate
-
-
-def flags_of(*names: str):
-    """Return a decorator of a command: the flags of these options of a run."""
-
-    def decorate(command):
         for name in reversed(names):
-            command = _option(config_fields()[name])(command)
+            command = _run_option(config_fields()[name], hidden=name in hidden)(command)
         return command
 
     return decorate
 
 
-layout_flags = flags_of("layout", "ignore_label")
+train_flags = run_flags(*config_fields())
+layout_flags = run_flags("layout", "ignore_label")
 
 
 def train_sections() -> dict[str, list[str]]:
@@ -189,7 +199,7 @@ def explicit_flags(flags: dict) -> dict:
     return {name: value for name, value in flags.items() if value not in (None, ())}
 
 
-def _option(spec, hidden: bool = False):
+def _run_option(spec, hidden: bool):
     flag = as_flag(spec.name)
     default, help = spec.default, _help(spec)
     kind: type | click.ParamType = kind_of(spec)
@@ -225,3 +235,40 @@ def _plain(value) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ── of measuring commands ─────────────────────────────────────────────────────────────────────────────────────────────
+KINDS: dict[str, click.ParamType] = {
+    "bytes": Size(),
+    "bytes,...": Listed(Size()),
+    "share": Fraction(),
+    "path": click.Path(),
+    "rank:seconds": DelayOfRank(),
+}
+
+
+def flags_of(record: type):
+    """Return a decorator of a command: a flag for each field of a record, by :func:`ringtrain.config.option.flag`."""
+
+    def decorate(command):
+        for spec in reversed([spec for spec in fields(record) if spec.metadata]):
+            command = _option(spec, **spec.metadata)(command)
+        return command
+
+    return decorate
+
+
+def _option(spec: Field, help: str, name, short, kind, low, choices, metavar):
+    names = [f"-{short}"] * bool(short) + [as_flag(name or spec.name), spec.name]
+    scalar = kind_of(spec)
+    if spec.default == ():
+        return click.option(*names, multiple=True, metavar=metavar, help=help)
+    if scalar is bool:
+        return click.option(*names, is_flag=True, help=help)
+    shape: Any = KINDS[kind] if kind else scalar
+    if choices:
+        shape = click.Choice(choices)
+    elif low is not None:
+        shape = click.IntRange(low) if scalar is int else click.FloatRange(low)
+    shown = spec.default is not None
+    return click.option(*names, type=shape, default=spec.default, show_default=shown, metavar=metavar, help=help)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ringtrain.cli.options import explicit_flags, flags_of, layout_flags, plugin_option
+from ringtrain.cli.options import explicit_flags, layout_flags, plugin_option, run_flags
 from ringtrain.cli.world import AVERAGED, in_world, tell_skipped
 from ringtrain.errors import UsageError
 from ringtrain.show.output import complain, echo, echo_notes
@@ -31,7 +31,7 @@ STANDARD_OUTPUT = Path("-")
 @click.option("--split", type=click.Choice(["train", "test"]), help="Part of a data set. [default: test]")
 @click.option("--features", "layer", help="A layer's output in place of classes and probabilities.")
 @layout_flags
-@flags_of("bad_images")
+@run_flags("bad_images")
 @click.option("--best", is_flag=True, help="The best checkpoint of a run folder, in place of the newest.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--raw", is_flag=True, help="The weights of the last update, also of a run with --ema.")

@@ -7,20 +7,20 @@ import click
 
 from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.cli.hints import in_words
-from ringtrain.cli.options import Sectioned, explicit_flags, plugin_option, record_flags
+from ringtrain.cli.options import Sectioned, explicit_flags, flags_of, plugin_option, run_flags
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
 from ringtrain.config.resolve import FLAGS, config_fields, read_run_file, resolve
 from ringtrain.errors import ConfigError, UsageError
 from ringtrain.launch.printed_metrics import parse_metric
 from ringtrain.launch.python_script import PART_PER_RANK, ScriptCommand, is_plain
-from ringtrain.launch.reproducible import AVX2, ISAS
+from ringtrain.launch.reproducible import AVX2
 from ringtrain.report.tensorboard import check_tensorboard
 
 NAME = "python -m ringtrain.torch"
 OF_SCRIPT = "a script of PyTorch has its own data, layers and restarts"
 OPTIONS = tuple(spec.name for spec in fields(ExchangeConfig))
-OF_COMMAND = ("out", "tensorboard", "profile", "metrics", "seed", "isa", "hash_every")
+OF_COMMAND = tuple(spec.name for spec in fields(ScriptCommand) if spec.metadata)
 # Options of an exchange that want what the script owns, and what to do instead.
 REFUSED = {
     "fc": "its layers are placed by the script: leave it out",
@@ -42,9 +42,7 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     is_exact, batch = options.pop("exact_order"), options.pop("global_batch")
     if is_exact != (batch is not None):
         raise UsageError("--exact-order and --global-batch B, the examples of all ranks, go together: give both")
-    log = {
-        name: options.pop(name) for name in ("out", "tensorboard", "profile", "metrics", "seed", "isa", "hash_every")
-    }
+    log = {name: options.pop(name) for name in OF_COMMAND}
     log["metrics"] = tuple(map(parse_metric, log["metrics"]))
     if log["out"] is None and (log["tensorboard"] or log["metrics"] or log["profile"]):
         raise UsageError("--tensorboard, --metric and --profile are of a recorded run: give its folder by --out")
@@ -148,41 +146,11 @@ def _sections() -> dict[str, list[str]]:
     context_settings={"allow_interspersed_args": False, "max_content_width": 110},
 )
 @plugin_option
-@record_flags(ExchangeConfig, hidden=REFUSED)
+@run_flags(*OPTIONS, hidden=REFUSED)
 @click.option(
     "--config", "run_file", type=click.Path(), help="TOML run file of these options; flags win over its keys."
 )
-@click.option(
-    "--out", type=click.Path(), help="Record the run in this folder, for `ringtrain runs`, report and compare."
-)
-@click.option("--profile", is_flag=True, help="Write profile.json into that folder, for `ringtrain plan --profile`.")
-@click.option("--tensorboard", is_flag=True, help="Write scalars for TensorBoard into that folder, too.")
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    metavar="NAME=PATTERN",
-    help='Take a score from lines that rank 0 prints: "loss=loss ([0-9.]+)"; also accuracy, test_loss, test_accuracy, '
-    "step. May be repeated.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0), help="Set RINGTRAIN_SEED, which the script may read; it keys --exact-order."
-)
-@click.option(
-    "--reproducible-isa",
-    "isa",
-    type=click.Choice(ISAS),
-    default=AVX2,
-    show_default=True,
-    help="With --reproducible: the instructions that PyTorch computes with. lowest: on every CPU, and slower.",
-)
-@click.option(
-    "--hash-every",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="With --reproducible and --out: steps between hashes of the weights in the log.",
-)
+@flags_of(ScriptCommand)
 @click.option(
     "--exact-order",
     is_flag=True,

@@ -36,18 +36,12 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A training, or a command that starts a script.
+    """A training, or a command that starts a script."""
 
-    words:   as they stand after --
-    config:  of the training; of a script its exchange alone
-    batch:   of all ranks in strong scaling, of a rank in weak; None: the script's own
-    options: the words up to the script; none of a training
-    """
-
-    words: Sequence[str]
-    config: TrainConfig
-    batch: int | None
-    options: Sequence[str] = ()
+    words: Sequence[str]  # as they stand after --
+    config: TrainConfig  # of the training; of a script its exchange alone
+    batch: int | None  # of all ranks in strong scaling, of a rank in weak; None: the script's own
+    options: Sequence[str] = ()  # the words up to the script; none of a training
 
     @property
     def is_script(self) -> bool:

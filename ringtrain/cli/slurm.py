@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from ringtrain.cli.bench_allreduce import bench_allreduce
-from ringtrain.cli.options import Sectioned, explicit_flags
+from ringtrain.cli.options import Sectioned, explicit_flags, flags_of
 from ringtrain.cli.train import train
-from ringtrain.cli.values import flags_of
 from ringtrain.data.batches.sampler import Sampler
 from ringtrain.data.file.dataset import SplitShape, read_form
 from ringtrain.data.file.grammar import Layout, is_here

@@ -3,7 +3,7 @@
 import click
 
 from ringtrain.bench.tune import TuneOptions, run
-from ringtrain.cli.values import flags_of
+from ringtrain.cli.options import flags_of
 from ringtrain.cli.world import in_world
 
 

@@ -25,14 +25,11 @@ _LEVELS: WeakKeyDictionary[Transport, "Levels"] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The ranks of a node by places, near ones together.
+    """The ranks of a node by places, near ones together."""
 
-    shape: the ranks of a group by level, the nearest first: (8, 4) are four domains of eight; their product is all
-    ranks: the local rank at each place
-    """
-
+    # the ranks of a group by level, the nearest first: (8, 4) are four domains of eight; their product is all
     shape: tuple[int, ...]
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # the local rank at each place
 
 
 def in_order(shape: Sequence[int]) -> Levels:

@@ -50,17 +50,13 @@ class SymbolicSums:
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """The inputs of the ranks, and the wanted sum.
+    """The inputs of the ranks, and the wanted sum."""
 
-    sums:  the expressions
-    inputs: ``inputs[rank][input]``: the expression in the rank's buffer, and in its further inputs
-    name:  ``name(leaf)``, in words
-    total: the wanted expression of every sum; None: any sum with each leaf once, the same on all ranks
-    """
-
-    sums: SymbolicSums
+    sums: SymbolicSums  # the expressions
+    # ``inputs[rank][input]``: the expression in the rank's buffer, and in its further inputs
     inputs: Sequence[Sequence[int]]
-    name: Callable[[int], str]
+    name: Callable[[int], str]  # ``name(leaf)``, in words
+    # the wanted expression of every sum; None: any sum with each leaf once, the same on all ranks
     total: int | None = None
 
     def values(self, rank: int, chunks: int) -> dict[int, int]:

@@ -46,7 +46,7 @@ def flag(help, default=None, *, name=None, short=None, kind=None, low=None, choi
     """Return a field of the options of a command, with the properties of its flag: help text and accepted values.
 
     name: of the flag, in place of the field's
-    kind: the form of its text, if the annotation does not say it (``KINDS`` of :mod:`ringtrain.cli.values`)
+    kind: the form of its text, if the annotation does not say it (``KINDS`` of :mod:`ringtrain.cli.options`)
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)

@@ -40,37 +40,26 @@ MOST_IN_TEXT = 1 << 16  # numbers of one example; an HDF5 file takes any
 
 @dataclass(frozen=True, slots=True)
 class PredictionForm:
-    """The predictions of a file.
+    """The predictions of a file."""
 
-    kind:    PROBABILITY of classes, VALUES or FEATURES; ``shape``: of one example's numbers
-    classes: their names. Of a class for each pixel the shape is [H, W, K], which HDF5 alone takes
-    named:   whether inputs were given, so that a row has the name of its own
-    targets: whether there are true values, of the predictions' shape
-    """
-
-    kind: str
+    kind: str  # PROBABILITY of classes, VALUES or FEATURES; ``shape``: of one example's numbers
     count: int
     shape: tuple[int, ...]
-    classes: tuple[str, ...]
-    named: bool
-    targets: bool = False
+    classes: tuple[str, ...]  # their names. Of a class for each pixel the shape is [H, W, K], which HDF5 alone takes
+    named: bool  # whether inputs were given, so that a row has the name of its own
+    targets: bool = False  # whether there are true values, of the predictions' shape
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionRows:
-    """Some examples, the first of them number ``start`` of all.
-
-    names:    the input of each, and its number in it; None for the only one
-    labels:   int32 [n], -1 for none; ``values``: [n, ...]
-    problems: why an example could not be read, by its place here
-    targets:  reads the true values; NaN where they are not known. None of a form without
-    """
+    """Some examples, the first of them number ``start`` of all."""
 
     start: int
-    names: Sequence[tuple[str, int | None]]
-    labels: np.ndarray
+    names: Sequence[tuple[str, int | None]]  # the input of each, and its number in it; None for the only one
+    labels: np.ndarray  # int32 [n], -1 for none; ``values``: [n, ...]
     values: np.ndarray
-    problems: Mapping[int, str] = field(default_factory=dict)
+    problems: Mapping[int, str] = field(default_factory=dict)  # why an example could not be read, by its place here
+    # reads the true values; NaN where they are not known. None of a form without
     targets: Callable[[], np.ndarray] | None = None
 
 

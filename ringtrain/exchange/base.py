@@ -59,16 +59,11 @@ def all_train(size: int) -> Roles:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far ranks were apart, as a server saw it.
+    """How far ranks were apart, as a server saw it."""
 
-    clocks:   updates that a rank was ahead of the slowest → how often
-    versions: updates of other ranks between a rank's weights and the update from them → how often
-    updates:  rank → its updates
-    """
-
-    clocks: dict[int, int]
-    versions: dict[int, int]
-    updates: dict[int, int]
+    clocks: dict[int, int]  # updates that a rank was ahead of the slowest → how often
+    versions: dict[int, int]  # updates of other ranks between a rank's weights and the update from them → how often
+    updates: dict[int, int]  # rank → its updates
 
     @property
     def largest(self) -> int:
@@ -197,39 +192,24 @@ class OwnedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeFacts:
-    """Facts about a strategy. ``exact``, ``notes`` and ``state_bytes`` are final once the strategy is bound.
+    """Facts about a strategy. ``exact``, ``notes`` and ``state_bytes`` are final once the strategy is bound."""
 
-    name:               of the strategy
-    header:             addition to the name in the run's header
-    roles:              the ranks that train and the ranks that serve
-    exact:              whether an iteration equals serial SGD on the global batch
-    state_is_local:     whether rank 0 holds the whole state, and can save it alone
-    survives_rank_loss: whether this rank holds a state to go on from, also when another rank dies
-    max_iteration_lag:  iterations that ranks may be apart; 0: all begin each one together
-    dynamic_batches:    whether any free rank takes the next part of a batch
-    all_reduces:        whether ``--algorithm`` has a meaning
-    script_steps:       whether a script's own step may take the place of the update, once ``complete`` returns
-    within_passes:      whether ranks exchange within passes: all make the same number, also without examples
-    shards:             this rank's shards start:stop of the batch, if gradients of shards are added in one fixed order;
-                        else None
-    notes:              lines for the user: choices, and options that have another effect
-    state_bytes:        memory of this rank in addition to weights and gradients
-    """
-
-    name: str
-    header: str = ""
-    roles: Roles
-    exact: bool
-    state_is_local: bool
-    survives_rank_loss: bool = False
-    max_iteration_lag: int = 0
-    dynamic_batches: bool = False
-    all_reduces: bool = True
+    name: str  # of the strategy
+    header: str = ""  # addition to the name in the run's header
+    roles: Roles  # the ranks that train and the ranks that serve
+    exact: bool  # whether an iteration equals serial SGD on the global batch
+    state_is_local: bool  # whether rank 0 holds the whole state, and can save it alone
+    survives_rank_loss: bool = False  # whether this rank holds a state to go on from, also when another rank dies
+    max_iteration_lag: int = 0  # iterations that ranks may be apart; 0: all begin each one together
+    dynamic_batches: bool = False  # whether any free rank takes the next part of a batch
+    all_reduces: bool = True  # whether ``--algorithm`` has a meaning
+    # whether a script's own step may take the place of the update, once ``complete`` returns
     script_steps: bool = False
-    within_passes: bool = False
+    within_passes: bool = False  # whether ranks exchange within passes: all make the same number, also without examples
+    # this rank's shards start:stop of the batch, if gradients of shards are added in one fixed order; else None
     shards: tuple[int, int] | None = None
-    notes: Sequence[str] = ()
-    state_bytes: int | None = None
+    notes: Sequence[str] = ()  # lines for the user: choices, and options that have another effect
+    state_bytes: int | None = None  # memory of this rank in addition to weights and gradients
 
 
 class Rehearsed(Protocol):

@@ -44,19 +44,13 @@ class OwnOption:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The constructor of a strategy, and what the command line asks of it.
-
-    parts:   its parts under a configuration, which decide with which options it goes
-    summary: one clause for the help
-    options: options that this strategy uses and few others do
-    plugin_options: of a plug-in; :func:`own_options` returns their values
-    """
+    """The constructor of a strategy, and what the command line asks of it."""
 
     make: Callable[[ExchangeSettings], Exchange]
-    parts: Callable[[ExchangeConfig], Parts]
-    summary: str
-    options: tuple[str, ...] = ()
-    plugin_options: tuple[OwnOption, ...] = ()
+    parts: Callable[[ExchangeConfig], Parts]  # its parts under a configuration, which decide with which options it goes
+    summary: str  # one clause for the help
+    options: tuple[str, ...] = ()  # options that this strategy uses and few others do
+    plugin_options: tuple[OwnOption, ...] = ()  # of a plug-in; :func:`own_options` returns their values
 
 
 STRATEGIES = {

@@ -32,23 +32,16 @@ Needs = Callable[[Parts], bool]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Some options need something of the strategy's parts, or of another option.
+    """Some options need something of the strategy's parts, or of another option."""
 
-    options: each of these options has the need
-    values:  the values that have it, or a test for them; None: all but the default
-    needs:   what the parts must be; or another option
-    accepts: the values of the other option that satisfy it
-    why:     the reason: the middle of a sentence, which follows the option as typed and names as ``{other}`` what
-             refuses it
-    also:    as typed, another value of the option without this need
-    """
-
-    options: tuple[str, ...]
-    values: tuple | Callable | None
-    needs: Needs | str
+    options: tuple[str, ...]  # each of these options has the need
+    values: tuple | Callable | None  # the values that have it, or a test for them; None: all but the default
+    needs: Needs | str  # what the parts must be; or another option
+    # the reason: the middle of a sentence, which follows the option as typed and names as ``{other}`` what refuses
+    # it
     why: str
-    accepts: tuple = ()
-    also: str = ""
+    accepts: tuple = ()  # the values of the other option that satisfy it
+    also: str = ""  # as typed, another value of the option without this need
 
     def refused(self, values: Mapping, parts: Parts) -> str | None:
         """Return the first of these options that a run with these values and parts does not go with."""

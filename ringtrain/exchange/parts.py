@@ -22,39 +22,30 @@ DATA, HYBRID, PIPELINE = "data", "hybrid", "pipeline"  # placement of fully conn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The six parts of a configuration.
+    """The six parts of a configuration."""
 
-    travels: what ranks send: ``gradient``; ``change``, of the weights since the period began; ``weights``
-    every:   iterations from one exchange to the next
-    fragments: parts of the weights that take turns, each every so many iterations
-    delay:   iterations between a gradient and the update by it, or between a change's departure and its mean's arrival
-    begins:  iterations of all-reduce before the first period
-    partners: with whom: ``all``; ``owners`` of parts, who send weights back; ``partner``, one other rank; ``root``, an
-             owner of everything that computes the loss of all
-    partner_count: in one exchange, where partners are not all
-    owners:  the number of owners; EACH_RANK: every rank owns a slice, and sums travel by the halves of an all-reduce
-    how:     ``exact``, the name of a wire format, or that of a compression
-    then:    what is done with the result: ``optimizer``, it updates by the sum; ``sum``, owners add changes as they
-             arrive; ``mean``, it becomes the weights; ``outer step``, a step from the last mean towards it; ``elastic
-             centre``, ranks and a centre move to one another
-    averages_state: whether the mean is of the optimizer's state, too
-    apart:   iterations that a rank may be ahead of the slowest; 0: all are together; None: there is no bound
-    placement: of fully connected layers: ``data``, ``hybrid``, ``pipeline``
-    """
-
+    # what ranks send: ``gradient``; ``change``, of the weights since the period began; ``weights``
     travels: str = GRADIENT
-    every: int = 1
-    fragments: int = 1
+    every: int = 1  # iterations from one exchange to the next
+    fragments: int = 1  # parts of the weights that take turns, each every so many iterations
+    # iterations between a gradient and the update by it, or between a change's departure and its mean's arrival
     delay: int = 0
-    begins: int = 0
+    begins: int = 0  # iterations of all-reduce before the first period
+    # with whom: ``all``; ``owners`` of parts, who send weights back; ``partner``, one other rank; ``root``, an
+    # owner of everything that computes the loss of all
     partners: str = ALL
-    partner_count: int = 1
+    partner_count: int = 1  # in one exchange, where partners are not all
+    # the number of owners; EACH_RANK: every rank owns a slice, and sums travel by the halves of an all-reduce
     owners: int = EACH_RANK
-    how: str = EXACT
+    how: str = EXACT  # ``exact``, the name of a wire format, or that of a compression
+    # what is done with the result: ``optimizer``, it updates by the sum; ``sum``, owners add changes as they
+    # arrive; ``mean``, it becomes the weights; ``outer step``, a step from the last mean towards it; ``elastic
+    # centre``, ranks and a centre move to one another
     then: str = OPTIMIZER
-    averages_state: bool = False
+    averages_state: bool = False  # whether the mean is of the optimizer's state, too
+    # iterations that a rank may be ahead of the slowest; 0: all are together; None: there is no bound
     apart: int | None = 0
-    placement: str = DATA
+    placement: str = DATA  # of fully connected layers: ``data``, ``hybrid``, ``pipeline``
 
     @property
     def together(self) -> bool:

@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ringtrain.config.exchange import ExchangeConfig
+from ringtrain.config.option import flag
 from ringtrain.errors import UsageError
 from ringtrain.launch.printed_metrics import Metric
-from ringtrain.launch.reproducible import AVX2
+from ringtrain.launch.reproducible import AVX2, ISAS
 from ringtrain.transport.base import RankInfo
 
 PORT = "29500"  # torch's usual one. No process listens there
@@ -20,35 +21,32 @@ PART_PER_RANK = 0  # in place of --shards: with --reproducible a batch has as ma
 
 @dataclass(frozen=True, slots=True)
 class ScriptCommand:
-    """A Python script with its arguments, and how its collectives run.
+    """A Python script with its arguments, and how its collectives run. Fields that are flags are of the launcher."""
 
-    name:       the file, or the module
-    is_module:  whether it is a module
-    arguments:  of the script, as given
-    deadline_s: how long to wait for ranks without progress; None for the timeout that the script gives to torch
-    exchange:   how DDP's ranks stay in step
-    out:        the folder in which the run is recorded, ``tensorboard``: with scalars; None: nowhere
-    profile:    whether a profile of its steps is written there, for `ringtrain plan`
-    metrics:    of lines that the script prints
-    isa:        instruction set of a reproducible run, of :data:`ringtrain.launch.reproducible.ISAS`
-    hash_every: steps between hashes of the weights in the log of a reproducible run
-    seed:       for the script, which reads it in the environment; None: it is not set
-    batch:      of all ranks, in exact order; None: the script's own batches and order
-    """
-
-    name: str
+    name: str  # the file, or the module
     arguments: tuple[str, ...] = ()
     is_module: bool = False
-    deadline_s: float | None = None
-    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
-    out: str | None = None
-    tensorboard: bool = False
-    profile: bool = False
-    metrics: tuple[Metric, ...] = ()
-    seed: int | None = None
-    isa: str = AVX2
-    hash_every: int = 100
-    batch: int | None = None
+    deadline_s: float | None = None  # to wait for ranks without progress; None: the script's timeout, which torch has
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)  # how DDP's ranks stay in step
+    out: str | None = flag("Record the run in this folder, for `ringtrain runs`, report and compare.", kind="path")
+    profile: bool = flag("Write profile.json into that folder, for `ringtrain plan --profile`.", False)
+    tensorboard: bool = flag("Write scalars for TensorBoard into that folder, too.", False)
+    metrics: tuple[Metric, ...] = flag(
+        'Take a score from lines that rank 0 prints: "loss=loss ([0-9.]+)"; also accuracy, test_loss, test_accuracy, '
+        "step. May be repeated.",
+        (),
+        name="metric",
+        metavar="NAME=PATTERN",
+    )
+    seed: int | None = flag("Set RINGTRAIN_SEED, which the script may read; it keys --exact-order.", low=0)
+    isa: str = flag(
+        "With --reproducible: the instructions that PyTorch computes with. lowest: on every CPU, and slower.",
+        AVX2,
+        name="reproducible-isa",
+        choices=ISAS,
+    )
+    hash_every: int = flag("With --reproducible and --out: steps between hashes of the weights in the log.", 100, low=1)
+    batch: int | None = None  # of all ranks, in exact order; None: the script's own batches and order
 
 
 OF_REDUCER = ("algorithm", "tuning", "deadline_s", "check_collectives")  # options that DDP's own reducer has too

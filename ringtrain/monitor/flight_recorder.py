@@ -53,25 +53,18 @@ class RecordedCollective:
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """The content of a rank's row.
+    """The content of a rank's row."""
 
-    entries:   its last collectives by number
-    rank:      in the world, of which the ranks may be a group
-    iteration: of training, from 1; 0 before it
-    left:      whether it begins no more collectives
-    doing:     its stage, for ``doing_s`` seconds now; ``limited``: the rank itself reports a stage that takes too long
-    silent_s:  for how long it has given no sign of life; None if it gives them
-    """
-
-    rank: int
-    entries: dict[int, RecordedCollective]
-    iteration: int
-    left: bool
+    rank: int  # in the world, of which the ranks may be a group
+    entries: dict[int, RecordedCollective]  # its last collectives by number
+    iteration: int  # of training, from 1; 0 before it
+    left: bool  # whether it begins no more collectives
     host: str = ""
+    # its stage, for ``doing_s`` seconds now; ``limited``: the rank itself reports a stage that takes too long
     doing: str = ""
     doing_s: float = 0.0
     limited: bool = False
-    silent_s: float | None = None
+    silent_s: float | None = None  # for how long it has given no sign of life; None if it gives them
 
     @property
     def last(self) -> int:

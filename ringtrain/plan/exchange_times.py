@@ -35,17 +35,13 @@ MANY_NODES = 16  # from so many on the work of the first two, one in the middle 
 @dataclass(frozen=True, slots=True)
 class ExchangeTime:
     """One all-reduce: seconds in which a rank's core is busy with it, and seconds and rounds between nodes, for which
-    it need not be.
-
-    beside: seconds of computing that get done while messages travel that take a second alone
-    core_s: seconds by which computing takes longer beside all the messages
-    """
+    it need not be."""
 
     busy_s: float
     between_s: float = 0.0
     rounds: int = 0
-    beside: float = 1.0
-    core_s: float = 0.0
+    beside: float = 1.0  # seconds of computing that get done while messages travel that take a second alone
+    core_s: float = 0.0  # seconds by which computing takes longer beside all the messages
 
     @property
     def seconds(self) -> float:

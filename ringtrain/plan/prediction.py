@@ -7,7 +7,6 @@ from itertools import pairwise
 from ringtrain.collectives.topology import Topology
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import UsageError
-from ringtrain.exchange.parts import parts_of
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import PlannedRank, algorithms_of, iteration_of, of_strategy
@@ -102,19 +101,14 @@ def _rows(layers, exchanges, ranks, config, algorithms, settings, alone=None) ->
     buckets = layers.buckets(planned_config, settings.bucket_bytes)
     planned = [
         PlannedRank(
+            layers=layers,
             times=times,
             buckets=buckets,
             topology=topology,
             exchanges=exchanges,
             algorithm=name,
             config=planned_config,
-            itemsize=layers.itemsize,
-            state_arrays=layers.state_arrays,
-            example_bytes=layers.example_bytes,
             examples=batch / ranks,
-            streams=layers.first.records,
-            measured_move_s=layers.first.move_s,
-            server_shares=layers.server_shares(planned_config) if parts_of(planned_config).has_servers else (),
         )
         for name in _algorithms(planned_config, exchanges, topology, algorithms)
     ]

@@ -18,7 +18,7 @@ from ringtrain.exchange.parts import ALL, CHANGE, EXACT, OUTER_STEP, OWNERS, PAR
 from ringtrain.memory.buckets import Bucket
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes
 from ringtrain.plan.iteration import MOST_ROUNDS, BackwardTimes, backward_of, exposed_s, whole_iterations
-from ringtrain.plan.layer_times import RankTimes
+from ringtrain.plan.layer_times import LayerTimes, RankTimes
 
 # Arrays, each as long as the weights, that are read or written beside the messages.
 UPDATE_MOVES = 3  # weights and gradients for an update, beside two of each array of the optimizer's state
@@ -50,33 +50,25 @@ class IterationShare:
 
 @dataclass(frozen=True)
 class PlannedRank:
-    """A rank among others.
+    """A rank among others."""
 
-    state_arrays:  of the optimizer, each as long as the weights
-    example_bytes: of an example as it is read, and of the network's outputs for it
-    examples:      of this rank, an iteration
-    streams:       no core is needed for exchanges
-    measured_move_s: seconds in which an array as long as the weights is read or written; None: by those of the update
-    server_shares: of the weights, by server
-    """
-
+    layers: LayerTimes
     times: RankTimes
     buckets: Sequence[Bucket]
     topology: Topology
     exchanges: ExchangeTimes
     algorithm: str
     config: ExchangeConfig
-    itemsize: int
-    state_arrays: int
-    example_bytes: tuple[float, float]
-    examples: float
-    streams: bool
-    measured_move_s: float | None = None
-    server_shares: Sequence[float] = ()
+    examples: float  # of this rank, an iteration
 
     @cached_property
     def parts(self) -> Parts:
         return parts_of(self.config)
+
+    @property
+    def streams(self) -> bool:
+        """Whether exchanges need no core."""
+        return self.layers.first.records
 
     @property
     def overlaps(self) -> bool:
@@ -86,18 +78,18 @@ class PlannedRank:
     @property
     def move_s(self) -> float:
         """Seconds in which an array as long as the weights is read or written."""
-        if self.measured_move_s is not None:
-            return self.measured_move_s
-        return self.times.update_s / (UPDATE_MOVES + 2 * self.state_arrays)
+        if self.layers.first.move_s is not None:
+            return self.layers.first.move_s
+        return self.times.update_s / (UPDATE_MOVES + 2 * self.layers.state_arrays)
 
     def nbytes(self, bucket: Bucket) -> float:
         """The bytes of a bucket whose exact all-reduce sends as many as what travels in its place."""
         how, size = self.parts.how, self.topology.size
         if how not in METHODS:
-            return bucket.nbytes * (1 if how == EXACT else WIRE_BYTES / self.itemsize)
-        method, numbers = METHODS[how](self.config), (self.itemsize, size)
+            return bucket.nbytes * (1 if how == EXACT else WIRE_BYTES / self.layers.itemsize)
+        method, numbers = METHODS[how](self.config), (self.layers.itemsize, size)
         coded = [span for span in bucket.spans if method.compresses(span)]
-        rest = bucket.nbytes - self.itemsize * sum(span.stop - span.start for span in coded)
+        rest = bucket.nbytes - self.layers.itemsize * sum(span.stop - span.start for span in coded)
         return rest + sum(method.least_bytes(span, *numbers) for span in coded) * size / (2 * (size - 1))
 
     def times_of(self, goal: str = ALL_REDUCE, share: float = 1.0, whole: bool = False) -> list[ExchangeTime]:
@@ -135,7 +127,7 @@ def iteration_of(rank: PlannedRank) -> IterationShare:
     owners = size if parts.in_halves else parts.owners
     if parts.together and owners:
         update_s /= owners
-    exposed = EXCHANGES[parts.partners](rank) + rank.move_s * moves_of(parts, rank.state_arrays) / parts.every
+    exposed = EXCHANGES[parts.partners](rank) + rank.move_s * moves_of(parts, rank.layers.state_arrays) / parts.every
     return IterationShare(rank.times.compute_s, update_s, exposed, _state_share(rank))
 
 
@@ -148,7 +140,7 @@ def _with_all(rank: PlannedRank) -> float:
     window = backward_of(rank.times, rank.buckets) if parts.sums_gradients and rank.overlaps else None
     if parts.delay:
         window = whole_iterations(rank.times, len(rank.buckets), parts.delay * parts.fragments)
-    state = rank.state_arrays * rank.exposed_s(rank.times_of(whole=True)) if parts.averages_state else 0.0
+    state = rank.layers.state_arrays * rank.exposed_s(rank.times_of(whole=True)) if parts.averages_state else 0.0
     return (rank.exposed_s(sums, window) + state) / parts.every
 
 
@@ -165,7 +157,7 @@ def _with_owners(rank: PlannedRank) -> float:
 
 def _with_root(rank: PlannedRank) -> float:
     """As one server; and examples, outputs and gradients of these, which nothing hides."""
-    inputs, outputs = (rank.examples * each for each in rank.example_bytes)
+    inputs, outputs = (rank.examples * each for each in rank.layers.example_bytes)
     others = rank.topology.size - 1
     messages = [rank.exchanges.message(rank.topology, others * each).seconds for each in (inputs, outputs, outputs)]
     return rank.there_and_back_s(("in", "out"), most_rounds=1) + sum(messages)
@@ -188,7 +180,7 @@ def _apart(rank: PlannedRank) -> float:
 def _server_share(rank: PlannedRank) -> float:
     """Of the messages of all other ranks to one server, those to the one of several that has most; between nodes, to
     all of a node, which share its link."""
-    shares, others = rank.server_shares, rank.topology.size - 1
+    shares, others = rank.layers.server_shares(rank.config), rank.topology.size - 1
     most = max(sum(shares[number] for number in node if number < len(shares)) for node in rank.topology.nodes)
     if len(rank.topology.nodes) == 1:
         most = max(shares)
@@ -219,7 +211,7 @@ def moves_of(parts: Parts, state_arrays: int) -> float:
 
 def _state_share(rank: PlannedRank) -> float:
     """Return the share of weights, gradients and state that a rank holds, with further arrays of the strategy."""
-    parts, arrays = rank.parts, rank.state_arrays
+    parts, arrays = rank.parts, rank.layers.state_arrays
     if parts.in_halves:
         return (2 + arrays / rank.topology.size) / (2 + arrays)
     more = (

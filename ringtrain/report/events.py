@@ -1,7 +1,7 @@
 """The records that a run emits, and their form in ``log.jsonl``.
 
 An event does not depend on its readers. In the log it is one object on one line:
-``{"event": KIND, field: value, ...}``, KIND as in the table at the end of this file.
+``{"event": KIND, field: value, ...}``, KIND as named with each class below.
 
 Numbering: iterations and epochs are counted from 1, so "iteration 7" means that seven are finished, and a
 checkpoint of iteration 7 continues with the eighth. Accuracies are fractions of one. A field ``seconds``
@@ -12,181 +12,134 @@ word for it.
 
 import math
 from dataclasses import asdict, dataclass, field
+from typing import dataclass_transform
 
-from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A record of a run."""
+
+
+KINDS: dict[type[Event], str] = {}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def of_kind(kind: str):
+    """Return a decorator, which makes a class of events: a frozen record with this ``event`` in the log."""
+
+    def decorate(event):
+        event = dataclass(frozen=True, slots=True, kw_only=True)(event)
+        KINDS[event] = kind
+        return event
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedSpeed:
-    """The prediction of a run by `ringtrain plan`: with this strategy and algorithm, which is empty on one rank.
-
-    step_s:       of an iteration
-    exposed_s:    of these, what exchanges add
-    images_per_s: over all ranks
-    """
+    """The prediction of a run by `ringtrain plan`: with this strategy and algorithm, which is empty on one rank."""
 
     strategy: str
     algorithm: str
-    step_s: float
-    exposed_s: float
-    images_per_s: float
+    step_s: float  # of an iteration
+    exposed_s: float  # of these, what exchanges add
+    images_per_s: float  # over all ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted:
-    """The start of a run: the model, the data and the settings.
+@of_kind("start")
+class RunStarted(Event):
+    """The start of a run: the model, the data and the settings."""
 
-    version:         of ringtrain
-    model:           name of the model
-    parameters:      count of trained numbers
-    data:            name of the data set
-    train_examples:  in one epoch
-    test_examples:   0 if the data set has no test part
-    strategy:        how ranks stay in step, with its algorithm, such as "allreduce (ring)"
-    exact:           whether an iteration equals serial training on the global batch
-    ranks, nodes:    counts
-    device:          the device of one rank, in words
-    dtype:           of weights and gradients
-    precision:       of activations, or of products
-    reproducible:    what is fixed so that weights are the same at any number of ranks, in words; None if nothing is
-    batch:           examples of one iteration, over all ranks
-    optimizer:       in words, with its hyperparameters
-    lr:              the schedule's initial learning rate, scaling by batch size included
-    schedule:        how the learning rate changes, in words
-    epochs:          total; None if iterations alone set the end
-    iterations:      total, those before a resumption included
-    iterations_per_epoch: the last of an epoch may be smaller
-    resumed_at:      iterations finished before this process began; 0 for a new run
-    seed:            of all random numbers
-    folder:          of the run; None if nothing is kept
-    best:            the best test accuracy, or loss, of the run before it was resumed; None without one
-    best_by:         "accuracy" or "loss"
-    loss:            its name
-    metrics:         names of the metrics of an evaluation, beside loss and accuracy
-    accuracy:        whether the loss counts correct elements
-    plugins:         path → sha256 of each --plugin
-    date:            of the start, UTC, in ISO 8601
-    hosts:           by rank
-    command:         that started every rank
-    versions:        of Python and packages: name → version
-    mpi:             library, version, thread level
-    job:             number of the batch job; None outside of one
-    predicted:       its speed in the plan of --plan; None without
-    git:             the commit of a script's folder, with "-dirty" if files have changed; None outside of a repository
-    """
-
-    version: str
-    model: str
-    parameters: int
-    data: str
-    train_examples: int
-    test_examples: int
-    strategy: str
-    exact: bool
-    ranks: int
-    nodes: int
-    device: str
-    dtype: str
-    batch: int
-    optimizer: str
-    lr: float
-    schedule: str
-    epochs: int | None
-    iterations: int
-    iterations_per_epoch: int
-    resumed_at: int
-    seed: int
-    folder: str | None
-    precision: str = "float32"
+    version: str  # of ringtrain
+    model: str  # name of the model
+    parameters: int  # count of trained numbers
+    data: str  # name of the data set
+    train_examples: int  # in one epoch
+    test_examples: int  # 0 if the data set has no test part
+    strategy: str  # how ranks stay in step, with its algorithm, such as "allreduce (ring)"
+    exact: bool  # whether an iteration equals serial training on the global batch
+    ranks: int  # count
+    nodes: int  # count
+    device: str  # the device of one rank, in words
+    dtype: str  # of weights and gradients
+    batch: int  # examples of one iteration, over all ranks
+    optimizer: str  # in words, with its hyperparameters
+    lr: float  # the schedule's initial learning rate, scaling by batch size included
+    schedule: str  # how the learning rate changes, in words
+    epochs: int | None  # total; None if iterations alone set the end
+    iterations: int  # total, those before a resumption included
+    iterations_per_epoch: int  # the last of an epoch may be smaller
+    resumed_at: int  # iterations finished before this process began; 0 for a new run
+    seed: int  # of all random numbers
+    folder: str | None  # of the run; None if nothing is kept
+    precision: str = "float32"  # of activations, or of products
+    # what is fixed so that weights are the same at any number of ranks, in words; None if nothing is
     reproducible: str | None = None
-    best: float | None = None
-    loss: str = "ce"
-    metrics: list[str] = field(default_factory=list)
-    accuracy: bool = True
-    best_by: str = "accuracy"
-    plugins: dict[str, str] = field(default_factory=dict)
-    date: str = ""
-    hosts: list[str] = field(default_factory=list)
-    command: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    mpi: str = ""
-    job: str | None = None
-    predicted: PredictedSpeed | None = None
+    best: float | None = None  # the best test accuracy, or loss, of the run before it was resumed; None without one
+    loss: str = "ce"  # its name
+    metrics: list[str] = field(default_factory=list)  # names of the metrics of an evaluation, beside loss and accuracy
+    accuracy: bool = True  # whether the loss counts correct elements
+    best_by: str = "accuracy"  # "accuracy" or "loss"
+    plugins: dict[str, str] = field(default_factory=dict)  # path → sha256 of each --plugin
+    date: str = ""  # of the start, UTC, in ISO 8601
+    hosts: list[str] = field(default_factory=list)  # by rank
+    command: str = ""  # that started every rank
+    versions: dict[str, str] = field(default_factory=dict)  # of Python and packages: name → version
+    mpi: str = ""  # library, version, thread level
+    job: str | None = None  # number of the batch job; None outside of one
+    predicted: PredictedSpeed | None = None  # its speed in the plan of --plan; None without
+    # the commit of a script's folder, with "-dirty" if files have changed; None outside of a repository
     git: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
-    """The kernels are ready.
+@of_kind("compiled")
+class Compiled(Event):
+    """The kernels are ready."""
 
-    seconds: from the start of compiling or loading to the end
-    kernels: number of newly compiled kernels; 0 if all came from the cache
-    """
-
-    seconds: float
-    kernels: int
+    seconds: float  # from the start of compiling or loading to the end
+    kernels: int  # number of newly compiled kernels; 0 if all came from the cache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iteration:
-    """One iteration is finished.
+@of_kind("iteration")
+class Iteration(Event):
+    """One iteration is finished."""
 
-    iteration:    its number, from 1
-    epoch:        its epoch, from 1
-    loss:         mean over the global batch, before the update
-    accuracy:     fraction of the global batch classified right, before the update; None of a loss that counts none
-    lr:           learning rate of its update
-    examples:     of its batch, over all ranks
-    images_per_s: over all ranks, recently (see :mod:`ringtrain.report.rates`); 0 while unknown
-    seconds:      time stamp: since the run started
-    exposed_s:    for which rank 0 has waited for communication, since the iteration before; None in logs of earlier
-                  versions
-    """
-
-    iteration: int
-    epoch: int
-    loss: float
+    iteration: int  # its number, from 1
+    epoch: int  # its epoch, from 1
+    loss: float  # mean over the global batch, before the update
+    # fraction of the global batch classified right, before the update; None of a loss that counts none
     accuracy: float | None
-    lr: float
-    examples: int
-    images_per_s: float
-    seconds: float
+    lr: float  # learning rate of its update
+    examples: int  # of its batch, over all ranks
+    images_per_s: float  # over all ranks, recently (see :mod:`ringtrain.report.rates`); 0 while unknown
+    seconds: float  # time stamp: since the run started
+    # for which rank 0 has waited for communication, since the iteration before; None in logs of earlier versions
     exposed_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEnded:
-    """An epoch is finished and, if there is a test part, evaluated.
+@of_kind("epoch")
+class EpochEnded(Event):
+    """An epoch is finished and, if there is a test part, evaluated."""
 
-    iteration:      its last iteration
-    epoch:          its number, from 1
-    train_loss:     mean over the epoch's examples, each at its own iteration
-    train_accuracy: fraction, likewise; None of a loss that counts nothing correct
-    test_loss:      mean over the test examples; None if none were evaluated
-    test_accuracy:  fraction; None likewise
-    test_metrics:   further metrics of the test examples: name → value, None for one that is not defined
-    seconds:        time stamp: since the run started
-    bytes_sent:     by all ranks together, by the exchange, since the run started; None if they are not counted
-    distance:       of the ranks' weights from their mean, sqrt(mean over ranks of |own - mean|²) / |mean|; None where
-                    ranks do not differ
-    weights_sha256: of all weights; None if ranks have different weights until the next meeting
-    """
-
-    iteration: int
-    epoch: int
-    train_loss: float
-    train_accuracy: float | None
-    test_loss: float | None
-    test_accuracy: float | None
-    seconds: float
+    iteration: int  # its last iteration
+    epoch: int  # its number, from 1
+    train_loss: float  # mean over the epoch's examples, each at its own iteration
+    train_accuracy: float | None  # fraction, likewise; None of a loss that counts nothing correct
+    test_loss: float | None  # mean over the test examples; None if none were evaluated
+    test_accuracy: float | None  # fraction; None likewise
+    seconds: float  # time stamp: since the run started
+    # by all ranks together, by the exchange, since the run started; None if they are not counted
     bytes_sent: int | None = None
-    weights_sha256: str | None = None
+    weights_sha256: str | None = None  # of all weights; None if ranks have different weights until the next meeting
+    # further metrics of the test examples: name → value, None for one that is not defined
     test_metrics: dict[str, float | None] | None = None
+    # of the ranks' weights from their mean, sqrt(mean over ranks of |own - mean|²) / |mean|; None where ranks do
+    # not differ
     distance: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+@of_kind("evaluation")
+class Evaluated(Event):
     """The test part was evaluated within an epoch. Fields as in :class:`EpochEnded`."""
 
     iteration: int
@@ -199,96 +152,123 @@ class Evaluated:
     distance: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved:
-    """A whole checkpoint is on the disk.
+@of_kind("checkpoint")
+class CheckpointSaved(Event):
+    """A whole checkpoint is on the disk."""
 
-    path:      of its file
-    iteration: finished iterations that it holds
-    seconds:   duration of the write
-    """
-
-    path: str
-    iteration: int
-    seconds: float
+    path: str  # of its file
+    iteration: int  # finished iterations that it holds
+    seconds: float  # duration of the write
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+@of_kind("note")
+class Note(Event):
     """A sentence that the user should read once, in ``text``; ``lines``: what belongs to it, for the log alone."""
 
     text: str
     lines: list[str] | None = None
 
 
+@of_kind("weights")
+class WeightsHashed(Event):
+    """The weights after an iteration of a reproducible script."""
+
+    iteration: int  # as of :class:`Iteration`
+    epoch: int  # as of :class:`Iteration`
+    weights_sha256: str  # of all parameters and buffers; equal on every rank
+
+
+@of_kind("lost")
+class RanksLost(Event):
+    """Ranks have died, and the others continue."""
+
+    lost: list[int]  # their numbers in the former world; the numbers of the others may change
+    ranks: int  # the number of ranks now
+    replaced: int  # how many of these were started in place of the dead
+    resumed_at: int  # the finished iterations at which training continues
+    source: str  # memory (of a survivor), checkpoint (the newest on the disk), or anew (without any)
+    seconds: float  # by a survivor's clock, from its discovery of the death until training continues
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsHashed:
-    """The weights after an iteration of a reproducible script.
+class BucketExchanged:
+    """The cost of one bucket in an iteration on rank 0: means over all iterations."""
 
-    iteration, epoch: as of :class:`Iteration`
-    weights_sha256:   of all parameters and buffers; equal on every rank
-    """
-
-    iteration: int
-    epoch: int
-    weights_sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksLost:
-    """Ranks have died, and the others continue.
-
-    lost:       their numbers in the former world; the numbers of the others may change
-    ranks:      the number of ranks now
-    replaced:   how many of these were started in place of the dead
-    resumed_at: the finished iterations at which training continues
-    source:     memory (of a survivor), checkpoint (the newest on the disk), or anew (without any)
-    seconds:    by a survivor's clock, from its discovery of the death until training continues
-    """
-
-    lost: list[int]
-    ranks: int
-    replaced: int
-    resumed_at: int
-    source: str
-    seconds: float
+    what: str  # "gradients", "weights", or both
+    spans: str  # names of its first and its last
+    nbytes: int  # of its elements
+    algorithm: str  # that exchanges it
+    total_s: float  # from its start to its end
+    exposed_s: float  # time that training waited for it
 
 
-Event = (
-    RunStarted
-    | Compiled
-    | Iteration
-    | EpochEnded
-    | Evaluated
-    | CheckpointSaved
-    | Note
-    | WeightsHashed
-    | RanksLost
-    | Exchanged
-    | Ranks
-    | Failed
-    | Ended
-)
+@of_kind("exchange")
+class Exchanged(Event):
+    """The traffic of the exchange, at the end of a run."""
+
+    iteration: int  # its last one
+    epoch: int  # the epoch of that iteration
+    overlap: str  # when gradients travel: none, backward or forward
+    bytes_sent: int  # by rank 0
+    exposed_s: float  # total time it waited for communication
+    buckets: tuple[BucketExchanged, ...]  # in the order of the arena, from its end
+    seconds: float  # time stamp: since the run started
+
+
+@of_kind("ranks")
+class Ranks(Event):
+    """The work and the memory of each rank: lists by rank, of this process, at the end of training."""
+
+    images: list[int]  # trained on by this rank
+    updates: list[int]  # iterations in which the rank had images
+    training_s: list[float]  # seconds of its iterations, without evaluating and saving
+    exposed_s: list[float]  # of these, the time it waited for communication
+    # by the exchange, over any carrier but the MPI's own all-reduce; None if that carried all
+    bytes_sent: list[int | None]
+    bytes_received: list[int | None]  # likewise; None if the strategy does not count them
+    between_bytes: list[int | None]  # in messages to other nodes
+    weights_bytes: list[int]  # of its copy of the weights
+    gradient_bytes: list[int]  # of its gradients
+    state_bytes: list[int | None]  # of its other state: its part of the optimizer's state, buffers; None if not counted
+    # the peak memory of the process, since the run started; empty in logs of earlier versions
+    peak_bytes: list[int] = field(default_factory=list)
+    # of ranks that are not in step: kind of lag ("clock", "version") → how much → how often, over all that rank 0
+    # sees; None for ranks in step
+    lag: dict[str, dict[int, int]] | None = None
+    waited_s: list[float] | None = None  # before its iterations, for its examples; None in logs of earlier versions
+
+
+@of_kind("failed")
+class Failed(Event):
+    """The last event of a run that an error ended."""
+
+    error: str  # its kind, as in :mod:`ringtrain.errors`
+    text: str  # its message
+
+
+@of_kind("end")
+class Ended(Event):
+    """The last event of a run that came to its end, or was interrupted."""
+
+    iterations: int  # finished in all, those before a resumption included
+    epochs: int  # finished in all
+    ranks: int  # count
+    test_accuracy: float | None  # fraction, of the last evaluation; None without one
+    test_loss: float | None  # mean, likewise
+    images_per_s: float  # over all ranks: the median after warm-up, without compiling, evaluating and saving
+    weights_sha256: str  # of all weights; equal on every rank
+    seconds: float  # of this process, from :class:`RunStarted`
+    # fraction of the training time in which the loop waited for communication; not a number in logs of earlier
+    # versions
+    exposed_share: float = math.nan
+    reason: str  # "done", "interrupted", or "early stop": --early-stop ended it
+    test_metrics: dict[str, float | None] | None = None  # further metrics, of the last evaluation: name → value
+
+
 # Events about a whole run: obsolete once it is resumed.
 OF_THE_END = ("exchange", "ranks", "failed", "end")
 # Events after an iteration: its epoch's end, evaluation and checkpoint.
 OF_A_SYNC_POINT = ("epoch", "evaluation", "checkpoint", "weights")
-
-KINDS = {
-    RunStarted: "start",
-    Compiled: "compiled",
-    Iteration: "iteration",
-    EpochEnded: "epoch",
-    Evaluated: "evaluation",
-    CheckpointSaved: "checkpoint",
-    Note: "note",
-    WeightsHashed: "weights",
-    RanksLost: "lost",
-    Exchanged: "exchange",
-    Ranks: "ranks",
-    Failed: "failed",
-    Ended: "end",
-}
 
 
 def record(event: Event) -> dict:

@@ -10,8 +10,7 @@ from typing import BinaryIO, get_args
 from ringtrain.errors import plain
 from ringtrain.parsing import whole_number
 from ringtrain.records import Unfit, keys_of, read
-from ringtrain.report.end_events import Ranks
-from ringtrain.report.events import KINDS, RunStarted
+from ringtrain.report.events import KINDS, Ranks, RunStarted
 from ringtrain.template import LINES
 
 EVENTS = {name: kind for kind, name in KINDS.items()}

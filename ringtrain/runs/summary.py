@@ -42,18 +42,12 @@ ITERATION = b'"event": "iteration"'
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run.
+    """A run."""
 
-    folder:  its path
-    results: by the names of :data:`RESULTS`; None where there is none
-    options: by the names of its configuration; empty where that cannot be read
-    problem: the reason of an end that is not "done", or None
-    """
-
-    folder: str
-    results: Mapping
-    options: Mapping = field(default_factory=dict)
-    problem: str | None = None
+    folder: str  # its path
+    results: Mapping  # by the names of :data:`RESULTS`; None where there is none
+    options: Mapping = field(default_factory=dict)  # by the names of its configuration; empty where that cannot be read
+    problem: str | None = None  # the reason of an end that is not "done", or None
 
     def value(self, name: str):
         """Return a result or an option; None if there is none."""

@@ -23,28 +23,18 @@ FIGURES = 34  # columns of a terminal that most groups need for the rest
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    key:    of its figure in a row; None: the row itself
-    title:  the line above it, and unit the line below that
-    form:   a format, or a function, of the figure times scale
-    best:   min or max, by which a figure is shown as the best one
-    left:   it has words
-    spread: ends of keys whose figures the form takes, too: "_low" is of KEY_low
-    none:   the text of a figure that is None
-    width:  characters, in a table that grows row by row
-    """
-
-    key: Any
-    title: str
+    key: Any  # of its figure in a row; None: the row itself
+    title: str  # the line above it, and unit the line below that
     unit: str = ""
-    form: str | Callable[..., str] = "{}"
-    best: Callable[[list[float]], float] | None = None
-    left: bool = False
+    form: str | Callable[..., str] = "{}"  # a format, or a function, of the figure times scale
+    best: Callable[[list[float]], float] | None = None  # min or max, by which a figure is shown as the best one
+    left: bool = False  # it has words
     scale: float = 1
-    spread: Sequence[str] = ()
-    none: str = NOTHING
-    width: int = 0
+    spread: Sequence[str] = ()  # ends of keys whose figures the form takes, too: "_low" is of KEY_low
+    none: str = NOTHING  # the text of a figure that is None
+    width: int = 0  # characters, in a table that grows row by row
 
     def text(self, row) -> str:
         values = [self.value(row), *(row[f"{self.key}{end}"] for end in self.spread)]

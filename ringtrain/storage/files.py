@@ -86,14 +86,10 @@ def open_nofollow(path, flags: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Folder:
     """A folder in which a run writes. No link in it is followed, at any moment: each call opens the folder, and works
-    from its handle. A file is named by its name, or by its path, which ends in the name.
+    from its handle. A file is named by its name, or by its path, which ends in the name."""
 
-    path:  of the folder; links may lead to it
-    above: the folder that holds it, if it must not be a link either
-    """
-
-    path: Path
-    above: "Folder | None" = None
+    path: Path  # of the folder; links may lead to it
+    above: "Folder | None" = None  # the folder that holds it, if it must not be a link either
 
     @contextmanager
     def opened(self) -> Iterator[int]:

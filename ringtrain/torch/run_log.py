@@ -18,8 +18,7 @@ from ringtrain.api.usable import LEAVING
 from ringtrain.errors import UsageError
 from ringtrain.launch.printed_metrics import SCORES, STEP, MetricLines
 from ringtrain.launch.python_script import ScriptCommand
-from ringtrain.report.end_events import BucketExchanged
-from ringtrain.report.events import RanksLost
+from ringtrain.report.events import BucketExchanged, RanksLost
 from ringtrain.torch.strategy_ddp import ENGINES
 from ringtrain.transport.base import Transport
 

@@ -53,16 +53,13 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Examples of one kind and shape.
-
-    name:  name(example) → the input, and the example's number in it, None for the only one
-    notes: on what its files have and it leaves out
-    """
+    """Examples of one kind and shape."""
 
     split: Split
     feed: DeviceInput
+    # name(example) → the input, and the example's number in it, None for the only one
     name: Callable[[int], tuple[str, int | None]]
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # on what its files have and it leaves out
 
 
 # ── what there is to predict on ───────────────────────────────────────────────────────────────────────────────

@@ -105,20 +105,15 @@ class TagSpace(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """A rank, its node and the size of its world.
-
-    node:       the index of this rank's node, from 0, of ``nodes``
-    local_rank: counts within the node, which has ``local_size`` ranks
-    neighbours: the ranks of this node, in order, this one among them
-    """
+    """A rank, its node and the size of its world."""
 
     rank: int
     size: int
-    node: int
+    node: int  # the index of this rank's node, from 0, of ``nodes``
     nodes: int
-    local_rank: int
+    local_rank: int  # counts within the node, which has ``local_size`` ranks
     local_size: int
-    neighbours: tuple[int, ...]
+    neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
 
 
 class PointToPoint(Protocol):

@@ -21,24 +21,18 @@ def nothing() -> np.ndarray:
 @dataclass(frozen=True, slots=True)
 class NativeCall:
     """A call. Memory is contiguous, and belongs to the transport until the call is done; reductions see its numbers,
-    all others its bytes. The two arrays do not overlap; an all-reduce may have one array as both.
-
-    send:        what this rank gives: rows for all ranks in a scatter (of the root), a reduce-scatter, an all-to-all
-    recv:        where the result comes: rows of all ranks in a gather (on the root), an all-gather, an all-to-all. The
-                 only array of a broadcast; of a reduce on the root alone
-    root:        of a broadcast, a gather, a scatter, a reduce
-    op:          of a reduction: sum, max, min
-    send_counts: bytes to each rank in an all-to-all, one after the other in ``send``
-    recv_counts: bytes from each rank, in the same way
-    """
+    all others its bytes. The two arrays do not overlap; an all-reduce may have one array as both."""
 
     kind: str
+    # what this rank gives: rows for all ranks in a scatter (of the root), a reduce-scatter, an all-to-all
     send: np.ndarray = field(default_factory=nothing)
+    # where the result comes: rows of all ranks in a gather (on the root), an all-gather, an all-to-all. The only
+    # array of a broadcast; of a reduce on the root alone
     recv: np.ndarray = field(default_factory=nothing)
-    root: int = 0
-    op: str = "sum"
-    send_counts: Sequence[int] = ()
-    recv_counts: Sequence[int] = ()
+    root: int = 0  # of a broadcast, a gather, a scatter, a reduce
+    op: str = "sum"  # of a reduction: sum, max, min
+    send_counts: Sequence[int] = ()  # bytes to each rank in an all-to-all, one after the other in ``send``
+    recv_counts: Sequence[int] = ()  # bytes from each rank, in the same way
 
     def flat(self) -> "NativeCall":
         """Return the call with flat arrays: of numbers for a reduction, else of bytes."""

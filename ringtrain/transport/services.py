@@ -9,16 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A row of shared memory for each rank, for the flight recorder: a rank writes its own and reads all.
+    """A row of shared memory for each rank, for the flight recorder: a rank writes its own and reads all."""
 
-    rows: [size, bytes of a row], uint8; each rank writes only its own
-    near: the ranks whose stores are seen at once; rows of other nodes arrive within about a second
-    gap:  the ranks whose rows cannot be seen here, and why; empty if all can
-    """
-
-    rows: np.ndarray
-    near: Sequence[int]
-    gap: str = ""
+    rows: np.ndarray  # [size, bytes of a row], uint8; each rank writes only its own
+    near: Sequence[int]  # the ranks whose stores are seen at once; rows of other nodes arrive within about a second
+    gap: str = ""  # the ranks whose rows cannot be seen here, and why; empty if all can
 
 
 class Counters(ABC):

@@ -26,16 +26,14 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How to wait on the machine of a transport's ranks.
+    """How to wait on the machine of a transport's ranks."""
 
-    spin_s: how long to test without a pause; 0 if ranks share cores: the awaited rank may need this one
-    pause:  yields the core for the shortest time. A sleep of 0 s takes 50 µs on Linux; only threads that wait for one
-            another in one interpreter need it
-    poll:   lets the MPI make progress and raise its errors when the test does not call it; runs every 0.5 ms
-    """
-
+    # how long to test without a pause; 0 if ranks share cores: the awaited rank may need this one
     spin_s: float = SPIN_S
+    # yields the core for the shortest time. A sleep of 0 s takes 50 µs on Linux; only threads that wait for one
+    # another in one interpreter need it
     pause: Callable[[], None] = os.sched_yield
+    # lets the MPI make progress and raise its errors when the test does not call it; runs every 0.5 ms
     poll: Callable[[], None] = _nothing
 
 

@@ -49,20 +49,14 @@ Order = np.ndarray | None  # of flattened elements: at PyTorch's index, ringtrai
 
 @dataclass(frozen=True, slots=True)
 class TorchParameter:
-    """One parameter in ringtrain and in PyTorch.
+    """One parameter in ringtrain and in PyTorch."""
 
-    name:      in ringtrain, such as "fc.weight"
-    suffix:    in PyTorch, behind the layer's name: "weight"
-    axes:      ringtrain's, in PyTorch's order
-    order:     of ringtrain's first axis, where it is flattened elements
-    """
-
-    name: str
+    name: str  # in ringtrain, such as "fc.weight"
     parameter: Parameter
     layer: str
-    suffix: str
-    axes: tuple[int, ...]
-    order: Order
+    suffix: str  # in PyTorch, behind the layer's name: "weight"
+    axes: tuple[int, ...]  # ringtrain's, in PyTorch's order
+    order: Order  # of ringtrain's first axis, where it is flattened elements
 
     @property
     def shape(self) -> Shape:

@@ -20,20 +20,13 @@ NEAREST = 3
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The weights of a file that fit a network.
+    """The weights of a file that fit a network."""
 
-    weights: name of the parameter → values, in ringtrain's layout
-    total:   the network's parameters
-    new:     the parameters without weights, with their shapes where the file's are others
-    unused:  the names of the file that no parameter has
-    prefix:  what precedes all names of the file, and is no part of these
-    """
-
-    weights: dict[str, np.ndarray]
-    total: int
-    new: tuple[str, ...]
-    unused: tuple[str, ...]
-    prefix: str
+    weights: dict[str, np.ndarray]  # name of the parameter → values, in ringtrain's layout
+    total: int  # the network's parameters
+    new: tuple[str, ...]  # the parameters without weights, with their shapes where the file's are others
+    unused: tuple[str, ...]  # the names of the file that no parameter has
+    prefix: str  # what precedes all names of the file, and is no part of these
 
     def words(self) -> str:
         """Return the report: "60 of 62 matched; new: fc.weight, fc.bias; not used: …"."""

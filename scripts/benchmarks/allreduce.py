@@ -40,7 +40,7 @@ from ringtrain.bench.sweep import files, tables
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sizes import parse_names, swept
 from ringtrain.bench.sweep.sweep import Sweep, Watcher, sweep
-from ringtrain.cli.values import Size
+from ringtrain.cli.options import Size
 from ringtrain.cli.world import in_world
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare

@@ -23,8 +23,7 @@ from PIL import Image
 from ringtrain.cli.main import ringtrain, run
 from ringtrain.data.content import Content, memory_part
 from ringtrain.data.file.write import write_dataset
-from ringtrain.report.end_events import Failed
-from ringtrain.report.events import Note
+from ringtrain.report.events import Failed, Note
 from ringtrain.report.sinks import JsonLines
 from tests.report.conftest import ENDED, EPOCH, EXCHANGED, ITERATION, RUN
 from tests.tiers import thorough

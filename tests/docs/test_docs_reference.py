@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import click
 import pytest
@@ -11,7 +12,7 @@ from ringtrain.collectives.catalogue import FLAT
 from ringtrain.exchange.catalogue import AROUND, STRATEGIES
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.spec import available
-from ringtrain.report.events import KINDS
+from ringtrain.report.events import KINDS, Evaluated
 from tests.docs.playing import ROOT
 
 
@@ -39,6 +40,13 @@ def test_every_name_of_a_catalogue_every_model_and_error_is_there(page):
     names = [*STRATEGIES, *AROUND, *FLAT, *LAYERS, *KINDS.values()]
     assert [name for name in names if f"\n### `{name}`\n" not in page] == []
     assert [name for name in available() if f"| `{name}` |" not in page] == [] and "DeviceFullError" in page
+
+
+def test_every_event_has_a_kind_of_its_own_and_a_word_for_each_field(page):
+    assert len(set(KINDS.values())) == len(KINDS)
+    for event, kind in KINDS.items():
+        section = page.split(f"### `{'epoch' if event is Evaluated else kind}`\n")[1].split("\n#")[0]
+        assert [field.name for field in fields(event) if f"`{field.name}`" not in section] == [], kind
 
 
 def test_it_writes_to_a_file(tmp_path, page):

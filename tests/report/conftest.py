@@ -3,43 +3,42 @@ from functools import partial
 
 import pytest
 
-from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged, Ranks
-from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, Note, RunStarted
+from ringtrain.report import events
 from ringtrain.report.sinks import JsonLines
 
-RUN = RunStarted(
+RUN = events.RunStarted(
     version="0.1.0", model="digits", parameters=34_826, data="digits", train_examples=1_438, test_examples=359,
     strategy="allreduce (ring)", exact=True, ranks=2, nodes=1, device="CPU x86-64-v3, 1 thread", dtype="float32",
     batch=64, optimizer="sgd, momentum 0.9", lr=0.05, schedule="cosine", epochs=20, iterations=460,
     iterations_per_epoch=23, resumed_at=0, seed=1, folder="runs/digits-20260131-235958",
 )  # fmt: skip
-ITERATION = Iteration(
+ITERATION = events.Iteration(
     iteration=1, epoch=1, loss=2.3, accuracy=0.125, lr=0.05, examples=64, images_per_s=12_345.6, seconds=0.5
 )
-EPOCH = EpochEnded(
+EPOCH = events.EpochEnded(
     iteration=23, epoch=1, train_loss=1.5, train_accuracy=0.5, test_loss=0.75, test_accuracy=0.875, seconds=65.2
 )
-ENDED = Ended(
+ENDED = events.Ended(
     iterations=460, epochs=20, ranks=2, test_accuracy=0.975, test_loss=0.1, images_per_s=12_345.6,
     weights_sha256="ab" * 32, seconds=3_725.0, exposed_share=0.031, reason="done",
 )  # fmt: skip
 GRADIENTS = {"what": "gradients", "algorithm": "ring"}
 BUCKETS = (
-    BucketExchanged(**GRADIENTS, spans="fc.weight to fc.bias", nbytes=3 << 20, total_s=0.5, exposed_s=0.01),
-    BucketExchanged(**GRADIENTS, spans="conv.weight", nbytes=1 << 20, total_s=0.25, exposed_s=0.0325),
+    events.BucketExchanged(**GRADIENTS, spans="fc.weight to fc.bias", nbytes=3 << 20, total_s=0.5, exposed_s=0.01),
+    events.BucketExchanged(**GRADIENTS, spans="conv.weight", nbytes=1 << 20, total_s=0.25, exposed_s=0.0325),
 )
-EXCHANGED = Exchanged(
+EXCHANGED = events.Exchanged(
     iteration=460, epoch=20, overlap="backward", bytes_sent=1 << 30, exposed_s=30.0, buckets=BUCKETS, seconds=3_724.0
 )
-RANKS = Ranks(
+RANKS = events.Ranks(
     images=[60, 68], updates=[2, 2], training_s=[4.0, 5.0], exposed_s=[1.0, 0.5], bytes_sent=[300, 500],
     bytes_received=[None, None], between_bytes=[0, 0], weights_bytes=[10, 10], gradient_bytes=[10, 10],
     state_bytes=[5, 7], peak_bytes=[1 << 30, 1 << 29],
 )  # fmt: skip
 OTHERS = [
-    Compiled(seconds=4.25, kernels=31),
-    Evaluated(iteration=30, epoch=2, test_loss=0.5, test_accuracy=0.9, seconds=70.0),
-    Note(text="passed over a damaged checkpoint"),
+    events.Compiled(seconds=4.25, kernels=31),
+    events.Evaluated(iteration=30, epoch=2, test_loss=0.5, test_accuracy=0.9, seconds=70.0),
+    events.Note(text="passed over a damaged checkpoint"),
 ]
 
 

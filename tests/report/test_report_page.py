@@ -17,8 +17,7 @@ from ringtrain.config.record import make_config
 from ringtrain.config.resolve import to_table
 from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import LOG
-from ringtrain.report.end_events import Failed
-from ringtrain.report.events import Note, RanksLost
+from ringtrain.report.events import Failed, Note, RanksLost
 from ringtrain.report.page import document, figures, sections, timeline
 from ringtrain.report.page.document import report_page
 from ringtrain.report.page.inputs import read_reported

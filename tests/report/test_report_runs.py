@@ -6,7 +6,7 @@ import pytest
 
 from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.end_events import Failed
+from ringtrain.report.events import Failed
 from ringtrain.report.sinks import truncate_log
 from tests.report.conftest import RANKS, ended, epoch, iteration, run
 from tests.says import says

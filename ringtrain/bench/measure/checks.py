@@ -30,32 +30,21 @@ ALIKE = (ALL_REDUCE, "broadcast", "all-gather")  # all ranks get the same
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One period of every rank's input and of the result, made once for all sizes and read-only.
+    """One period of every rank's input and of the result, made once for all sizes and read-only."""
 
-    input:    this rank's, as stored
-    expected: of the result, in a type that holds it
-    allowed:  largest error of each element
-    """
-
-    input: np.ndarray
-    expected: np.ndarray
-    allowed: np.ndarray
+    input: np.ndarray  # this rank's, as stored
+    expected: np.ndarray  # of the result, in a type that holds it
+    allowed: np.ndarray  # largest error of each element
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a collective.
+    """The verdict on a collective."""
 
-    wrong:                 number of wrong elements, over all ranks and both kinds of input
-    same_on_ranks:         whether all ranks hold the same bits; None where they get different parts
-    same_over_repeats:     whether a repetition gives the same bits
-    same_over_segments:    whether other segments give the same bits; None for an algorithm without segments
-    """
-
-    wrong: int
-    same_on_ranks: bool | None
-    same_over_repeats: bool
-    same_over_segments: bool | None
+    wrong: int  # number of wrong elements, over all ranks and both kinds of input
+    same_on_ranks: bool | None  # whether all ranks hold the same bits; None where they get different parts
+    same_over_repeats: bool  # whether a repetition gives the same bits
+    same_over_segments: bool | None  # whether other segments give the same bits; None for an algorithm without segments
 
 
 @lru_cache(maxsize=32)

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 from ringtrain.allreduce.dtypes import TYPES
@@ -68,20 +69,13 @@ class LinkClass:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The measured machine.
+    """The measured machine."""
 
-    links:             by class; empty for one rank
-    gamma_s_per_byte:  of the addition
-    sharing:           largest number of streams on a node's link when all links between nodes are busy
-    core_s_per_byte:   of a byte sent and one received between nodes; 0 on one node, and of devices
-    beside_s_per_byte: likewise
-    """
-
-    links: dict[str, LinkClass]
-    gamma_s_per_byte: float
-    sharing: int
-    core_s_per_byte: float = 0.0
-    beside_s_per_byte: float = 0.0
+    links: dict[str, LinkClass]  # by class; empty for one rank
+    gamma_s_per_byte: float  # of the addition
+    sharing: int  # largest number of streams on a node's link when all links between nodes are busy
+    core_s_per_byte: float = 0.0  # of a byte sent and one received between nodes; 0 on one node, and of devices
+    beside_s_per_byte: float = 0.0  # likewise
 
     @property
     def node_bytes_per_s(self) -> float:
@@ -174,7 +168,8 @@ def _rates(
         return sustained_s(transport, stream(transport, ends, _cut(memory, nbytes), tag))
 
     def shifted_s(ends: Ends, nbytes: int) -> float:
-        return slowest_s(transport, shift(transport, ends, _cut(memory, nbytes), tag), REPEATS)
+        shift = partial(stream(transport, ends, _cut(memory, nbytes), tag, window=1), 1)
+        return slowest_s(transport, shift, REPEATS)
 
     def turn_s(nbytes: int) -> float:  # half of two messages that follow one another
         return slowest_s(transport, ping_pong(transport, pair, _cut(memory, nbytes), tag), REPEATS) / 2
@@ -212,34 +207,20 @@ def _handles(transport: Transport, ends: Ends, memory: tuple, tag: int, count: i
     return handles + ([] if to is None else [[transport.sends([(to, out)], tag) for _ in range(count)]])
 
 
-def shift(transport: Transport, ends: Ends, memory: tuple, tag: int) -> Callable[[], None]:
-    """Return a round that sends to one rank while receiving from one."""
-    handles = [handle for (handle,) in _handles(transport, ends, memory, tag, 1)]
-
-    def play() -> None:
-        for handle in handles:
-            handle.start()
-        for handle in handles:
-            handle.wait(DEADLINE_S)
-
-    return play
-
-
-def stream(transport: Transport, ends: Ends, memory: tuple, tag: int) -> Callable[[int], None]:
-    """Return a function of a number of messages, which sends that many to one rank while receiving as many from one, a
-    few of them in flight at any time.
-    """
-    both = _handles(transport, ends, memory, tag, WINDOW)
+def stream(transport: Transport, ends: Ends, memory: tuple, tag: int, window: int = WINDOW) -> Callable[[int], None]:
+    """Return a function of a number of messages, which sends that many to one rank while receiving as many from one,
+    ``window`` of them in flight at any time."""
+    both = _handles(transport, ends, memory, tag, window)
 
     def play(count: int) -> None:
         flying: list[deque[Handle]] = [deque() for _ in both]
-        for number in range(count + WINDOW):
+        for number in range(count + window):
             for handles, queue in zip(both, flying, strict=True):
-                if number >= WINDOW:
+                if number >= window:
                     queue.popleft().wait(DEADLINE_S)
                 if number < count:
-                    handles[number % WINDOW].start()
-                    queue.append(handles[number % WINDOW])
+                    handles[number % window].start()
+                    queue.append(handles[number % window])
 
     return play
 
@@ -400,14 +381,11 @@ def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
 # ── copies of devices ─────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Rates of copies.
+    """Rates of copies."""
 
-    own_bytes_per_s:  of copies within each rank's memory: so many bytes are read in a second, and as many written
-    peer_bytes_per_s: of copies from a neighbour's memory; None if devices do not map it
-    """
-
+    # of copies within each rank's memory: so many bytes are read in a second, and as many written
     own_bytes_per_s: float
-    peer_bytes_per_s: float | None
+    peer_bytes_per_s: float | None  # of copies from a neighbour's memory; None if devices do not map it
 
 
 def measure_copies(buffers: DeviceBuffers) -> Copies:

@@ -35,28 +35,18 @@ while os.getppid() == int(sys.argv[1]):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The settings of a measurement.
+    """The settings of a measurement."""
 
-    repeats:    timed iterations of each algorithm
-    warm_up:    iterations before them
-    budget_s:   no further repetition begins when a size has taken this long; None for no limit
-    fresh:      whether every rank writes its contribution before an iteration, instead of keeping the last result
-    cold_bytes: memory that every rank reads and writes before an iteration, to empty its caches; 0 for none
-    late_rank:  the rank that is delayed in a further iteration of each algorithm; None for none
-    late_s:     the delay
-    seed:       of the order
-    beside:     busy processes on each node while all-reduces are measured
-    """
-
-    repeats: int = 20
-    warm_up: int = 5
-    budget_s: float | None = None
+    repeats: int = 20  # timed iterations of each algorithm
+    warm_up: int = 5  # iterations before them
+    budget_s: float | None = None  # no further repetition begins when a size has taken this long; None for no limit
+    # whether every rank writes its contribution before an iteration, instead of keeping the last result
     fresh: bool = True
-    cold_bytes: int = 0
-    late_rank: int | None = None
-    late_s: float = 0.0
-    seed: int = 0
-    beside: int = 0
+    cold_bytes: int = 0  # memory that every rank reads and writes before an iteration, to empty its caches; 0 for none
+    late_rank: int | None = None  # the rank that is delayed in a further iteration of each algorithm; None for none
+    late_s: float = 0.0  # the delay
+    seed: int = 0  # of the order
+    beside: int = 0  # busy processes on each node while all-reduces are measured
 
 
 @dataclass(frozen=True, slots=True)

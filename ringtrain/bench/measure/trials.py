@@ -27,24 +27,16 @@ ALL_REDUCE = "all-reduce"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCollective:
-    """The job of an all-reduce, or of another collective, for any contender.
+    """The job of an all-reduce, or of another collective, for any contender."""
 
-    buffers:    memory of the buffers, and the ranks
-    target:     [count], holds the result afterwards, and in place the contribution before
-    source:     [count], the contribution out of place; None in place
-    guard:      watches the all-reduces; None for none
-    memory:     kind of memory that holds them
-    collective: among :data:`ringtrain.bench.measure.collectives.COLLECTIVES`
-    """
-
-    buffers: Buffers
+    buffers: Buffers  # memory of the buffers, and the ranks
     numbers: NumberType
     op: str
-    target: Array
-    source: Array | None = None
-    guard: Guard | None = None
-    memory: str | None = None
-    collective: str = ALL_REDUCE
+    target: Array  # [count], holds the result afterwards, and in place the contribution before
+    source: Array | None = None  # [count], the contribution out of place; None in place
+    guard: Guard | None = None  # watches the all-reduces; None for none
+    memory: str | None = None  # kind of memory that holds them
+    collective: str = ALL_REDUCE  # among :data:`ringtrain.bench.measure.collectives.COLLECTIVES`
 
     @property
     def transport(self) -> Transport:
@@ -70,27 +62,17 @@ class MeasuredCollective:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTrial:
-    """A contender, ready to run a job. Those of one contender may have jobs in several kinds of memory.
-
-    algorithm:  name in its row: "ring", or "auto:ring" if auto chose it
-    transport:  its carrier, as its reduction names it; an external baseline's own name
-    run:        all-reduces the job once; collective
-    bytes_sent: bytes that this rank sends in a run; None if unknown
-    free:       releases its resources; it is not run again
-    why:        reason of auto's choice; None without one
-    wire:       name of the messages' type
-    way:        name of the way of device memory's messages, if there are several
-    """
+    """A contender, ready to run a job. Those of one contender may have jobs in several kinds of memory."""
 
     job: MeasuredCollective
-    algorithm: str
-    transport: str
-    run: Callable[[], None]
-    bytes_sent: int | None = None
-    free: Callable[[], None] = lambda: None
-    why: str | None = None
-    wire: str = NONE
-    way: str = NO_WAY
+    algorithm: str  # name in its row: "ring", or "auto:ring" if auto chose it
+    transport: str  # its carrier, as its reduction names it; an external baseline's own name
+    run: Callable[[], None]  # all-reduces the job once; collective
+    bytes_sent: int | None = None  # bytes that this rank sends in a run; None if unknown
+    free: Callable[[], None] = lambda: None  # releases its resources; it is not run again
+    why: str | None = None  # reason of auto's choice; None without one
+    wire: str = NONE  # name of the messages' type
+    way: str = NO_WAY  # name of the way of device memory's messages, if there are several
 
     @property
     def name(self) -> str:

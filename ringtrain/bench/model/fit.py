@@ -48,14 +48,10 @@ class Regime:
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
-    """A fitted model.
+    """A fitted model."""
 
-    work:    the work of the algorithm
-    regimes: one, or two, by size
-    """
-
-    work: AlgorithmWork
-    regimes: Annotated[tuple[Regime, ...], Rules(lengths=SOME)]
+    work: AlgorithmWork  # the work of the algorithm
+    regimes: Annotated[tuple[Regime, ...], Rules(lengths=SOME)]  # one, or two, by size
 
     def line(self, nbytes: float) -> tuple[float, float]:
         """Return (seconds at no bytes, seconds a byte) of the regime of ``nbytes``."""

@@ -15,22 +15,14 @@ from ringtrain.collectives.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmWork:
-    """The work of an algorithm.
+    """The work of an algorithm."""
 
-    rounds:         steps whose messages all stay inside a node, on the rank with most
-    sent:           multiples of the buffer: the busiest rank's moves inside its node, the larger direction of each
-                    step
-    added:          multiples of the buffer: the busiest rank's additions
-    rounds_between: steps with a message to or from another node, on the rank with most
-    sent_between:   multiples of the buffer: the busiest node's link in its busier direction
-    rank_between:   multiples of the buffer: half of what the busiest rank sends to and receives from other nodes
-    """
-
-    rounds: int
-    sent: float
-    added: float
-    rounds_between: int = 0
-    sent_between: float = 0.0
+    rounds: int  # steps whose messages all stay inside a node, on the rank with most
+    sent: float  # multiples of the buffer: the busiest rank's moves inside its node, the larger direction of each step
+    added: float  # multiples of the buffer: the busiest rank's additions
+    rounds_between: int = 0  # steps with a message to or from another node, on the rank with most
+    sent_between: float = 0.0  # multiples of the buffer: the busiest node's link in its busier direction
+    # multiples of the buffer: half of what the busiest rank sends to and receives from other nodes
     rank_between: float = 0.0
 
 

@@ -85,18 +85,13 @@ class BenchOptions:
 
 
 class BenchDevices(NamedTuple):
-    """The functions that reach a device; tests have others.
+    """The functions that reach a device; tests have others."""
 
-    index:   () → the number of this rank's device among the visible ones
-    runtime: (index) → its runtime
-    ops:     (runtime, dtype) → operations
-    choose:  (transport, index) → how device memory goes (:func:`ringtrain.transport.world.choose_way`); before any
-             rank uses its device
-    """
-
-    index: Callable
-    runtime: Callable
-    ops: Callable
+    index: Callable  # () → the number of this rank's device among the visible ones
+    runtime: Callable  # (index) → its runtime
+    ops: Callable  # (runtime, dtype) → operations
+    # (transport, index) → how device memory goes (:func:`ringtrain.transport.world.choose_way`); before any rank
+    # uses its device
     choose: Callable
 
 

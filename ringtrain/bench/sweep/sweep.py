@@ -36,40 +36,30 @@ PLACED = {NATIVE: (SHARED, ORDINARY), GLOO: (SHARED, ORDINARY), **STREAMED}
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The settings of a sweep. Sizes are bytes; the rest are names of the catalogues, and the protocol.
-
-    checked:       whether results are checked, and compared bit by bit
-    out_of_place:  whether to measure that too, after in place
-    pairs:         whether to map every pair of ranks first
-    segment_bytes: longest segment of a schedule's moves; None: as suits the nodes
-    baselines:     external all-reduces (:func:`trials.prepare`), by their names in ``algorithms``
-    guard:         watches the all-reduces; None for none
-    passes:        number of passes over all sizes; a row is of its quietest pass, so that a disturbance of seconds
-                   spoils no size
-    tuning:        table for ``auto`` among the algorithms, which chooses before anything is timed
-    wires:         names of the messages' types; each algorithm over each wire
-    memories:      kinds of memory for each algorithm, of those that the buffers have: the fastest is its row. Without
-                   any of them the first kind is used, as in training. The MPI's own, which all are compared with, is
-                   commonly called on ordinary memory
-    collective:    among :data:`ringtrain.bench.measure.collectives.COLLECTIVES`; those but the all-reduce are the
-                   communicator's
-    """
+    """The settings of a sweep. Sizes are bytes; the rest are names of the catalogues, and the protocol."""
 
     sizes: Sequence[int]
     algorithms: Sequence[str] = ALGORITHMS
     dtypes: Sequence[str] = ("float32",)
     ops: Sequence[str] = ("sum",)
     protocol: Protocol = field(default_factory=Protocol)
-    checked: bool = True
-    out_of_place: bool = False
-    pairs: bool = False
-    segment_bytes: int | None = None
+    checked: bool = True  # whether results are checked, and compared bit by bit
+    out_of_place: bool = False  # whether to measure that too, after in place
+    pairs: bool = False  # whether to map every pair of ranks first
+    segment_bytes: int | None = None  # longest segment of a schedule's moves; None: as suits the nodes
+    # external all-reduces (:func:`trials.prepare`), by their names in ``algorithms``
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    # number of passes over all sizes; a row is of its quietest pass, so that a disturbance of seconds spoils no
+    # size
     passes: int = 1
-    tuning: Table | None = None
-    guard: Guard | None = None
-    wires: Sequence[str] = (NONE,)
+    tuning: Table | None = None  # table for ``auto`` among the algorithms, which chooses before anything is timed
+    guard: Guard | None = None  # watches the all-reduces; None for none
+    wires: Sequence[str] = (NONE,)  # names of the messages' types; each algorithm over each wire
+    # kinds of memory for each algorithm, of those that the buffers have: the fastest is its row. Without any of
+    # them the first kind is used, as in training. The MPI's own, which all are compared with, is commonly called on
+    # ordinary memory
     memories: Mapping[str, Sequence[str]] = field(default_factory=lambda: PLACED)
+    # among :data:`ringtrain.bench.measure.collectives.COLLECTIVES`; those but the all-reduce are the communicator's
     collective: str = ALL_REDUCE
     communicator: Any = None
 

@@ -122,17 +122,11 @@ HOST = Host()
 @dataclass(frozen=True, slots=True)
 class WireFormat:
     """The format of float32 elements in messages. Arrays are flat and of equal size; packed ones have the wire's own
-    type.
+    type."""
 
-    name:   name of the number type
-    dtype:  NumPy's type of a packed array
-    pack:   pack(x, packed): packed = x, rounded; packing an unpacked array again changes nothing
-    unpack: unpack(packed, x): x = packed
-    add:    add(packed, x): x += packed, in float32
-    """
-
-    name: str
-    dtype: np.dtype
+    name: str  # name of the number type
+    dtype: np.dtype  # NumPy's type of a packed array
+    # pack(x, packed): packed = x, rounded; packing an unpacked array again changes nothing
     pack: Callable[[Array, Array], None]
-    unpack: Callable[[Array, Array], None]
-    add: Callable[[Array, Array], None]
+    unpack: Callable[[Array, Array], None]  # unpack(packed, x): x = packed
+    add: Callable[[Array, Array], None]  # add(packed, x): x += packed, in float32

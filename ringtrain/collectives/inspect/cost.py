@@ -51,16 +51,11 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The simulated cost of a schedule.
+    """The simulated cost of a schedule."""
 
-    seconds:    time until the last rank is done
-    sent:       bytes that each rank sends to others
-    interface:  bytes that each node's interface sends to others
-    """
-
-    seconds: float
-    sent: tuple[float, ...]
-    interface: tuple[float, ...]
+    seconds: float  # time until the last rank is done
+    sent: tuple[float, ...]  # bytes that each rank sends to others
+    interface: tuple[float, ...]  # bytes that each node's interface sends to others
 
 
 def schedule_cost(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric, wire: float = 1.0) -> Cost:

@@ -38,16 +38,11 @@ EMPTY = -1  # of scratch, before anything has arrived
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The figures of a proved schedule.
+    """The figures of a proved schedule."""
 
-    rounds:   steps that follow one another in time, if all messages take equally long
-    sent:     chunks that each rank sends to others
-    messages: messages that each rank sends to others
-    """
-
-    rounds: int
-    sent: tuple[int, ...]
-    messages: tuple[int, ...]
+    rounds: int  # steps that follow one another in time, if all messages take equally long
+    sent: tuple[int, ...]  # chunks that each rank sends to others
+    messages: tuple[int, ...]  # messages that each rank sends to others
 
 
 def verify_schedule(schedule: Schedule, rounds: bool = False, brought: Contributions | None = None) -> Proof:

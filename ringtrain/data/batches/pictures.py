@@ -21,13 +21,11 @@ REPLACEMENTS = 100  # that are tried for a bad image
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What an evaluation sees of an image, before the centre crop of the model's input.
-
-    to: (height, width); or the length of the shorter side, then the centre square; or None: the shorter side is 256/224
-        of the crop's, then the centre crop of ``crop``
-    """
+    """What an evaluation sees of an image, before the centre crop of the model's input."""
 
     crop: tuple[int, int]
+    # (height, width); or the length of the shorter side, then the centre square; or None: the shorter side is
+    # 256/224 of the crop's, then the centre crop of ``crop``
     to: tuple[int, int] | int | None = None
 
     @property

@@ -55,20 +55,13 @@ def parted(data: np.ndarray) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Where N examples lie.
+    """Where N examples lie."""
 
-    containers: shards, or folders of classes, as text
-    spans:      int64 [3, N]: offset, bytes, label
-    container:  int32 [N]: the number of the container of each example
-    names:      uint8: the name of each example, ended by a zero
-    ends:       int64 [N]: where each name ends
-    """
-
-    containers: tuple[str, ...]
-    spans: np.ndarray
-    container: np.ndarray
-    names: np.ndarray
-    ends: np.ndarray
+    containers: tuple[str, ...]  # shards, or folders of classes, as text
+    spans: np.ndarray  # int64 [3, N]: offset, bytes, label
+    container: np.ndarray  # int32 [N]: the number of the container of each example
+    names: np.ndarray  # uint8: the name of each example, ended by a zero
+    ends: np.ndarray  # int64 [N]: where each name ends
 
     @classmethod
     def join(cls, containers: Sequence[str], tables: Sequence[Tables]) -> "Index":

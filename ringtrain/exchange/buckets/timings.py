@@ -5,22 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BucketTraffic:
-    """The cost of one bucket in an iteration on this rank: means over all, so that they add up to the run's totals.
+    """The cost of one bucket in an iteration on this rank: means over all, so that they add up to the run's totals."""
 
-    what:      "gradients" or "weights"
-    spans:     names of its first and its last span
-    nbytes:    of its elements
-    algorithm: of its reduction
-    total_s:   from its start to its end, as this rank saw it
-    exposed_s: the time in which it blocked the loop: starting, testing, adding, waiting
-    """
-
-    what: str
-    spans: str
-    nbytes: int
-    algorithm: str
-    total_s: float
-    exposed_s: float
+    what: str  # "gradients" or "weights"
+    spans: str  # names of its first and its last span
+    nbytes: int  # of its elements
+    algorithm: str  # of its reduction
+    total_s: float  # from its start to its end, as this rank saw it
+    exposed_s: float  # the time in which it blocked the loop: starting, testing, adding, waiting
 
 
 class BucketTimer:

@@ -30,22 +30,15 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class CompressionContext:
-    """The gradients to compress, and the objects to exchange them with.
-
-    ops:      of the exchange's stream (:mod:`ringtrain.exchange.buckets.streams`)
-    summing:  prepares all-reduces
-    buffer:   flat, over the arena: gradients, and then their sum
-    residual: likewise: the parts that this rank has not sent
-    round:    the first of the method's rounds of tags: the tag of a bucket is round · buckets + its index
-    """
+    """The gradients to compress, and the objects to exchange them with."""
 
     transport: Transport
-    ops: Ops
-    summing: BucketedAllReduce
+    ops: Ops  # of the exchange's stream (:mod:`ringtrain.exchange.buckets.streams`)
+    summing: BucketedAllReduce  # prepares all-reduces
     buckets: Sequence[Bucket]
-    buffer: Array
-    residual: Array
-    round: int
+    buffer: Array  # flat, over the arena: gradients, and then their sum
+    residual: Array  # likewise: the parts that this rank has not sent
+    round: int  # the first of the method's rounds of tags: the tag of a bucket is round · buckets + its index
 
     def sums(self, buffer: Array, pieces: Sequence[Piece], round: int) -> list[Reduction]:
         """Return the all-reduces of a slice for each bucket. Collective."""

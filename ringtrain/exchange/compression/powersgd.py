@@ -52,18 +52,13 @@ BASIS = "basis"
 
 @dataclass(frozen=True, slots=True)
 class MatrixFactors:
-    """Views of one parameter.
-
-    residual: the gradient plus the residual, then the new residual, [M, N]
-    total:    the gradient, then the sum, [M, N]
-    p, q:     the factors, [M, r] and [N, r]
-    """
+    """Views of one parameter."""
 
     span: Span
-    residual: Array
-    total: Array
-    p: Array
-    q: Array
+    residual: Array  # the gradient plus the residual, then the new residual, [M, N]
+    total: Array  # the gradient, then the sum, [M, N]
+    p: Array  # the factors, [M, r] and [N, r]
+    q: Array  # the factors, [M, r] and [N, r]
 
 
 class PowerSGD(Compressor):

@@ -54,21 +54,16 @@ class WithInnerExchange(Exchange):
 
 @dataclass
 class DividedState(State):
-    """The optimizer's state: the inner exchange's, and that of the layers after it, as if no layer were divided.
-
-    cut:    the first element of the divided layers in the arena
-    slots:  names of the optimizer's arrays
-    gather: gather(name, flat): brings a slot of these layers to their place in a flat array over the arena. Collective
-    take:   takes this rank's part of these layers from a whole state in host arrays
-    """
+    """The optimizer's state: the inner exchange's, and that of the layers after it, as if no layer were divided."""
 
     ops: Ops
     inner: State
     arena: Arena
-    cut: int
-    slots: Collection[str]
+    cut: int  # the first element of the divided layers in the arena
+    slots: Collection[str]  # names of the optimizer's arrays
+    # gather(name, flat): brings a slot of these layers to their place in a flat array over the arena. Collective
     gather: Callable[[str, Array], None]
-    take: Callable[[dict], None]
+    take: Callable[[dict], None]  # takes this rank's part of these layers from a whole state in host arrays
 
     def state(self) -> dict:
         """Return the state, whole where the inner exchange's is. Collective. The divided layers are gathered in the

@@ -12,18 +12,12 @@ UNITS = 8  # buckets that a fragment has, about
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """The periods of the fragments, as long as one another, whose ends are spread evenly.
+    """The periods of the fragments, as long as one another, whose ends are spread evenly."""
 
-    every:     iterations of a period
-    fragments: number of them
-    delay:     iterations from the end of a fragment's period until its sum arrives, less than ``every``
-    begin:     the first iteration of the first periods
-    """
-
-    every: int
-    fragments: int = 1
-    delay: int = 0
-    begin: int = 0
+    every: int  # iterations of a period
+    fragments: int = 1  # number of them
+    delay: int = 0  # iterations from the end of a fragment's period until its sum arrives, less than ``every``
+    begin: int = 0  # the first iteration of the first periods
 
     def leaving(self, iteration: int) -> list[int]:
         """Return the fragments whose period ends with this iteration."""

@@ -44,28 +44,18 @@ def line(name: str, text: str, advice: str | None = None, status: str = WARN) ->
 
 @dataclass(frozen=True, slots=True)
 class DoctorContext:
-    """The machine and the options of the checks.
-
-    device:   of --device: auto (a device if there is one), cpu, cuda
-    mpi_cuda: auto, direct or staged
-    visible:  returns the number of devices this process sees; raises DeviceError
-    make:     makes the Runtime of a device's number; raises DeviceError
-    maker:    "module:name" of the same, for a child
-    root:     the folder that stands for the root of the file system, with /proc, /sys and /dev
-    path:     the place of run folders
-    host:     the name of this host
-    """
+    """The machine and the options of the checks."""
 
     transport: Transport
     environ: Mapping[str, str]
-    device: str
-    mpi_cuda: str
-    visible: Callable[[], int]
-    make: Callable[[int], "Runtime"]
-    maker: str
-    root: Path = Path("/")
-    path: Path = Path("runs")
-    host: str = field(default_factory=socket.gethostname)
+    device: str  # of --device: auto (a device if there is one), cpu, cuda
+    mpi_cuda: str  # auto, direct or staged
+    visible: Callable[[], int]  # returns the number of devices this process sees; raises DeviceError
+    make: Callable[[int], "Runtime"]  # makes the Runtime of a device's number; raises DeviceError
+    maker: str  # "module:name" of the same, for a child
+    root: Path = Path("/")  # the folder that stands for the root of the file system, with /proc, /sys and /dev
+    path: Path = Path("runs")  # the place of run folders
+    host: str = field(default_factory=socket.gethostname)  # the name of this host
 
 
 Check = Callable[[DoctorContext], Iterable[Line]]

@@ -24,10 +24,7 @@ _NAME = re.compile(r"[\w./:@%+=,~^-]+")
 
 @dataclass(frozen=True, slots=True)
 class SiteOptions:
-    """The options of a job that follow from the cluster; None and empty mean unset.
-
-    launcher_flags: more flags of mpirun or srun
-    """
+    """The options of a job that follow from the cluster; None and empty mean unset."""
 
     partition: str | None = flag("Partition. [the site's]", short="p")
     account: str | None = flag("Account that is charged. [yours]", short="A")
@@ -39,18 +36,14 @@ class SiteOptions:
     launcher: str | None = flag(
         "Program that starts the ranks. [mpirun if it exists]", choices=("auto", "mpirun", "srun")
     )
-    launcher_flags: str = ""
+    launcher_flags: str = ""  # more flags of mpirun or srun
 
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """The options of a job; None and empty mean unset.
+    """The options of a job; None and empty mean unset."""
 
-    kind:  train, bench or run
-    flags: of `ringtrain train`, or of `ringtrain bench-allreduce`; the command of each rank, for run
-    """
-
-    kind: str = "train"
+    kind: str = "train"  # train, bench or run
     nodes: int | None = flag("Nodes.", 1, short="N", low=1)
     gpus: int | None = flag("GPUs of a node, with a rank for each.", low=1)
     ranks_per_node: int | None = flag("Ranks of a node. [one for each GPU, or sbatch's default]", low=1)
@@ -58,6 +51,7 @@ class BatchJob:
     memory: str | None = flag("Memory of a node, as 64G. [the site's]", name="mem", metavar="SIZE")
     time: str | None = flag("Limit of a start: minutes, 4:00:00, 1-12.", "1:00:00", short="t")
     name: str | None = flag("Name of the job and of its run folder. [ringtrain]", short="J")
+    # of `ringtrain train`, or of `ringtrain bench-allreduce`; the command of each rank, for run
     flags: tuple[str, ...] = ()
     site: SiteOptions = SiteOptions()
 

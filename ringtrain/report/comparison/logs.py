@@ -26,46 +26,35 @@ LARGEST_BYTES = 1 << 30  # of a log: four million iterations
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A moment of a run, and its scores; accuracies are fractions.
+    """A moment of a run, and its scores; accuracies are fractions."""
 
-    seconds:  of training, evaluating and saving, from the first iteration on
-    examples: trained on so far, over all ranks
-    nbytes:   sent by all ranks; None if unknown
-    lr, images_per_s: of an iteration; None of a test
-    """
-
-    seconds: float
-    examples: int
-    nbytes: float | None
+    seconds: float  # of training, evaluating and saving, from the first iteration on
+    examples: int  # trained on so far, over all ranks
+    nbytes: float | None  # sent by all ranks; None if unknown
     loss: float | None
     accuracy: float | None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     iteration: int = 0
-    lr: float | None = None
-    images_per_s: float | None = None
+    lr: float | None = None  # of an iteration; None of a test
+    images_per_s: float | None = None  # of an iteration; None of a test
 
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """A run's log. name: its name in the comparison. start: its last ``start`` record, a dict like all records.
-
-    train, test: in the order of time
-    end, ranks, failed, exchange: the records of the last process, or None
-    notes: what the run has told, in words
-    """
+    """A run's log. name: its name in the comparison. start: its last ``start`` record, a dict like all records."""
 
     name: str
     folder: str
     start: dict
-    train: Sequence[Point]
-    test: Sequence[Point]
+    train: Sequence[Point]  # in the order of time
+    test: Sequence[Point]  # in the order of time
     iterations: int
-    end: dict | None
-    ranks: dict | None
-    failed: dict | None
+    end: dict | None  # the record of the last process, or None
+    ranks: dict | None  # the record of the last process, or None
+    failed: dict | None  # the record of the last process, or None
     last_rate: float | None
-    exchange: dict | None = None
-    notes: Sequence[str] = ()
+    exchange: dict | None = None  # the record of the last process, or None
+    notes: Sequence[str] = ()  # what the run has told, in words
 
     @property
     def outcome(self) -> str:
@@ -173,7 +162,9 @@ def _processes(records: Sequence[dict]) -> list[_Process]:
         elif kind == "note":
             processes[-1].notes.append(record["text"])
         elif kind == "lost":
-            processes[-1].notes.append(ranks_lost(RanksLost(**{name: record[name] for name in RanksLost.__slots__})))
+            processes[-1].notes.append(
+                ranks_lost(RanksLost(**{each.name: record[each.name] for each in fields(RanksLost)}))
+            )
         else:
             processes[-1].last[kind] = record
     return processes

@@ -7,19 +7,7 @@ display under the lines.
 import os
 from typing import TextIO
 
-from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
-from ringtrain.report.events import (
-    CheckpointSaved,
-    Compiled,
-    EpochEnded,
-    Evaluated,
-    Event,
-    Iteration,
-    Note,
-    RanksLost,
-    RunStarted,
-    is_better,
-)
+from ringtrain.report import events
 from ringtrain.report.screen import words
 from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.screen.plain import PlainScreen, Screen
@@ -33,44 +21,44 @@ class Terminal(Sink):
     def __init__(self, screen: Screen):
         self._screen = screen
         self._epochs: Epochs | None = None  # of the run that has started
-        self._last: Iteration | None = None
+        self._last: events.Iteration | None = None
         self._best: float | None = None
         self._best_in: int | None = None  # epoch; None where an earlier start of the run had it
         self._saved: str | None = None
-        self._exchange: Exchanged | None = None
+        self._exchange: events.Exchanged | None = None
         self._apart: str | None = None
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: events.Event) -> None:
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self._epochs = Epochs(event)
                 self._best, self._best_in = event.best, None
                 self._screen.begin(event, words.run_header(event))
-            case Compiled():
+            case events.Compiled():
                 self._screen.line(words.compiled(event))
-            case Iteration():
+            case events.Iteration():
                 self._last = event
                 self._screen.progress(event)
-            case EpochEnded():
+            case events.EpochEnded():
                 for line in self._started.lines(event, self._last, self._is_best(event), self._screen.width):
                     self._screen.line(line)
                 if self._started.run.reproducible and event.weights_sha256:
                     self._screen.line(words.weights(event))
-            case Evaluated():
+            case events.Evaluated():
                 self._screen.line(words.evaluated(event, self._is_best(event)))
-            case CheckpointSaved():  # a line for each would bury the results: the last line names the newest
+            case events.CheckpointSaved():  # a line for each would bury the results: the last line names the newest
                 self._saved = event.path
-            case RanksLost():
+            case events.RanksLost():
                 self._screen.line(words.ranks_lost(event))
-            case Note():
+            case events.Note():
                 self._screen.line(f"note: {event.text}")
-            case Ranks():
+            case events.Ranks():
                 self._apart = words.lag_line(event)
-            case Exchanged():
+            case events.Exchanged():
                 self._exchange = event
-            case Ended():
+            case events.Ended():
                 self._ended(event)
-            case Failed():
+            case events.Failed():
                 pass  # the caller of the run reports its error
 
     def show_line(self, text: str) -> None:
@@ -84,22 +72,22 @@ class Terminal(Sink):
         assert self._epochs is not None, "RunStarted comes before every other event"
         return self._epochs
 
-    def _is_best(self, event: EpochEnded | Evaluated) -> bool:
+    def _is_best(self, event: events.EpochEnded | events.Evaluated) -> bool:
         value = self._compared(event)
-        if value is None or not is_better(self._started.run.best_by, value, self._best):
+        if value is None or not events.is_better(self._started.run.best_by, value, self._best):
             return False
         self._best, self._best_in = value, event.epoch
         return True
 
-    def _compared(self, event: EpochEnded | Evaluated | Ended) -> float | None:
+    def _compared(self, event: events.EpochEnded | events.Evaluated | events.Ended) -> float | None:
         """The figure by which evaluations are compared."""
         return event.test_loss if self._started.run.best_by == "loss" else event.test_accuracy
 
-    def _ended(self, event: Ended) -> None:
+    def _ended(self, event: events.Ended) -> None:
         self._screen.close()
         run, best = self._started.run, ""
         value = self._compared(event)
-        if value is not None and self._best is not None and is_better(run.best_by, self._best, value):
+        if value is not None and self._best is not None and events.is_better(run.best_by, self._best, value):
             best = words.best_of(run.best_by, self._best, self._best_in)
         weights = words.weights(event) if run.reproducible else None
         kept = words.folder_line(run.folder, self._saved)

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ringtrain.humanize import RATE, plural
-from ringtrain.report.end_events import Ended, Exchanged, Ranks
-from ringtrain.report.events import Compiled, EpochEnded, Evaluated, Iteration, PredictedSpeed, RanksLost, RunStarted
+from ringtrain.report import events
 from ringtrain.report.rates import step_error
 
 PREPARING = "preparing the first iteration"
@@ -14,7 +13,7 @@ FEW_HOSTS = 4  # that are named
 BEST = "*"  # marks a test accuracy that is higher than all before, or such a loss that is lower
 
 
-def run_header(run: RunStarted) -> list[str]:
+def run_header(run: events.RunStarted) -> list[str]:
     """Describe the run at its start, a line a fact: at most ``HEADER_LINES``."""
     tested = f"{run.test_examples:,} to test with" if run.test_examples else "none to test with"
     exactness = "exact: equal to training on one rank" if run.exact else "not exact: differs from training on one rank"
@@ -36,12 +35,12 @@ def run_header(run: RunStarted) -> list[str]:
     return [f"ringtrain {run.version}", *(f"  {name:<10} {text}" for name, text in facts)]
 
 
-def _model(run: RunStarted) -> str:
+def _model(run: events.RunStarted) -> str:
     precision = "" if run.precision == "float32" else f", computed in {run.precision}"
     return f"{run.model}, {run.parameters:,} parameters, {run.dtype}{precision}"
 
 
-def _ranks(run: RunStarted) -> str:
+def _ranks(run: events.RunStarted) -> str:
     names = list(dict.fromkeys(run.hosts))
     hosts = f" ({', '.join(names)})" if 0 < len(names) <= FEW_HOSTS else ""
     return f"{run.ranks} on {plural(run.nodes, 'node')}{hosts}, each on {run.device}"
@@ -51,7 +50,7 @@ def _length(epochs: int | None, iterations: int) -> str:
     return ", ".join(([plural(epochs, "epoch")] if epochs else []) + [plural(iterations, "iteration")])
 
 
-def _predicted(speed: PredictedSpeed) -> str:
+def _predicted(speed: events.PredictedSpeed) -> str:
     algorithm = f" ({speed.algorithm})" if speed.algorithm else ""
     return (
         f"{1e3 * speed.step_s:.2f} ms an iteration, {speed.images_per_s:,.0f} {RATE}, "
@@ -59,7 +58,7 @@ def _predicted(speed: PredictedSpeed) -> str:
     )
 
 
-def compiled(event: Compiled) -> str:
+def compiled(event: events.Compiled) -> str:
     if event.kernels == 0:
         return f"kernels loaded from the cache in {event.seconds:.1f} s"
     return f"{plural(event.kernels, 'kernel')} compiled in {event.seconds:.1f} s, kept for the next run"
@@ -72,7 +71,7 @@ SOURCES = {
 }
 
 
-def ranks_lost(event: RanksLost) -> str:
+def ranks_lost(event: events.RanksLost) -> str:
     lost = f"{'rank' if len(event.lost) == 1 else 'ranks'} {', '.join(map(str, event.lost))}"
     replaced = f", {event.replaced} of them new" if event.replaced else ""
     return (
@@ -81,18 +80,18 @@ def ranks_lost(event: RanksLost) -> str:
     )
 
 
-def iteration(event: Iteration, run: RunStarted) -> str:
+def iteration(event: events.Iteration, run: events.RunStarted) -> str:
     return (
         f"iteration {event.iteration:,}/{run.iterations:,}, {epoch_of(event.epoch, run)}: "
         f"{_scores(event.loss, event.accuracy)}, rate {event.lr:.4g}, {event.images_per_s:,.0f} {RATE}"
     )
 
 
-def weights(event: EpochEnded | Ended) -> str:
+def weights(event: events.EpochEnded | events.Ended) -> str:
     return f"weights sha256 {event.weights_sha256}"
 
 
-def evaluated(event: Evaluated, best: bool = False) -> str:
+def evaluated(event: events.Evaluated, best: bool = False) -> str:
     others = _others(" ", "acc", event.test_accuracy, event.test_metrics)
     mark = f" {BEST}" if best else ""
     apart = "" if event.distance is None else f" apart {event.distance:.3g}"
@@ -111,7 +110,7 @@ def _others(separator: str, name: str, accuracy: float | None, metrics: Mapping[
     return "".join(f"{separator}{name} {value}" for name, value in scores)
 
 
-def communication(event: Ended, exchanged: Exchanged | None) -> str | None:
+def communication(event: events.Ended, exchanged: events.Exchanged | None) -> str | None:
     """Return a line about the cost of communication; None for one rank."""
     if event.ranks == 1:
         return None
@@ -133,7 +132,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-def lag_line(event: Ranks) -> str | None:
+def lag_line(event: events.Ranks) -> str | None:
     """Return a line about the lag between ranks; None if there is none."""
     if not event.lag:
         return None
@@ -150,7 +149,7 @@ def _lag(name: str, counts: Mapping[int, int]) -> str:
 
 
 def ended(
-    event: Ended, best: str = "", more: Sequence[str | None] = (), predicted: PredictedSpeed | None = None
+    event: events.Ended, best: str = "", more: Sequence[str | None] = (), predicted: events.PredictedSpeed | None = None
 ) -> list[str]:
     """Return the last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
     length = (
@@ -184,12 +183,12 @@ def folder_line(folder: str | None, saved: str | None) -> str | None:
     return f"run folder {folder}{checkpoint}"
 
 
-def finished(event: Ended, longer: str) -> str:
+def finished(event: events.Ended, longer: str) -> str:
     """Describe a run that is done and does not continue. ``longer``: the flags that would continue it."""
     return f"this run is done ({_length(event.epochs, event.iterations)}); {longer} lengthens it"
 
 
-def epoch_of(number: int, run: RunStarted) -> str:
+def epoch_of(number: int, run: events.RunStarted) -> str:
     if run.epochs is None:
         return f"epoch {number}"
     return f"epoch {number:>{len(str(run.epochs))}}/{run.epochs}"

@@ -26,17 +26,13 @@ SHOWN = (*TEXTS[2:], *WORDS)  # for people, unchanged
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReader:
-    """The fields of an open checkpoint.
-
-    size:  of the file, in bytes
-    ranks: whether its arrays of single ranks are read
-    spent: bytes of the arrays read so far; a limit on them ends files in which many names share one array
-    """
+    """The fields of an open checkpoint."""
 
     path: Path
     file: h5py.File
-    size: int
-    ranks: bool = True
+    size: int  # of the file, in bytes
+    ranks: bool = True  # whether its arrays of single ranks are read
+    # bytes of the arrays read so far; a limit on them ends files in which many names share one array
     spent: list = field(default_factory=list)
 
     def fields(self) -> dict:

@@ -40,46 +40,28 @@ _OPEN = {"libver": ("v110", "v110")}  # any HDF5 from 1.10 on reads it; its meta
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """The state of a run between two iterations. It holds no generator's state: keys give all random numbers.
+    """The state of a run between two iterations. It holds no generator's state: keys give all random numbers."""
 
-    iteration:     finished iterations
-    examples_seen: by all ranks, counted over all epochs
-    epoch:         finished epochs
-    weights:       parameter name → array in the parameter's shape; running statistics included
-    optimizer:     slot → parameter name → array
-    scalars:       other numbers of the state, such as the optimizer's step
-    config:        the resolved configuration of the run, as text
-    model:         the model file, as text
-    model_name:    for the reader
-    fingerprint:   of the parameters, see :func:`fingerprint`
-    data_name, data_checksum: the training data set
-    best:          best test accuracy so far, a fraction, or loss (--best-by); None without an evaluation
-    version:       the ringtrain version that wrote it
-    numerics:      the kernels that computed it; "" in checkpoints of earlier versions
-    classes:       the names of the classes; none where the network predicts values
-    inputs:        of the training data: mean and std float64 [C], shape int64 of one stored example, and mean_image
-                   float32 where the network subtracts it, view int64 of images of any size; empty in checkpoints of
-                   earlier versions
-    ranks:         where the ranks differed: name → [ranks, elements], flat as in the exchange
-    """
-
-    iteration: int
-    examples_seen: int
-    epoch: int
-    weights: Arrays
-    optimizer: Mapping[str, Arrays]
-    scalars: Mapping[str, int | float]
-    config: str
-    model: str
-    model_name: str
-    fingerprint: str
-    data_name: str
-    data_checksum: str
-    best: float | None
-    version: str
-    numerics: str = ""
-    classes: tuple[str, ...] = ()
+    iteration: int  # finished iterations
+    examples_seen: int  # by all ranks, counted over all epochs
+    epoch: int  # finished epochs
+    weights: Arrays  # parameter name → array in the parameter's shape; running statistics included
+    optimizer: Mapping[str, Arrays]  # slot → parameter name → array
+    scalars: Mapping[str, int | float]  # other numbers of the state, such as the optimizer's step
+    config: str  # the resolved configuration of the run, as text
+    model: str  # the model file, as text
+    model_name: str  # for the reader
+    fingerprint: str  # of the parameters, see :func:`fingerprint`
+    data_name: str  # the training data set
+    data_checksum: str  # the training data set
+    best: float | None  # best test accuracy so far, a fraction, or loss (--best-by); None without an evaluation
+    version: str  # the ringtrain version that wrote it
+    numerics: str = ""  # the kernels that computed it; "" in checkpoints of earlier versions
+    classes: tuple[str, ...] = ()  # the names of the classes; none where the network predicts values
+    # of the training data: mean and std float64 [C], shape int64 of one stored example, and mean_image float32
+    # where the network subtracts it, view int64 of images of any size; empty in checkpoints of earlier versions
     inputs: Arrays = field(default_factory=dict)
+    # where the ranks differed: name → [ranks, elements], flat as in the exchange
     ranks: Arrays = field(default_factory=dict)
 
     @property

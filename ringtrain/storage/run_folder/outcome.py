@@ -26,23 +26,15 @@ KILLED = 1  # the exit code of a run that was killed
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    outcome:    one of :data:`WORDS`, or "running"
-    exit_code:  every rank's exit code; None while it runs
-    iteration:  the last finished one, of ``iterations``
-    ranks:      their number, while it runs or at its end
-    lost:       ranks that died, each by its number in the world that lost it
-    text:       the reason of the end, if it is not done
-    """
-
-    outcome: Annotated[str, Rules(choices={RUNNING, *WORDS.values()})]
-    exit_code: Annotated[int | None, Rules(high=255)]
-    iteration: int
+    outcome: Annotated[str, Rules(choices={RUNNING, *WORDS.values()})]  # one of :data:`WORDS`, or "running"
+    exit_code: Annotated[int | None, Rules(high=255)]  # every rank's exit code; None while it runs
+    iteration: int  # the last finished one, of ``iterations``
     iterations: int
-    ranks: int
-    lost: tuple[int, ...] = ()
-    text: str = ""
+    ranks: int  # their number, while it runs or at its end
+    lost: tuple[int, ...] = ()  # ranks that died, each by its number in the world that lost it
+    text: str = ""  # the reason of the end, if it is not done
 
     def describe(self) -> str:
         """Return one line for people."""

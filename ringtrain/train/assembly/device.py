@@ -19,18 +19,14 @@ CPU, CUDA = "cpu", "cuda"
 
 
 class CudaDevices(NamedTuple):
-    """The functions that open devices.
+    """The functions that open devices."""
 
-    visible: () → the number of devices that this process sees
-    runtime: (index) → the runtime of a device
-    ops:     (runtime, dtype, precision, fixed) → operations; fixed: chosen by size alone, never by a timing
-    wrap:    (transport, ``--mpi-cuda``, index) → (runtime → a transport that moves its arrays, notes on it);
-             collective, and before the first use of the device
-    """
-
-    visible: Callable[[], int]
-    runtime: Callable[[int], Any]
+    visible: Callable[[], int]  # () → the number of devices that this process sees
+    runtime: Callable[[int], Any]  # (index) → the runtime of a device
+    # (runtime, dtype, precision, fixed) → operations; fixed: chosen by size alone, never by a timing
     ops: Callable[..., Ops]
+    # (transport, ``--mpi-cuda``, index) → (runtime → a transport that moves its arrays, notes on it); collective,
+    # and before the first use of the device
     wrap: Callable[[Transport, str, int], tuple[Callable[[Any], Transport], tuple[str, ...]]]
 
 

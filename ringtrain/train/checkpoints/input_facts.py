@@ -17,25 +17,16 @@ from ringtrain.transport.base import Transport
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """Facts of the training data.
+    """Facts of the training data."""
 
-    classes:    their names; none where labels are values
-    shape:      of one stored example
-    mean, std:  float64 [C], on the scale of the stored values
-    mean_image: float32 of ``shape``; None where the network does not subtract it
-    crop:       the input of the network, which is the centre of an example
-    view:       of images of any size, by which they have ``shape``; None where all have it as they are
-    label_moments: mean and std of labels that are values, float64 [2, K]
-    """
-
-    classes: tuple[str, ...]
-    shape: Shape
-    mean: np.ndarray
-    std: np.ndarray
-    mean_image: np.ndarray | None
-    crop: Shape
-    view: View | None
-    label_moments: np.ndarray | None = None
+    classes: tuple[str, ...]  # their names; none where labels are values
+    shape: Shape  # of one stored example
+    mean: np.ndarray  # float64 [C], on the scale of the stored values
+    std: np.ndarray  # float64 [C], on the scale of the stored values
+    mean_image: np.ndarray | None  # float32 of ``shape``; None where the network does not subtract it
+    crop: Shape  # the input of the network, which is the centre of an example
+    view: View | None  # of images of any size, by which they have ``shape``; None where all have it as they are
+    label_moments: np.ndarray | None = None  # mean and std of labels that are values, float64 [2, K]
 
     def data_set(self, name: str, split: Split) -> DataSet:
         """Return a split as a data set with these facts."""

@@ -32,20 +32,14 @@ FORMER_RUN = "the run that goes on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The start of a run.
+    """The start of a run."""
 
-    facts:     the :func:`common_facts` of the checkpoint; None for a run that begins anew
-    folder:    of the run; None: a new one, with a name of its own
-    continues: whether the folder's run goes on, so that the folder may exist
-    config:    the configuration of the run that goes on, as TOML, with its first ``resume``; None for a new run
-    stored:    the checkpoint itself, on rank 0
-    """
-
-    facts: dict | None = None
-    folder: str | None = None
-    continues: bool = False
+    facts: dict | None = None  # the :func:`common_facts` of the checkpoint; None for a run that begins anew
+    folder: str | None = None  # of the run; None: a new one, with a name of its own
+    continues: bool = False  # whether the folder's run goes on, so that the folder may exist
+    # the configuration of the run that goes on, as TOML, with its first ``resume``; None for a new run
     config: str | None = None
-    stored: FoundCheckpoint | None = field(default=None, compare=False)
+    stored: FoundCheckpoint | None = field(default=None, compare=False)  # the checkpoint itself, on rank 0
 
     @property
     def iteration(self) -> int | None:

@@ -7,8 +7,17 @@ from dataclasses import asdict
 
 from ringtrain.exchange.parts import parts_of
 from ringtrain.humanize import plural
-from ringtrain.report.end_events import BucketExchanged, Ended, Exchanged, Ranks
-from ringtrain.report.events import EpochEnded, Evaluated, Event, Iteration, Note
+from ringtrain.report.events import (
+    BucketExchanged,
+    Ended,
+    EpochEnded,
+    Evaluated,
+    Event,
+    Exchanged,
+    Iteration,
+    Note,
+    Ranks,
+)
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import Sink
 from ringtrain.train.assembly.assemble import Assembly

@@ -29,16 +29,12 @@ UNSAVED_AT_MOST = 3  # checkpoints in a row, of a run that goes on
 
 @dataclass(frozen=True, slots=True)
 class RecoverableState:
-    """The state from which a rank can go on when another dies.
-
-    due:      whether evaluation and checkpoint of the iteration are still to be made
-    capture:  () → the state. Not collective
-    finished: the iteration's records, which a dead rank 0 may not have logged; none before the first of this world
-    """
+    """The state from which a rank can go on when another dies."""
 
     iteration: int
-    due: bool
-    capture: Callable[[], Checkpoint]
+    due: bool  # whether evaluation and checkpoint of the iteration are still to be made
+    capture: Callable[[], Checkpoint]  # () → the state. Not collective
+    # the iteration's records, which a dead rank 0 may not have logged; none before the first of this world
     finished: tuple[Event, ...] = ()
 
 

@@ -26,8 +26,18 @@ from ringtrain.exchange.parts import parts_of
 from ringtrain.launch.printed_metrics import SCORES, STEP
 from ringtrain.launch.python_script import PART_PER_RANK, ScriptCommand
 from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.end_events import Ended, Exchanged, Failed, Ranks
-from ringtrain.report.events import Evaluated, Event, Iteration, RanksLost, RunStarted, WeightsHashed
+from ringtrain.report.events import (
+    Ended,
+    Evaluated,
+    Event,
+    Exchanged,
+    Failed,
+    Iteration,
+    Ranks,
+    RanksLost,
+    RunStarted,
+    WeightsHashed,
+)
 from ringtrain.report.plots import draw_curves
 from ringtrain.report.rates import Rates
 from ringtrain.report.sinks import JsonLines, Sink, SinkGroup

@@ -13,8 +13,7 @@ from itertools import chain
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError, UsageError
 from ringtrain.plugin import blamed
 from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.end_events import Ended, Failed
-from ringtrain.report.events import Compiled, Note
+from ringtrain.report.events import Compiled, Ended, Failed, Note
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.screen import words
 from ringtrain.report.screen.terminal import Terminal, terminal

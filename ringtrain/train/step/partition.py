@@ -15,15 +15,11 @@ PER_EXAMPLE = ("examples", "images", "labels", "top", "left", "flip", "erase")
 
 @dataclass(frozen=True, slots=True)
 class RankBatch:
-    """This rank's part of a global batch.
-
-    micro:     its micro-batches, (start, stop)
-    following: () → the next batch, or None if it is not known yet
-    """
+    """This rank's part of a global batch."""
 
     batch: Batch
-    micro: list[Cut]
-    following: Callable[[], Batch | None]
+    micro: list[Cut]  # its micro-batches, (start, stop)
+    following: Callable[[], Batch | None]  # () → the next batch, or None if it is not known yet
 
 
 def example_arrays(batch: Batch) -> dict[str, Any]:

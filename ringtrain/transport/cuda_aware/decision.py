@@ -53,14 +53,10 @@ class CudaTrial:
 
 @dataclass(frozen=True, slots=True)
 class CudaDecision:
-    """The chosen way and its evidence.
+    """The chosen way and its evidence."""
 
-    way: :data:`DIRECT` or :data:`STAGED`
-    why: the reason in words; empty if nothing is sent
-    """
-
-    way: str
-    why: str
+    way: str  # :data:`DIRECT` or :data:`STAGED`
+    why: str  # the reason in words; empty if nothing is sent
     rungs: tuple[Evidence, ...]
 
     @property

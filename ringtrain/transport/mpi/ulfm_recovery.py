@@ -41,19 +41,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class RecoveredWorld:
-    """The world after a death.
-
-    lost:     the dead ranks, by their numbers in the old world
-    facts:    of each survivor, in the order of the new world's ranks
-    replaced: the number of replacements
-    bridge:   joins replacements and survivors; None if there are no replacements
-    """
+    """The world after a death."""
 
     transport: Messages
-    lost: tuple[int, ...]
-    facts: tuple[dict, ...]
-    replaced: int = 0
-    bridge: "Intercommunicator | None" = None
+    lost: tuple[int, ...]  # the dead ranks, by their numbers in the old world
+    facts: tuple[dict, ...]  # of each survivor, in the order of the new world's ranks
+    replaced: int = 0  # the number of replacements
+    bridge: "Intercommunicator | None" = None  # joins replacements and survivors; None if there are no replacements
 
 
 class Intercommunicator:
