@@ -80,7 +80,7 @@ ORDER = {
     "collectives": "texts schedule topology levels matching compose symbolic_sums algorithms catalogue execution "
     "inspect proof shared_memory stream",
     "config": "option presets exchange record resolve",
-    "data": "texts decoding stored content pixels images split predictions file batches readers image_files inputs",
+    "data": "texts decoding stored content images split predictions file batches readers image_files inputs",
     "exchange": "parts tags update settings buckets base replica_check owned "
     "compression model_parallel servers strategies catalogue compatibility",
     "launch": "binding printed_metrics reproducible python_script mpirun slurm doctor",
@@ -101,7 +101,7 @@ ORDER = {
     "torch_optimizer module_arena batch_parts kept_sums engine gradients state exact_order strategy_ddp reproducible "
     "replacements step_profile run_log survival lightning transformers datasets gloo __main__",
     "train": "options step stopping evaluate assembly checkpoints load run predict model start",
-    "weights": "texts layouts names tensor_file matching sources onnx_layers onnx_model export",
+    "weights": "layouts names tensor_file matching onnx_layers onnx_model export",
     "transport": "deadline activity services shared_arena buffers native_call traffic fault_tolerance "
     "launch_environment waiting base counted agree loopback cuda_aware device key_value mpi world cuda_probe",
 }

@@ -11,16 +11,10 @@ import shlex
 from collections.abc import Callable
 
 from ringtrain import parsing
+from ringtrain.config import record
 from ringtrain.config.option import as_flag, kind_of
 from ringtrain.config.presets import options_of
-from ringtrain.config.record import (
-    FORMER_KEYS,
-    REMOVED_VALUES,
-    TrainConfig,
-    config_fields,
-    make_config,
-    options_that,
-)
+from ringtrain.config.record import FORMER_KEYS, TrainConfig, config_fields, make_config, options_that
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.records import WORDS
 
@@ -50,7 +44,7 @@ def without_removed(table: dict) -> dict:
 
 
 def _removed(key: str, value) -> str | None:
-    return REMOVED_VALUES.get((key, str(value)))
+    return record.REMOVED_VALUES.get((key, str(value)))
 
 
 def read_run_file(path: str, opener: Callable[[str, int], int] | None = None) -> dict:

@@ -1,12 +1,7 @@
 """The errors and notes that a user sees of this room, each with named fields."""
 
-ARRAY_TYPE = (
-    "{where} is of type {dtype}: ringtrain reads booleans, whole numbers and floats of up to 64 bits (uint8, int16, "
-    "float32, …); convert it with astype, or text to class numbers: names, y = numpy.unique(y, return_inverse=True)"
-)
 ENDED_BEFORE = "{where} ends before byte {offset}, where an example lies: it was changed, or the copy is cut"
 NOT_FINITE = "{where} has values that are not finite (NaN or infinite){which}: remove or replace these examples"
-BYTES_LEFT_OUT = "the last {left} bytes were left out: examples are windows of {window} bytes"
 CLASSES_NO_NAMES = "the attribute classes is not a list of names: make the file with `ringtrain data make`"
 NO_ARRAY = "is not an array of this file, nor a link to one within it ({hint})"
 NO_MATCH = "no file matches {text}: check the folder and the pattern"
@@ -21,8 +16,4 @@ NOT_READ_FILE = "{path} could not be read"
 NO_IMAGE = "{file} could not be read as an image"
 SHAPES_DIFFER = "{name}: test images have the shape {test}, training images {train}: they must be the same"
 NPZ_NO_ARCHIVE = "{path} could not be read: it is not a whole archive; write it with numpy.savez"
-SHORT_TEXT = (
-    "{path} is too short: it has {have} bytes, and --context {context} needs {least} at least, for one window to train "
-    "on and one to test with; give more text or a smaller --context"
-)
 SOURCE_UNREADABLE = "{path} could not be read: {error}"

@@ -33,7 +33,7 @@ from ringtrain.train.evaluate import EVALUATION_BATCH, Evaluator, Score, crop_of
 from ringtrain.train.step.input import DeviceInput
 from ringtrain.transport.agree import agree, keep_on_root, take_turns, together
 from ringtrain.transport.base import Transport
-from ringtrain.weights.sources import weights_for_use
+from ringtrain.weights.matching import weights_for_use
 
 
 @dataclass(frozen=True, slots=True)

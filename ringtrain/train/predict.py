@@ -9,20 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ringtrain.data import inputs
+from ringtrain.data import inputs, predictions
 from ringtrain.data.batches.batches import Batch, evaluation_batches
 from ringtrain.data.content import IGNORE
 from ringtrain.data.file.grammar import CHANNELS_FIRST
-from ringtrain.data.pixels import pillow
-from ringtrain.data.predictions import (
-    FEATURES,
-    PROBABILITY,
-    VALUES,
-    PredictionFile,
-    PredictionForm,
-    PredictionRows,
-    open_predictions,
-)
+from ringtrain.data.images import pillow
+from ringtrain.data.predictions import FEATURES, PROBABILITY, VALUES, PredictionFile, PredictionForm, PredictionRows
 from ringtrain.data.split import Split
 from ringtrain.errors import DataError, everywhere
 from ringtrain.nn.base import Pass
@@ -137,7 +129,7 @@ def write_predictions(
             "data": data.name if data is not None else "",
             "layer": layer or "",
         }
-        return open_predictions(out, form, about, force, top, sys.stdout), None
+        return predictions.open_predictions(out, form, about, force, top, sys.stdout), None
 
     def finish() -> float | None:
         file.finish()

@@ -18,9 +18,8 @@ from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
 from ringtrain.weights import onnx_model, tensor_file
 from ringtrain.weights.layouts import torch_parameters
-from ringtrain.weights.matching import wanted_of_torch
+from ringtrain.weights.matching import wanted_of_torch, weights_for_use
 from ringtrain.weights.names import COUNTER, timm_form
-from ringtrain.weights.sources import weights_for_use
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from ringtrain.nn.base import Shape
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.spec import Unit
-from ringtrain.weights import texts
 from ringtrain.weights.onnx_layers import OPERATORS, Operators
+from ringtrain.weights.tensor_file import NO_PACKAGE
 
 SUFFIX = ".onnx"
 OPERATOR_SET, IR_VERSION = 17, 8
@@ -47,7 +47,7 @@ def make_onnx(graph: Graph, weights: Mapping, prepared: Preparation, about: Mapp
         import onnx
         from onnx import helper, numpy_helper
     except ImportError:
-        raise UsageError(texts.NO_PACKAGE.format(package="onnx", extra="onnx")) from None
+        raise UsageError(NO_PACKAGE.format(name="onnx")) from None
     operators = Operators(helper, numpy_helper.from_array)
     names = {INPUT: _prepare(operators, prepared, graph.input_shape)}
     for node in graph.nodes:

@@ -10,12 +10,14 @@ import numpy as np
 from ringtrain import parsing
 from ringtrain.errors import UsageError, plain
 from ringtrain.storage import files
-from ringtrain.weights import texts
 
 SUFFIX = ".safetensors"
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # as they are stored
 POINTER = b"version https://git-lfs.github.com/spec/"
 MOST_HEADER = 100 << 20  # bytes, the library's own limit
+NO_PACKAGE = "this needs the Python package {name}: python -m pip install 'ringtrain[{name}]'"
+UNREADABLE = "{path}: cannot be read: {reason}"
+NO_SAFETENSORS = "{path} is no whole safetensors file: {error}"
 
 
 def _library():
@@ -23,7 +25,7 @@ def _library():
         import safetensors
         import safetensors.numpy
     except ImportError:
-        raise UsageError(texts.NO_PACKAGE.format(package="safetensors", extra="safetensors")) from None
+        raise UsageError(NO_PACKAGE.format(name="safetensors")) from None
     return safetensors
 
 
@@ -41,12 +43,15 @@ class TensorFile:
                 self._dtypes = {name: each.get_dtype() for name, each in slices.items()}
             self._starts = self._offsets()
         except OSError as error:
-            raise UsageError(texts.UNREADABLE.format(path=path, reason=error.strerror or error)) from None
+            raise UsageError(UNREADABLE.format(path=path, reason=error.strerror or error)) from None
         except (library.SafetensorError, ValueError) as error:
             with open(path, "rb") as file:
                 if file.read(len(POINTER)) == POINTER:
-                    raise UsageError(texts.GIT_LFS.format(path=path)) from None
-            raise UsageError(texts.NO_SAFETENSORS.format(path=path, error=plain(str(error)))) from None
+                    raise UsageError(
+                        f"{path} is a pointer of git-lfs, not the weights: `git lfs pull` in its repository replaces "
+                        "it by the file"
+                    ) from None
+            raise UsageError(NO_SAFETENSORS.format(path=path, error=plain(str(error)))) from None
 
     def _offsets(self) -> dict[str, int]:
         """The first byte of each tensor. The library has checked the header."""
@@ -74,9 +79,9 @@ class TensorFile:
         try:
             values = np.fromfile(self.path, TYPES[kind], count, offset=self._starts[name])
         except OSError as error:
-            raise UsageError(texts.UNREADABLE.format(path=self.path, reason=error.strerror or error)) from None
+            raise UsageError(UNREADABLE.format(path=self.path, reason=error.strerror or error)) from None
         if values.size != count:
-            raise UsageError(texts.NO_SAFETENSORS.format(path=self.path, error="it became shorter while it was read"))
+            raise UsageError(NO_SAFETENSORS.format(path=self.path, error="it became shorter while it was read"))
         if kind == "BF16":
             values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
         if not np.isfinite(values).all():

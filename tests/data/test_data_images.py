@@ -8,8 +8,7 @@ from image_makers import encoded, pixels
 from PIL import Image
 
 from ringtrain.data.batches.pictures import View
-from ringtrain.data.images import FilePicture, StoredPicture, decode_image, resize
-from ringtrain.data.pixels import pixels_of
+from ringtrain.data.images import FilePicture, StoredPicture, decode_image, pixels_of, resize
 from ringtrain.errors import DataError
 from tests.says import says
 

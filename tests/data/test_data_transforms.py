@@ -14,8 +14,7 @@ from ringtrain.data.batches.mixing import Erasing, Mix, Mixing, partners
 from ringtrain.data.batches.pictures import StoredPictures, View
 from ringtrain.data.batches.sampler import EvenParts, Sampler
 from ringtrain.data.batches.transforms import ColourJitter, RandomResizedCrop, Transform, TrivialAugment
-from ringtrain.data.images import resize
-from ringtrain.data.pixels import pillow
+from ringtrain.data.images import pillow, resize
 from ringtrain.data.split import ArraySplit
 
 COUNT, BATCH = 22, 8

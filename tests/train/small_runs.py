@@ -1,11 +1,14 @@
 """Small runs inside one process: the real assembly and loop over threads, for tests that compare runs."""
 
+import math
 import threading
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ringtrain.config.resolve import resolve
+from ringtrain.errors import DivergedError
 from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.train.assembly.assemble import assemble
@@ -14,6 +17,7 @@ from ringtrain.train.assembly.initial_weights import find_initial
 from ringtrain.train.checkpoints.state import Progress, capture, common_facts, restore
 from ringtrain.train.run.driver import make_driver
 from tests.fakes.fake_gpu import FakeGpuOps
+from tests.fakes.host_cuda import HostRuntime
 from tests.fakes.transports import DeviceTransport
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -87,10 +91,21 @@ def iterate(run, transport, start, stop, after=lambda batch: None):
     return list(filter(None, outcomes))
 
 
-def fake_gpu(transport, device=True, **options):
-    """(transport, operations) of a device that is not there; without ``device``, of the host."""
-    ops = FakeGpuOps(**options) if device else None
-    return (DeviceTransport(transport, ops) if device else transport), ops
+def fake_gpu(transport, device=True, dtype="float32", precision="float32", mapped=False, **options):
+    """(transport, operations) of a device that is not there; without ``device``, of the host. ``options``: of its
+    :class:`HostRuntime`."""
+    ops = FakeGpuOps(HostRuntime(**options), dtype, precision) if device else None
+    return (DeviceTransport(transport, ops, mapped) if device else transport), ops
+
+
+def diverges(run, transport, iterations, *words):
+    """Train up to a loss that is not finite, which may be found at the next meeting; whether the error is everywhere's.
+    It holds ``words``."""
+    with pytest.raises(DivergedError, match=LOWER_THE_RATE + says(f"{math.nan:g}", *words)) as error:
+        iterate(run, transport, 0, iterations)
+        run.exchange.serving.drain_peers()
+        run.worker.drain()
+    return error.value.everywhere
 
 
 def means(outcomes):

@@ -7,7 +7,7 @@ from small_runs import BATCH_NORM_NET, begun, everywhere, iterate, run_of, same_
 from ringtrain.train.checkpoints.state import Progress, averaged_weights, by_name, capture
 from ringtrain.train.load import load, score_of
 from ringtrain.transport.loopback import Loopback
-from ringtrain.weights.sources import weights_for_use
+from ringtrain.weights.matching import weights_for_use
 from tests.runs import records, start
 
 DECAY, ITERATIONS = 0.8, 6

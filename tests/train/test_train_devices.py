@@ -8,19 +8,15 @@ from small_runs import BATCH_NORM_NET, NETS, everywhere, fake_gpu, iterate, loss
 
 from ringtrain.exchange.update.loss_scale import NAMES
 from ringtrain.ops.update import FACTOR
-from ringtrain.transport.device.wrapper import STAGED
-from ringtrain.transport.device.wrapper import DeviceTransport as StagedTransport
-from tests.fakes.fake_gpu import FakeGpuOps
-from tests.fakes.host_cuda import HostRuntime
-from tests.fakes.transports import DeviceTransport
+from ringtrain.transport.device.wrapper import STAGED, DeviceTransport
 from tests.ops.cuda_support import cuda_ops, needs_compiler
 from tests.says import says
 from tests.tiers import daily, thorough
 
 
 def on_device(transport, model_text, iterations, early=False, **flags):
-    ops = FakeGpuOps(HostRuntime(early), flags.get("dtype", "float32"))
-    device_losses = losses(DeviceTransport(transport, ops), model_text, iterations, ops=ops, **flags)
+    end, ops = fake_gpu(transport, hasty=early)
+    device_losses = losses(end, model_text, iterations, ops=ops, **flags)
     assert ops.replays > 0
     return device_losses
 
@@ -56,9 +52,8 @@ def test_training_is_that_of_the_host_bit_by_bit(net, size, early, iterations, f
 
 
 def of_precision(transport, precision, iterations=20, **flags):
-    ops = FakeGpuOps(precision=precision)
-    options = {"device": "cuda", "precision": precision, **flags}
-    return trained(DeviceTransport(transport, ops), BATCH_NORM_NET, iterations, ops=ops, **options)
+    end, ops = fake_gpu(transport, precision=precision)
+    return trained(end, BATCH_NORM_NET, iterations, ops=ops, device="cuda", precision=precision, **flags)
 
 
 @pytest.mark.parametrize(
@@ -81,17 +76,17 @@ def test_updates_of_gradients_that_overflow_are_left_out_on_all_ranks(flags):
 
     @np.errstate(all="ignore")
     def body(t):
-        ops = FakeGpuOps(precision="float16")
-        options = {"device": "cuda", "precision": "float16", "iterations": 14, **flags}
-        run, _ = run_of(DeviceTransport(t, ops), BATCH_NORM_NET, ops, **options)
+        end, ops = fake_gpu(t, precision="float16")
+        run, _ = run_of(end, BATCH_NORM_NET, ops, device="cuda", precision="float16", iterations=14, **flags)
         run.scale.restore(dict.fromkeys(NAMES, 0) | {NAMES[FACTOR]: 2.0**24})
         scales, hashes = [], []
-        with run.batches(t, 0, 14) as batches:
-            for batch in batches:
-                run.worker.iterate(batch, batches.peek)
-                factor, _, skipped = ops.to_host(run.scale.numbers).tolist()
-                scales.append((factor, skipped))
-                hashes.append(run.arena.hash(ops))
+
+        def note(batch):
+            factor, _, skipped = ops.to_host(run.scale.numbers).tolist()
+            scales.append((factor, skipped))
+            hashes.append(run.arena.hash(ops))
+
+        iterate(run, t, 0, 14, note)
         if flags.get("overlap") == "forward" and flags.get("sync") is None:
             assert any(says("--precision").matches(note) for note in run.exchange.facts.notes)
         step = run.exchange.owned_state.state()["step"]
@@ -128,7 +123,7 @@ def test_of_weights_that_are_updated_as_forward_reads_them_none_is_rounded_befor
     def body(t, overlap):
         ops = cuda_ops(precision="bfloat16")
         options = {"precision": "bfloat16", "batch_norm": "sync", "overlap": overlap, "bucket_bytes": 1}
-        return losses(StagedTransport(t, ops.runtime, STAGED), BATCH_NORM_NET, 3, ops=ops, **options)[0]
+        return losses(DeviceTransport(t, ops.runtime, STAGED), BATCH_NORM_NET, 3, ops=ops, **options)[0]
 
     assert everywhere(1, lambda t: body(t, "forward")) == everywhere(1, lambda t: body(t, "backward"))
 
@@ -177,15 +172,13 @@ def gives_the_bits_of_hosts(size, flags, mapped=False, nodes=1):
     as on hosts."""
     flags = {**by_one_algorithm(flags), **flags}
 
-    def body(transport, ops):
-        end = DeviceTransport(transport, ops, mapped) if ops else transport
+    def body(transport, device, hasty=False):
+        end, ops = fake_gpu(transport, device, mapped=mapped, hasty=hasty)
         values, weights, _ = trained(end, BATCH_NORM_NET, 4, ops=ops, settle_at=(3,), **flags)
         return values, weights.tobytes()
 
-    def run(make_ops):
-        return everywhere(size, lambda t: body(t, make_ops()), nodes=nodes)
-
-    host, late, early = (run(make) for make in (lambda: None, FakeGpuOps, lambda: FakeGpuOps(HostRuntime(hasty=True))))
+    ways = ((False,), (True,), (True, True))
+    host, late, early = (everywhere(size, lambda t, way=way: body(t, *way), nodes=nodes) for way in ways)
     return host == late and host == early
 
 
@@ -228,12 +221,12 @@ def test_ranks_whose_devices_are_not_alike_do_all_in_one_order(flags):
     number."""
     flags = {"check_collectives": True, "bucket_bytes": 500, **by_one_algorithm(flags), **flags}
 
-    def body(transport, ops):
-        end = DeviceTransport(transport, ops) if ops else transport
+    def body(transport, device):
+        end, ops = fake_gpu(transport, device, quick=transport.rank == 0)
         return trained(end, BATCH_NORM_NET, 4, ops=ops, **flags)[1].tobytes()
 
-    host = everywhere(2, lambda t: body(t, None))
-    assert everywhere(2, lambda t: body(t, FakeGpuOps(HostRuntime(quick=t.rank == 0)))) == host
+    host, device = (everywhere(2, lambda t, d=d: body(t, d)) for d in (False, True))
+    assert host == device
 
 
 @pytest.mark.parametrize("flags", [{"staleness": 1}, {"staleness": 2, "overlap": "forward", "clip_norm": 0.5}])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, fake_gpu
 
 from ringtrain.config.resolve import resolve
 from ringtrain.nn import spec
@@ -14,8 +14,6 @@ from ringtrain.train.assembly.assemble import assemble
 from ringtrain.train.assembly.data import open_data
 from ringtrain.train.run import iteration_times as module
 from ringtrain.train.run.iteration_times import iteration_times, without_exchange
-from tests.fakes.fake_gpu import FakeGpuOps
-from tests.fakes.transports import DeviceTransport
 
 
 def training(transport, iterations, ops=None, net=DROPOUT_NET, **flags):
@@ -62,8 +60,8 @@ def test_the_schedule_of_a_recipe_and_a_device_do_not_matter():
     schedule = {"lr_policy": "multistep", "lr_steps": ("1ep", "2ep"), "min_lr": 0.001, "base_batch": 8}
 
     def on_device(transport):
-        ops = FakeGpuOps()
-        return timed(DeviceTransport(transport, ops), 2, ops)
+        end, ops = fake_gpu(transport)
+        return timed(end, 2, ops)
 
     for body in (lambda t: timed(t, 2, **schedule), on_device):
         ((times, *done),) = everywhere(1, body)
@@ -73,8 +71,8 @@ def test_the_schedule_of_a_recipe_and_a_device_do_not_matter():
 @pytest.mark.parametrize("size", [1, 2])
 def test_one_rank_records_its_iterations_and_several_scale_no_loss(size):
     def made(transport):
-        ops = FakeGpuOps(precision="float16")
-        run = training(DeviceTransport(transport, ops), 2, ops, precision="float16", device="cuda")
+        end, ops = fake_gpu(transport, precision="float16")
+        run = training(end, 2, ops, precision="float16", device="cuda")
         return run.worker._recordable is not None, run.config.device.loss_scale
 
     assert everywhere(size, made) == [(size == 1, None if size == 1 else 1.0)] * size

@@ -5,7 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, iterate, losses, run_of
+from small_runs import BATCH_NORM_NET, DROPOUT_NET, everywhere, fake_gpu, iterate, losses, run_of
 
 from ringtrain.config.resolve import resolve
 from ringtrain.errors import DeviceError, DeviceFullError, ModelError
@@ -19,7 +19,6 @@ from ringtrain.transport.loopback import Loopback
 from tests.fakes.doctor_context import put
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
-from tests.fakes.transports import DeviceTransport
 from tests.ops.cuda_support import needs_compiler
 from tests.runs import start
 from tests.says import says
@@ -94,8 +93,8 @@ def test_the_cpu_is_opened_without_a_word(alone):
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def rehearsed(t, capacity, net=DROPOUT_NET, **flags):
     """A run on a device of so many bytes, after its rehearsal."""
-    ops = FakeGpuOps(HostRuntime(total=capacity, others=0))
-    run, _ = run_of(DeviceTransport(t, ops), net, ops, None, **flags)
+    end, ops = fake_gpu(t, total=capacity, others=0)
+    run, _ = run_of(end, net, ops, None, **flags)
     with run.batches(t, 0, 1) as batches:
         batch = next(batches)
         take_turns(t, lambda: rehearse(run, ops, batch))
@@ -131,8 +130,8 @@ def test_whole_ghost_batches_fit_and_none_may():
         everywhere(1, lambda t: rehearsed(t, 60_000, BATCH_NORM_NET, batch=1400))
 
     def not_even_one(t):
-        ops = FakeGpuOps()
-        run, _ = run_of(DeviceTransport(t, ops), DROPOUT_NET, ops, None, batch=1400)
+        end, ops = fake_gpu(t)
+        run, _ = run_of(end, DROPOUT_NET, ops, None, batch=1400)
         ops.runtime.total = ops.runtime.others + ops.runtime.used + 100
         with run.batches(t, 0, 1) as batches:
             rehearse(run, ops, next(batches))

@@ -1,6 +1,5 @@
 """Warm-up and drops of the rate in epochs: what they are in iterations, what is said of them, and what is refused."""
 
-import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ from ringtrain.train.start.variants import Variant, check_variants
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
 from tests.loopback.world import LoopbackWorld
-from tests.runs import start
+from tests.runs import records, start
 from tests.says import says
 
 IMAGENET, CIFAR = 1_281_167, 50_000
@@ -181,8 +180,7 @@ def train(train):
 
 
 def rates(folder):
-    events = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [record["lr"] for record in events if record["event"] == "iteration"]
+    return [record["lr"] for record in records(folder, "iteration")]
 
 
 @pytest.mark.parametrize(

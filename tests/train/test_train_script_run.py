@@ -1,6 +1,5 @@
 """The run folder of a script, from its steps, forward passes and scores. Nothing here needs PyTorch."""
 
-import json
 import math
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ringtrain.storage.run_folder.outcome import read_outcome
 from ringtrain.train.start import script_run
 from ringtrain.train.start.script_run import ScriptRun, git_state
 from ringtrain.transport.loopback import Loopback
+from tests.runs import records
 from tests.says import says
 
 HELD = {"weights_bytes": 40, "gradient_bytes": 40, "state_bytes": 80}
@@ -44,11 +44,6 @@ def end(run, code=0):
     run.ended(code)
 
 
-def log(folder, kind):
-    records = map(json.loads, (folder / "run" / "log.jsonl").read_text().splitlines())
-    return [record for record in records if record["event"] == kind]
-
-
 def test_a_run_has_the_records_of_a_training(begin, tmp_path):
     run = begin()
     for step in range(3):
@@ -57,17 +52,17 @@ def test_a_run_has_the_records_of_a_training(begin, tmp_path):
         run.step(lr=0.1)
         run.scores({"step": step, "loss": 3.0 - step})
     end(run)
-    (start,) = log(tmp_path, "start")
+    (start,) = records(tmp_path / "run", "start")
     assert [start[name] for name in ("model", "batch", "lr", "seed", "ranks")] == ["Net", 16, 0.1, 3, 1]
     assert start["data"] == "data of train.py" and start["command"].startswith("python -m ringtrain.torch")
-    iterations = log(tmp_path, "iteration")
+    iterations = records(tmp_path / "run", "iteration")
     assert [(each["iteration"], each["loss"], each["examples"]) for each in iterations] == [
         (1, 3.0, 16), (2, 2.0, 16), (3, 1.0, 16),
     ]  # fmt: skip
     assert [each["exposed_s"] for each in iterations] == [0.5] * 3 and iterations[0]["accuracy"] is None
-    (ranks,) = log(tmp_path, "ranks")
+    (ranks,) = records(tmp_path / "run", "ranks")
     assert ranks["images"] == [48] and ranks["updates"] == [3] and ranks["bytes_sent"] == [400]
-    (ended,) = log(tmp_path, "end")
+    (ended,) = records(tmp_path / "run", "end")
     assert ended["reason"] == "done" and ended["iterations"] == 3 and ended["images_per_s"] > 0
     read = read_run(tmp_path / "run", "a")
     assert [point.nbytes for point in read.train] == pytest.approx([400 / 3, 800 / 3, 400])
@@ -87,12 +82,12 @@ def test_scores_belong_to_the_step_under_way_or_else_to_the_last_one(begin, tmp_
         run.scores({"accuracy": loss / 4})
     run.scores({"test_accuracy": 0.75})
     end(run)
-    iterations = log(tmp_path, "iteration")
+    iterations = records(tmp_path / "run", "iteration")
     assert [(each["loss"], each["accuracy"], each["lr"]) for each in iterations] == [
         (2.0, 0.5, None),
         (1.0, 0.25, None),
     ]
-    (tested,) = log(tmp_path, "evaluation")
+    (tested,) = records(tmp_path / "run", "evaluation")
     assert (tested["iteration"], tested["test_loss"], tested["test_accuracy"]) == (2, None, 0.75)
     assert summarise(tmp_path / "run", "a")[0].value("test_accuracy") == 0.75
 
@@ -102,7 +97,8 @@ def test_a_script_without_an_optimizer_of_pytorch_tells_its_steps(begin, tmp_pat
     for step in (10, 20):
         run.scores({"step": step, "loss": 1.0})
     end(run)
-    assert [(each["iteration"], each["examples"]) for each in log(tmp_path, "iteration")] == [(10, 1), (20, 1)]
+    steps = records(tmp_path / "run", "iteration")
+    assert [(each["iteration"], each["examples"]) for each in steps] == [(10, 1), (20, 1)]
 
 
 def test_a_run_that_is_not_done_goes_on_in_its_folder(begin, tmp_path):
@@ -118,7 +114,7 @@ def test_a_run_that_is_not_done_goes_on_in_its_folder(begin, tmp_path):
     end(run)
     read = read_run(tmp_path / "run", "a")
     assert [point.iteration for point in read.train] == [1, 2, 3] and read.outcome == "done"
-    assert [start["resumed_at"] for start in log(tmp_path, "start")] == [0, 2]
+    assert [start["resumed_at"] for start in records(tmp_path / "run", "start")] == [0, 2]
 
 
 def test_the_error_of_a_script_is_in_its_folder(begin, tmp_path):

@@ -8,6 +8,7 @@ from small_runs import (
     apart,
     assert_equal,
     everywhere,
+    fake_gpu,
     iterate,
     results,
     run_of,
@@ -23,9 +24,6 @@ from ringtrain.train.start import open_run, start
 from ringtrain.train.stopping.reasons import JobEnd
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.agree import take_turns
-from tests.fakes.fake_gpu import FakeGpuOps
-from tests.fakes.host_cuda import HostRuntime
-from tests.fakes.transports import DeviceTransport
 from tests.fakes.turns import OneAtATime
 from tests.runs import records
 from tests.says import says
@@ -219,8 +217,8 @@ def test_on_a_device_it_is_bit_by_bit_as_on_the_host(name, flags):
     host = results(ranks, NETS[net], 4, nodes, **options)
 
     def on_device(transport, early):
-        ops = FakeGpuOps(HostRuntime(early))
-        return *trained(DeviceTransport(transport, ops), NETS[net], 4, ops=ops, **options)[:2], ops.replays
+        end, ops = fake_gpu(transport, hasty=early)
+        return *trained(end, NETS[net], 4, ops=ops, **options)[:2], ops.replays
 
     for early in (False, True):
         every = everywhere(ranks, lambda t, e=early: on_device(t, e), nodes=nodes)

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from small_runs import everywhere, on_ranks
+from small_runs import everywhere, fake_gpu, on_ranks
 from task_runs import TASKS, UNITS, data_of, task_run, train_task
 
 import ringtrain
@@ -25,9 +25,6 @@ from ringtrain.storage.checkpoint import store
 from ringtrain.train.assembly import data as data_room
 from ringtrain.train.assembly.recipe import best_by_of
 from ringtrain.train.load import load, score_of
-from tests.fakes.fake_gpu import FakeGpuOps
-from tests.fakes.host_cuda import HostRuntime
-from tests.fakes.transports import DeviceTransport
 from tests.runs import records
 from tests.says import says
 
@@ -83,8 +80,7 @@ def test_a_device_trains_and_scores_as_the_host(task):
         return train_task(transport, task, ops=ops), run.evaluator.score(run.data.train, 12, by_class=True)
 
     def on_device(transport):
-        ops = FakeGpuOps(HostRuntime(True), "float64")
-        return on(DeviceTransport(transport, ops), ops)
+        return on(*fake_gpu(transport, dtype="float64", hasty=True))
 
     ((losses, weights), wanted), ((device_losses, device_weights), score) = (
         everywhere(1, on)[0],

@@ -17,9 +17,8 @@ from ringtrain.nn.layers import Concat, Flatten, Linear, ReLU
 from ringtrain.nn.norm import BatchNorm
 from ringtrain.weights.export import to_torch
 from ringtrain.weights.layouts import torch_parameters
-from ringtrain.weights.matching import wanted_of_torch
+from ringtrain.weights.matching import read_weights, wanted_of_torch
 from ringtrain.weights.names import TORCHVISION, torchvision_names
-from ringtrain.weights.sources import read_weights
 from ringtrain.weights.tensor_file import TensorFile, write_tensors
 from tests.says import says
 from tests.weights.networks import random_weights

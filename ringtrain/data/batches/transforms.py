@@ -13,8 +13,7 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.draws import Draws
 from ringtrain.data.batches.pictures import PictureSplit
-from ringtrain.data.images import Box, Picture
-from ringtrain.data.pixels import pillow
+from ringtrain.data.images import Box, Picture, pillow
 from ringtrain.data.split import Shape
 
 RATIO = (3 / 4, 4 / 3)  # width by height

@@ -65,7 +65,7 @@ def byte_ranges(planned) -> tuple[dict[Key, tuple[int, int]], int]:
 def fill(source: OpenSource, arrays: dict[Key, np.ndarray], progress: Progress = no_progress) -> None:
     """Read everything into ``arrays``. Raises: DataError if labels, checksums or statistics are wrong."""
     source.verify()
-    highest = max(_fill_labels(source, name, part, arrays) for name, part in source.parts.items())
+    highest = max(_read_labels(source, name, part, arrays) for name, part in source.parts.items())
     arrays[COMPUTED, "highest"][0] = highest
     verify = source.nbytes <= VERIFY_BYTES
     if verify:
@@ -74,11 +74,12 @@ def fill(source: OpenSource, arrays: dict[Key, np.ndarray], progress: Progress =
         _fill_inputs(source, name, part, arrays, verify, progress)
 
 
-def _fill_labels(source: OpenSource, name: str, part: Part, arrays: dict[Key, np.ndarray]) -> int:
-    """Read and check the labels of a part; the highest class number."""
+def _read_labels(source: OpenSource, name: str, part: Part, arrays: dict[Key, np.ndarray]) -> int:
+    """Check the labels of a part, and fill the arrays that there are for them; the highest class number."""
     kept, numbered = arrays.get((name, "labels")), arrays.get((name, "numbered"))
     if part.labels is None:
-        arrays[name, "labels"].fill(IGNORE)
+        if kept is not None:
+            kept.fill(IGNORE)
         return IGNORE
     lowest = highest = IGNORE
     values = FloatSums(ReshapedRows(part.labels, part.label_shape or (1,)))
@@ -242,22 +243,12 @@ def checksum_problems(name: str, noted: str, computed: str) -> Iterator[str]:
 
 
 def class_names(source: OpenSource, highest: int | None = None) -> tuple[str, ...]:
-    """Return the names of the classes, () for values: the file's, or numbers up to the highest in the labels."""
+    """Return the names of the classes, () for values: the file's, or numbers up to the highest in the labels. Raises:
+    DataError if a label is no class number"""
     if source.parts["train"].of_values:
         return ()
     if source.classes is not None:
         return source.classes
     if highest is None:
-        highest = max(_highest(part) for part in source.parts.values())
+        highest = max(_read_labels(source, name, part, {}) for name, part in source.parts.items())
     return tuple(str(number) for number in range(highest + 1))
-
-
-def _highest(part: Part) -> int:
-    """Return the highest class number. Raises: DataError if a label is no class number"""
-    if part.labels is None:
-        return IGNORE
-    ends = [(int(block.min()), int(block.max())) for _, block in label_blocks(part)]
-    low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    if low < IGNORE or high >= MOST_CLASSES:
-        raise DataError(_out_of_range(part, low, high))
-    return high

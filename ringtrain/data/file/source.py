@@ -14,15 +14,8 @@ from h5py.h5t import STRING
 from ringtrain.data import texts
 from ringtrain.data.content import IGNORE, Part
 from ringtrain.data.decoding import hdf5_errors
-from ringtrain.data.file.format import (
-    PARTS,
-    TEXTS,
-    is_data_set,
-    layout_problems,
-    named_array,
-    read_statistics,
-    seal_problems,
-)
+from ringtrain.data.file import format
+from ringtrain.data.file.format import PARTS, TEXTS, layout_problems, seal_problems
 from ringtrain.data.file.grammar import AS_STORED, CHANNELS_FIRST, PAIRS, DataSpec, Layout, existing, parse_data
 from ringtrain.data.file.statistics import PixelStatistics
 from ringtrain.data.split import Shape
@@ -197,7 +190,7 @@ def _open_file(named: DataSpec, path: Path, files: OpenFiles) -> OpenSource:
         parts, unused = _parts(path, archive.names, named.names, archive.array)
         return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}", unused=unused)
     with open_hdf5(path) as file, hdf5_errors(path):
-        if named.names is None and (is_data_set(file) or not {x for x, *_ in PAIRS} & {*file}):
+        if named.names is None and (format.is_data_set(file) or not {x for x, *_ in PAIRS} & {*file}):
             for problem in chain(layout_problems(file), seal_problems(file)):
                 raise DataError(f"{path}: {problem}")
             return own_source(path, file, files)
@@ -208,7 +201,7 @@ def _open_arrays(named: DataSpec, path: Path, file: h5py.File, files: OpenFiles)
     """Arrays of an HDF5 file of another program."""
 
     def array(name: str) -> StoredArray:
-        stored = named_array(file, name)
+        stored = format.named_array(file, name)
         if isinstance(stored, str):
             raise DataError(f"{path}: {name} {stored}")
         return stored_array(path, name, stored, files)
@@ -275,7 +268,7 @@ def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
         if is_own(file, name)
     }
     name, source, licence = (plain(file.attrs[key]) for key in TEXTS)
-    classes, statistics = tuple(map(plain, file.attrs["classes"])), read_statistics(file)
+    classes, statistics = tuple(map(plain, file.attrs["classes"])), format.read_statistics(file)
     return OpenSource(str(path), name, parts, classes, source, licence, statistics, "checksum" in file.attrs)
 
 

@@ -34,26 +34,26 @@ def statistics_for(shape, statistics):
 
 
 class IntegerSums:
-    """Sums of blocks of uint8 inputs."""
+    """Sums of blocks of uint8 inputs: ``pixels`` and ``squares`` of :func:`statistics_of_sums`."""
 
     def __init__(self, shape):
         self._count = 0
-        self._pixels = np.zeros(shape, np.uint64)
-        self._squares = np.zeros(shape[-1], np.uint64)
+        self.pixels = np.zeros(shape, np.uint64)
+        self.squares = np.zeros(shape[-1], np.uint64)
 
     def add(self, images) -> None:
         """Add a block. Shapes: uint8 [n, ..., C]"""
         # The sums of a piece fit uint32: fewer than 2^16 rows, of squares below 2^16 each.
         for start in range(0, len(images), 1 << 15):
             piece = images[start : start + (1 << 15)]
-            self._pixels += piece.sum(axis=0, dtype=np.uint32)
+            self.pixels += piece.sum(axis=0, dtype=np.uint32)
             squares = np.square(piece, dtype=np.uint16).sum(axis=0, dtype=np.uint32)
-            self._squares += squares.sum(axis=_all_but_last(squares), dtype=np.uint64)
+            self.squares += squares.sum(axis=_all_but_last(squares), dtype=np.uint64)
         self._count += len(images)
 
     def finish(self) -> PixelStatistics:
         """Return the statistics of all blocks, of one example at least."""
-        return statistics_of_sums(self._pixels, self._squares, self._count)
+        return statistics_of_sums(self.pixels, self.squares, self._count)
 
 
 def statistics_of_sums(pixels, squares, count: int) -> PixelStatistics:

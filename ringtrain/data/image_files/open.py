@@ -14,7 +14,7 @@ import numpy as np
 from ringtrain.data.batches import keys
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file.dataset import DataSet
-from ringtrain.data.file.statistics import PixelStatistics, statistics_of_sums
+from ringtrain.data.file.statistics import IntegerSums, PixelStatistics, statistics_of_sums
 from ringtrain.data.image_files.index import Divide, Index, Tables, alone, parted, tables_of
 from ringtrain.data.image_files.shards import are_shards, scan_shard, shards_of
 from ringtrain.data.image_files.split import ImageFilesSplit
@@ -168,13 +168,11 @@ def _statistics(split: ImageFilesSplit, divide: Divide) -> PixelStatistics:
     turns = [sample[start : start + AT_A_TIME].tolist() for start in range(0, sample.size, AT_A_TIME)]
 
     def sums(turn: int) -> Tables:
-        pixels, squares = np.zeros(split.shape, np.uint64), np.zeros(split.shape[-1], np.uint64)
-        image = np.empty(split.shape, split.dtype)
+        running, image = IntegerSums(split.shape), np.empty((1, *split.shape), split.dtype)
         for example in turns[turn]:
-            split.use(example, partial(split.view_into, out=image))
-            pixels += image
-            squares += np.square(image, dtype=np.uint64).sum(axis=(0, 1))
-        return {"pixels": pixels, "squares": squares}
+            split.use(example, partial(split.view_into, out=image[0]))
+            running.add(image)
+        return {"pixels": running.pixels, "squares": running.squares}
 
     results = divide(len(turns), sums)
     pixels, squares = (sum(each[name] for each in results) for name in ("pixels", "squares"))

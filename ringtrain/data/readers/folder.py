@@ -14,17 +14,8 @@ import numpy as np
 
 from ringtrain.data.content import Content, Part, Progress
 from ringtrain.data.images import FilePicture, decode_image, resize
-from ringtrain.data.readers.image_walk import (
-    BROKEN,
-    IMAGE,
-    OTHER,
-    SUFFIXES,
-    entry_is_folder,
-    is_image,
-    leads_up,
-    listed,
-    walk,
-)
+from ringtrain.data.readers import image_walk
+from ringtrain.data.readers.image_walk import BROKEN, IMAGE, OTHER, SUFFIXES, is_image, listed, walk
 from ringtrain.data.stored.base import MemoryArray, StoredArray
 from ringtrain.errors import DataError, nearest, plain
 
@@ -41,7 +32,7 @@ def accepts(path: Path) -> bool:
 
 def class_folders(path: Path) -> list[Path]:
     """Return the folders in a folder, by name, without hidden ones, and those that lead back to it."""
-    return [Path(entry.path) for entry in listed(str(path)) if entry_is_folder(entry) and not leads_up(entry.path)]
+    return [Path(entry.path) for entry in listed(str(path)) if image_walk.is_folder(entry)]
 
 
 def parts_of(path: Path) -> dict[str, Path]:

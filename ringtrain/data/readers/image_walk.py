@@ -30,14 +30,16 @@ def listed(folder: str) -> list[os.DirEntry]:
         raise DataError(texts.SOURCE_UNREADABLE.format(path=folder, error=error.strerror or error)) from error
 
 
-def entry_is_folder(entry: os.DirEntry) -> bool:
-    """Return whether an entry is a folder, or a link to one; a link that leads in a ring is none."""
+def _leads_to_folder(entry: os.DirEntry) -> bool:
+    """Whether an entry is a folder, or a link to one; a link that leads in a ring is none."""
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False)
 
 
-def leads_up(path: str) -> bool:
-    """Return whether a path is a link to a folder that it lies in."""
-    return os.path.islink(path) and _holds(os.path.realpath(path), os.path.realpath(os.path.dirname(path)))
+def is_folder(entry: os.DirEntry) -> bool:
+    """Return whether an entry is a folder, or a link to one that it does not lie in."""
+    if entry.is_symlink() and _holds(os.path.realpath(entry.path), os.path.realpath(os.path.dirname(entry.path))):
+        return False
+    return _leads_to_folder(entry)
 
 
 def _holds(outer: str, inner: str) -> bool:
@@ -54,7 +56,7 @@ def _walk(folder: str, above: tuple[str, ...], behind: set[str] | None) -> Itera
     the first link"""
     for entry in listed(folder):
         path, link = entry.path, entry.is_symlink()
-        if not entry_is_folder(entry):
+        if not _leads_to_folder(entry):
             regular = os.path.isfile(path) if link else entry.is_file(follow_symlinks=False)
             kind = IMAGE if regular else BROKEN if link and not os.path.exists(path) else OTHER
             yield path, kind if is_image(entry.name) else OTHER

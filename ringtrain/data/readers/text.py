@@ -35,12 +35,15 @@ def read(path: Path, size, progress: Progress, context: int | None = None) -> Co
     count, left = divmod(sum(lengths.values()), context + 1)
     if count < LEAST_WINDOWS:
         least = LEAST_WINDOWS * (context + 1)
-        raise DataError(texts.SHORT_TEXT.format(path=path, have=sum(lengths.values()), least=least, context=context))
+        raise DataError(
+            f"{path} is too short: it has {sum(lengths.values())} bytes, and --context {context} needs {least} at "
+            "least, for one window to train on and one to test with; give more text or a smaller --context"
+        )
     text = JoinedArray(
         [FlatArray(file, 0, (length,), BYTES, str(file), opened) for file, length in lengths.items() if length]
     )
     windows = Part(TextWindows(text, count, context, 0), TextWindows(text, count, context, 1))
-    notes = (texts.BYTES_LEFT_OUT.format(left=left, window=context + 1),) if left else ()
+    notes = (f"the last {left} bytes were left out: examples are windows of {context + 1} bytes",) if left else ()
     name = path.stem if len(files) == 1 else path.resolve().parent.name
     return Content(name, windows, None, CLASSES, f"text {path.name}", notes=notes, in_order=True)
 

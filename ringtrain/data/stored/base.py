@@ -101,7 +101,11 @@ def check_type(where: str, dtype: np.dtype, shape: Sequence[int]) -> np.dtype:
     """Return the type in the machine's order of bytes, uint8 for booleans. Raises: DataError unless it is of numbers,
     with a first axis of examples."""
     if dtype.kind not in NUMBERS or dtype.itemsize > 8 or dtype.subdtype is not None:
-        raise DataError(texts.ARRAY_TYPE.format(where=where, dtype=dtype))
+        raise DataError(
+            f"{where} is of type {dtype}: ringtrain reads booleans, whole numbers and floats of up to 64 bits (uint8, "
+            "int16, float32, …); convert it with astype, or text to class numbers: names, y = numpy.unique(y, "
+            "return_inverse=True)"
+        )
     if not shape or 0 in shape[1:]:
         raise DataError(
             f"{where} has the shape {tuple(shape)}: the first axis counts the examples, and none of the others is 0"

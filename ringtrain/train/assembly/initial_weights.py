@@ -15,7 +15,7 @@ from ringtrain.nn.spec import ModelSpec
 from ringtrain.ops.base import Ops
 from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.base import Transport
-from ringtrain.weights.sources import read_weights
+from ringtrain.weights.matching import read_weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,8 @@ from ringtrain.exchange.update.owned_update import OwnedUpdate
 from ringtrain.memory.spans import Span
 from ringtrain.memory.workspace import Workspace
 from ringtrain.ops.base import Ops
+from ringtrain.train.step import instructions as program
 from ringtrain.train.step.divergence import Divergence
-from ringtrain.train.step.instructions import (
-    REPLAYED,
-    Backward,
-    CheckEarlierLoss,
-    CheckLoss,
-    CheckOwnLoss,
-    Forward,
-    Load,
-    NoExamples,
-    ReduceLoss,
-    Replay,
-    Update,
-    independent,
-    instructions,
-)
 from ringtrain.train.step.loss_sum import IterationLoss, LossAllReduce
 from ringtrain.train.step.partition import BatchPartition, RankBatch
 from ringtrain.train.step.passes import ModelPasses, TimedReduction
@@ -72,7 +58,7 @@ class Worker:
         if recordable is not None:
             recordable.guard = losses.row(0)
         self._divergence = Divergence(exchange, transport, passes, losses)
-        usual = independent if exchange.facts.dynamic_batches else instructions
+        usual = program.independent if exchange.facts.dynamic_batches else program.instructions
         self._instructions = stage.instructions if stage else usual
         self.hooks = StepHooks(self.run, exchange.before_read, exchange.grad_ready)
         self.images = self.updates = 0  # examples of this rank; iterations in which it had examples
@@ -121,7 +107,7 @@ class Worker:
         self.passes.ctx.total = int(self.exchange.denominator(count, batch.total))
         self.passes.denominator = self._denominator()
         self._outcome = None
-        for instruction in REPLAYED if replayed else self._instructions(len(self._batch.micro)):
+        for instruction in program.REPLAYED if replayed else self._instructions(len(self._batch.micro)):
             self.activity.at(instruction.doing)
             self.hooks.perform(instruction)
         self.activity.at("between two iterations")
@@ -140,7 +126,7 @@ class Worker:
         ctx.add_over_ranks = reduction and (lambda numbers: None)
         self._begin(self._partition.blank(batch))
         for micro in range(len(self._batch.micro)):
-            self.run(Load(micro))
+            self.run(program.Load(micro))
             current = self.passes.micro_batch
             current.dlogits = self.passes.loss_gradient(self.passes.forward(self.hooks.before_read), current.labels)
             for _ in self._backward(micro, last=False):
@@ -172,18 +158,18 @@ class Worker:
 
     def run(self, instruction: object) -> None:
         match instruction:
-            case Load(micro):
+            case program.Load(micro):
                 shards = self._partition.shards
                 sums = self._losses.row(shards.start + micro if shards else 0)
                 self.passes.load(self._batch.batch, *self._batch.micro[micro], sums)
-            case Forward(micro):
+            case program.Forward(micro):
                 current, loss = self.passes.micro_batch, self.passes.loss_gradient
                 logits = self.passes.forward(self.hooks.before_read)
                 current.dlogits = self.exchange.batches.loss_gradient(micro, logits, current.labels, loss)
                 self._prefetch()
-            case ReduceLoss():
+            case program.ReduceLoss():
                 self._losses.fetch(self._batch.batch)
-            case Backward(micro, last):
+            case program.Backward(micro, last):
                 for span in self._backward(micro, last):
                     if self._partition.shards:
                         self.exchange.shard_grad_ready(span)
@@ -191,23 +177,23 @@ class Worker:
                         self._losses.send()
                         self.hooks.grad_ready(span)
                 self._prefetch()
-            case NoExamples():
+            case program.NoExamples():
                 self._losses.send()
                 for span in self.passes.without_examples():
                     self.hooks.grad_ready(span)
-            case CheckLoss():
+            case program.CheckLoss():
                 self._losses.send()
                 self._check_due()
-            case Replay():
+            case program.Replay():
                 self._replay()
-            case CheckEarlierLoss():
+            case program.CheckEarlierLoss():
                 self._check_due()
                 self._prefetch()
-            case CheckOwnLoss():
+            case program.CheckOwnLoss():
                 self._outcome = self._losses.own(self._batch.batch)
                 if not math.isfinite(self._outcome.loss_sum):
                     self._divergence.raise_here(self._outcome, self._batch)
-            case Update():
+            case program.Update():
                 iteration = self._batch.batch.iteration
                 self.exchange.finish(iteration, self.rate(iteration))
             case _:
