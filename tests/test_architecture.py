@@ -84,7 +84,7 @@ ORDER = {
     "exchange": "parts tags update settings buckets base replica_check owned "
     "compression model_parallel servers strategies catalogue compatibility",
     "launch": "binding printed_metrics reproducible python_script mpirun slurm doctor",
-    "monitor": "flight_recorder guarded_reduction watchdog diagnosis stack_dump guard hang_detector guarded_transport",
+    "monitor": "flight_recorder watchdog diagnosis stack_dump guard hang_detector guarded_transport",
     "memory": "spans workspace arena buckets",
     "nn": "base whole_batch blocks settings shapes graph_checks initial "
     "conv conv_columns layers metrics losses norm pool sequence capture_segments "

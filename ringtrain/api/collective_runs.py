@@ -107,7 +107,7 @@ class CollectiveRuns:
         """Return the algorithm of :func:`choose_algorithm` for these ranks. Raises UsageError."""
         why_not: str | None = "there is one rank"
         if self._size > 1:
-            why_not = cannot_stream(self._transport, _NOTHING, dtype, _collective(kind))
+            why_not = cannot_stream(self._transport, _NOTHING, dtype, kind.replace("_", "-"))
         name = choose_algorithm(asked, kind, dtype, why_not is None)
         if name == STREAM and why_not:
             raise everywhere(UsageError(texts.CANNOT_RUN.format(algorithm=name, why=why_not)))
@@ -228,8 +228,7 @@ class CollectiveRuns:
 
     def all_to_all(self, call: AgreedCall, source: np.ndarray, target: np.ndarray, counts: list[list[int]]) -> None:
         """Write the rows of all ranks for this one into ``target``, one after the other. ``counts``: bytes to each
-        rank, and from each, which all ranks compare where parts differ.
-        """
+        rank, and from each, which all ranks compare where parts differ."""
         self._agree(call)
         if call.algorithm == STREAM:
             self._stream(call, source, target)
@@ -292,8 +291,7 @@ class CollectiveRuns:
     # ── shards ────────────────────────────────────────────────────────────────────────────────────────────
     def reduce_shards(self, call: AgreedCall, rows: np.ndarray, target: np.ndarray) -> None:
         """Write the reduction of all ranks' rows into ``target``, in the order of the canonical tree
-        (:mod:`ringtrain.collectives.algorithms.shards`). Both are contiguous; a row of ``rows`` is a shard.
-        """
+        (:mod:`ringtrain.collectives.algorithms.shards`). Both are contiguous; a row of ``rows`` is a shard."""
         self._agree(call)
         shards, carrier, combine = self._size * len(rows), call.carrier, call.carrier.combine(call.op)
         rows, flat = self._addends(call, rows.reshape(len(rows), -1), target.reshape(-1), shards)
@@ -331,12 +329,12 @@ class CollectiveRuns:
 
     def _make_stream(self, call: AgreedCall, source: np.ndarray, target: np.ndarray) -> Streamed:
         """Return a collective of elements that are added, or of bytes: those of a row where there are rows."""
-        collective, whole = _collective(call.kind), target if call.kind == native_call.SCATTER else source
+        collective, whole = call.kind.replace("_", "-"), target if call.kind == native_call.SCATTER else source
         count = whole.size if call.op else whole.nbytes
         count //= self._size if collective in (native_call.REDUCE_SCATTER, native_call.ALL_TO_ALL) else 1
-        itemsize = call.numbers.itemsize if call.op else 1
-        what = (call.op or "sum", call.dtype, count, itemsize, "", str(call), collective, call.root or 0)
-        return make_streamed(self._transport, STREAM, *what)
+        numbers = call.op or "sum", call.dtype, count, call.numbers.itemsize if call.op else 1
+        root = call.root or 0
+        return make_streamed(self._transport, STREAM, *numbers, call=str(call), collective=collective, root=root)
 
     def can_repeat(self, call: AgreedCall) -> bool:
         """Whether the call needs no check when the same arrays come again: the guard numbers all calls."""
@@ -356,8 +354,7 @@ class CollectiveRuns:
 
     def _agree(self, call: AgreedCall) -> None:
         """Check that all ranks make a call that is new, or that the MPI runs: ranks of a schedule that make other known
-        calls wait for one another's messages in vain. Collective.
-        """
+        calls wait for one another's messages in vain. Collective."""
         words = self._agreed.get(call)
         if words is not None:
             if call.algorithm == NATIVE:
@@ -382,11 +379,6 @@ def contiguous(array: np.ndarray) -> np.ndarray:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
-def _collective(kind: str) -> str:
-    """Return the collective of a method's name."""
-    return kind.replace("_", "-")
-
-
 def _bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(BYTES)
 
@@ -394,8 +386,7 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 # ── shards ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _add_shards(rows: np.ndarray, node: Node, shards: int, inputs: Sequence[np.ndarray], combine: Combine) -> None:
     """Add the rows, the shards of a node of the tree, as far as the tree allows it. The partial sums end in ``inputs``:
-    the last in the first array, the others in those behind it.
-    """
+    the last in the first array, the others in those behind it."""
     last, slots = inputs[0], list(inputs[1:])
     for row, fold in zip(rows, folds(*node, shards)[0], strict=True):
         np.copyto(last, row)
@@ -411,8 +402,7 @@ def _canonical_reduction(
     transport: Transport, shards: int, inputs: np.ndarray, op: str, dtype: str, combine: Combine, tag: int
 ) -> Reduction:
     """Return the all-reduce of the partial sums in the rows of ``inputs``: in memory that the node shares, if there is
-    only one and it does, else over messages. The bits are the same. Collective.
-    """
+    only one and it does, else over messages. The bits are the same. Collective."""
     first, size = inputs[0], transport.size
     counter = transport.signal_counter(tag)
     if size > 1 and unavailable(transport, first, MAPPED, [tag]) is None and counter is not None:

@@ -217,8 +217,7 @@ class Communicator(CommunicatorMethods):
 
     def _reduce_array(self, array, op: str, out, algorithm: str | None, wire: str | None, async_op: bool, again: bool):
         """As :meth:`allreduce`, which stays without inner functions: they make its short way twice as long. ``again``:
-        whether the next call of this kind on this array may take that way.
-        """
+        whether the next call of this kind on this array may take that way."""
         self._usable.check()
         borrowed = lend(array)
         taken = borrowed if out is None or out is array else lend(out)

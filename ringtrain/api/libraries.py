@@ -50,8 +50,7 @@ def lend_numpy(array: np.ndarray) -> BorrowedArray:
 
 def as_plain(array: np.ndarray) -> np.ndarray:
     """Return the memory of a subclass of NumPy's own: a matrix, a memmap, a recarray. Raises UsageError for one whose
-    memory is not all that it means.
-    """
+    memory is not all that it means."""
     if isinstance(array, np.ma.MaskedArray):
         raise UsageError(
             f"{article(array)} has a mask, which a collective does not see: pass x.filled(…), or x.data for all "
@@ -80,8 +79,7 @@ def lend_scalar(scalar: np.generic) -> BorrowedArray:
 
 def torch_memory(tensor) -> np.ndarray:
     """Return the memory of PyTorch's tensor on the CPU. The tensor's own ``numpy()`` ends its resizing; it says why a
-    tensor is no plain memory.
-    """
+    tensor is no plain memory."""
     torch = sys.modules["torch"]  # it has made the tensor
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     if not plain or tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():

@@ -14,8 +14,7 @@ STAGING_BYTES = 16 << 20
 
 class Memory:
     """The memory. All of it is allocated or registered collectively, and has the same numbers on all ranks. What is
-    allocated stays until the transport is closed.
-    """
+    allocated stays until the transport is closed."""
 
     def __init__(self, transport: Transport):
         self._transport = transport
@@ -62,8 +61,7 @@ class Memory:
 
     def staging(self, length: int, storage: np.dtype) -> np.ndarray:
         """Return the first ``length`` elements of the staging memory, through which all foreign arrays pass, one at a
-        time; at most :data:`STAGING_BYTES`.
-        """
+        time; at most :data:`STAGING_BYTES`."""
         if self._staging is None:
             self._staging = np.asarray(self._transport.allocate(STAGING_BYTES, np.uint8))
         return self._staging[: length * storage.itemsize].view(storage)

@@ -63,8 +63,7 @@ class CommunicatorMethods:
         borrowed = lend_bytes(array)
         if self.rank != root:
             check_writable_array(borrowed.host, "the array")
-        name = self._runs.choose(algorithm, "broadcast", borrowed.dtype)
-        call = AgreedCall("broadcast", borrowed.dtype, borrowed.host.shape, name, root=root)
+        call = self._call("broadcast", borrowed, algorithm=algorithm, root=root)
 
         def run():
             self._runs.broadcast(call, borrowed.host)
@@ -83,37 +82,33 @@ class CommunicatorMethods:
         if again and self._ran_again(array, again, out):
             return out
         borrowed = lend_bytes(array)
-        name = self._runs.choose(algorithm, "all_gather", borrowed.dtype)
-        call = AgreedCall("all_gather", borrowed.dtype, borrowed.host.shape, name)
+        call = self._call("all_gather", borrowed, algorithm=algorithm)
         result = CollectiveResult(borrowed, (self.size, *borrowed.host.shape), out)
         return self._perform(call, self._runs.all_gather, borrowed.host, result, async_op, again and (again, array))
 
     def reduce_scatter(self, array, op: str = "sum", *, out=None, algorithm: str | None = None, async_op: bool = False):
         """Return row ``rank`` of the elementwise ``op`` of every rank's array, whose first axis has a row for each
-        rank. Types and operations are those of ``allreduce``. Raises UsageError, StalledError.
-        """
+        rank. Types and operations are those of ``allreduce``. Raises UsageError, StalledError."""
         again = None if out is None or algorithm or async_op else ("reduce_scatter", op)
         if again and self._ran_again(array, again, out):
             return out
         borrowed = lend(array)
         check_operation(borrowed.dtype, op)
         self._check_rows(borrowed.host, "reduce_scatter")
-        name = self._runs.choose(algorithm, "reduce_scatter", borrowed.dtype)
-        call = AgreedCall("reduce_scatter", borrowed.dtype, borrowed.host.shape, name, op)
+        call = self._call("reduce_scatter", borrowed, algorithm=algorithm, op=op)
         result = CollectiveResult(borrowed, borrowed.host.shape[1:], out, lend)
         return self._perform(call, self._runs.reduce_scatter, borrowed.host, result, async_op, again and (again, array))
 
     def reduce(self, array, root: int = 0, op: str = "sum", *, out=None, async_op: bool = False):
         """Return the elementwise ``op`` of every rank's array on ``root``, and None on the others. Types and operations
-        are those of ``allreduce``. Raises UsageError, StalledError.
-        """
+        are those of ``allreduce``. Raises UsageError, StalledError."""
         again = None if async_op or (out is None and self.rank == root) else ("reduce", root, op)
         if again and self._ran_again(array, again, out):
             return out
         self._check_root(root)
         borrowed = lend(array)
         check_operation(borrowed.dtype, op)
-        call = self._rooted("reduce", borrowed.dtype, borrowed.host.shape, root, op)
+        call = self._call("reduce", borrowed, op=op, root=root)
         if self.rank == root:
             result = CollectiveResult(borrowed, borrowed.host.shape, out, lend)
             return self._perform(call, self._runs.reduce, borrowed.host, result, async_op, again and (again, array))
@@ -146,11 +141,10 @@ class CommunicatorMethods:
 
     def gather(self, array, root: int = 0, *, out=None, async_op: bool = False):
         """Return the arrays of all ranks, of shape (size, \\*shape), on ``root``, and None on the others. Raises
-        UsageError, StalledError.
-        """
+        UsageError, StalledError."""
         self._check_root(root)
         borrowed = lend_bytes(array)
-        call = self._rooted("gather", borrowed.dtype, borrowed.host.shape, root)
+        call = self._call("gather", borrowed, root=root)
         if self.rank != root:
             run = partial(self._runs.gather_or_scatter, call, contiguous(borrowed.host), native_call.nothing())
             return self._progress.perform(call, run, async_op)
@@ -159,8 +153,7 @@ class CommunicatorMethods:
 
     def scatter(self, array=None, root: int = 0, *, out=None, async_op: bool = False):
         """Return row ``rank`` of the array of ``root``, whose first axis has a row for each rank. The other ranks give
-        None and ``out``, which tells the shape and type of a row. Raises UsageError, StalledError.
-        """
+        None and ``out``, which tells the shape and type of a row. Raises UsageError, StalledError."""
         self._check_root(root)
         if (array is None) == (self.rank == root) or (array is None and out is None):
             raise UsageError(
@@ -170,7 +163,7 @@ class CommunicatorMethods:
         if array is not None:
             self._check_rows(borrowed.host, "scatter")
         shape = borrowed.host.shape if array is None else borrowed.host.shape[1:]
-        call = self._rooted("scatter", borrowed.dtype, shape, root)
+        call = self._call("scatter", borrowed, shape, root=root)
         result = CollectiveResult(borrowed, shape, out)
         rows = native_call.nothing() if array is None else borrowed.host
         return self._perform(call, self._runs.gather_or_scatter, rows, result, async_op)
@@ -186,8 +179,7 @@ class CommunicatorMethods:
     ):
         """Return the rows that all ranks have for this one, in the order of ranks. The first axis of the array has the
         rows for rank 0, then those for rank 1, and so on: equal parts, or ``send_counts`` rows for each rank and
-        ``recv_counts`` rows from each. Raises UsageError, StalledError.
-        """
+        ``recv_counts`` rows from each. Raises UsageError, StalledError."""
         again = None if out is None or send_counts or recv_counts or async_op else ("all_to_all",)
         if again and self._ran_again(array, again, out):
             return out
@@ -196,8 +188,7 @@ class CommunicatorMethods:
         row = borrowed.host.shape[1:]
         shape = row if send_counts is not None else borrowed.host.shape
         kind = "all_to_all" if send_counts is None else IN_PARTS
-        name = NATIVE if kind == IN_PARTS else self._runs.choose(None, kind, borrowed.dtype)
-        call = AgreedCall(kind, borrowed.dtype, shape, name)
+        call = self._call(kind, borrowed, shape, NATIVE if kind == IN_PARTS else None)
         result = CollectiveResult(borrowed, (sum(received), *row), out)
         nbytes = borrowed.host.itemsize * int(np.prod(row, dtype=int))
         counts = [[count * nbytes for count in part] for part in (sent, received)]
@@ -207,8 +198,7 @@ class CommunicatorMethods:
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────
     def send(self, array, peer: int, tag: int = 0, *, async_op: bool = False):
         """Send the elements of an array of any type but objects to rank ``peer``. It may wait for the peer to receive.
-        Messages of one tag between two ranks keep their order. Raises UsageError, StalledError.
-        """
+        Messages of one tag between two ranks keep their order. Raises UsageError, StalledError."""
         self._check_message(peer, tag, async_op)
         data = contiguous(lend_bytes(array).host)
         return self._move(
@@ -218,8 +208,7 @@ class CommunicatorMethods:
     def recv(self, array, peer: int | None = None, tag: int = 0, *, async_op: bool = False):
         """Receive into the array a message of as many bytes from rank ``peer``, or from any rank, and return the array.
         The Work's ``source`` says who has sent it. Raises UsageError, StalledError, TransportError for a message of
-        another length.
-        """
+        another length."""
         self._check_message(peer, tag, async_op)
         borrowed = lend_bytes(array)
         check_writable_array(borrowed.host, "the array")
@@ -240,8 +229,13 @@ class CommunicatorMethods:
             handle.wait(self._agreement.deadline_s)
         return finish()
 
-    def _rooted(self, kind: str, dtype: str, shape: tuple[int, ...], root: int, op: str = "") -> AgreedCall:
-        return AgreedCall(kind, dtype, shape, self._runs.choose(None, kind, dtype), op, root)
+    def _call(self, kind: str, borrowed: BorrowedArray, shape=None, algorithm=None, op="", root=None) -> AgreedCall:
+        """Return the call on an array. shape: that all ranks have alike; None: the array's"""
+        name, shape = (
+            self._runs.choose(algorithm, kind, borrowed.dtype),
+            borrowed.host.shape if shape is None else shape,
+        )
+        return AgreedCall(kind, borrowed.dtype, shape, name, op, root)
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────
     def _check_root(self, root: int) -> None:
@@ -330,8 +324,7 @@ class CommunicatorMethods:
 
 def lend_bytes(array) -> BorrowedArray:
     """Return the array as host memory whose bytes can be moved: its type has their order, and the fields of records.
-    Raises UsageError.
-    """
+    Raises UsageError."""
     borrowed = lend(array)
     dtype = borrowed.host.dtype
     if dtype.hasobject:

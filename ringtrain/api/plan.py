@@ -32,8 +32,7 @@ KEPT = 64
 @dataclass(frozen=True, slots=True)
 class PreparedReduction:
     """A prepared reduction, which works in place on ``span``, flat, between :meth:`load` and :meth:`store`. ``agree``:
-    checks that all ranks start it, where nothing else does
-    """
+    checks that all ranks start it, where nothing else does"""
 
     request: Request | None  # None: of another collective
     span: np.ndarray
@@ -66,8 +65,7 @@ class PreparedReduction:
 class PlanBuilder:
     """Prepares reductions, each with the lowest free tag: the same on all ranks, since they prepare and release in the
     same order. Ranks that make different calls then wait in vain for one another's messages, and none takes one for
-    another.
-    """
+    another."""
 
     def __init__(self, transport: Transport, tuning: Table | None, guard: Guard | None, agreement: Agreement):
         self._transport, self._tuning, self._guard, self._agreement = transport, tuning, guard, agreement
@@ -113,8 +111,7 @@ class PlanBuilder:
     def stream_for(self, request: Request) -> str | None:
         """Return the name of the stream that runs a request: within a node, where its array is not in the
         communicator's memory; None if none does. Collective. Raises UsageError, on all ranks, for a stream that is
-        asked for by name and cannot run.
-        """
+        asked for by name and cannot run."""
         named, transport = is_stream(request.algorithm), self._transport
         anywhere = request.position is None and request.wire == NONE and math.prod(request.shape) > 0
         if transport.size == 1 or not anywhere or not (named or request.algorithm == catalogue.AUTO):
@@ -136,7 +133,8 @@ class PlanBuilder:
     def stream(self, request: Request, name: str) -> "StreamPlan":
         """Return the streamed all-reduce of that name. Not collective: the window is there already."""
         numbers, count = request.numbers, math.prod(request.shape)
-        streamed = make_streamed(self._transport, name, request.op, request.dtype, count, numbers.itemsize, request.of)
+        numbers_of = request.op, request.dtype, count, numbers.itemsize
+        streamed = make_streamed(self._transport, name, *numbers_of, content=request.of)
         watched: Reduction = streamed
         if self._guard is not None:
             watched = self._guard.watch(streamed, request.op, request.dtype, count, content=request.of)

@@ -33,8 +33,7 @@ class ThreadEnds(RingtrainError):
 
 class ProgressThread:
     """The operations of a communicator in flight, and the thread that moves them, which starts with the first. Messages
-    are tested whenever the transport waits. ``ending``: whether the thread has to end, or must not start
-    """
+    are tested whenever the transport waits. ``ending``: whether the thread has to end, or must not start"""
 
     def __init__(self, transport: Transport, usable: Usable):
         self._transport, self.usable = transport, usable
@@ -71,8 +70,7 @@ class ProgressThread:
 
     def check_call(self, async_op: bool) -> None:
         """Check that a call may be made now. Raises the error of an earlier operation that was not waited for, and
-        UsageError in a function of :meth:`Work.add_done_callback`, or if the transport has one thread alone.
-        """
+        UsageError in a function of :meth:`Work.add_done_callback`, or if the transport has one thread alone."""
         _check_outside_callback()
         if async_op and self._transport.why_one_thread:
             raise UsageError(
@@ -94,8 +92,7 @@ class ProgressThread:
     def settle(self) -> None:
         """Wait until no collective is in flight; messages may be. Raises the error of an operation that was not
         waited for, and UsageError if the communicator is of no more use, or in a function of
-        :meth:`Work.add_done_callback`.
-        """
+        :meth:`Work.add_done_callback`."""
         self.usable.check()
         _check_outside_callback()
         with self._changed:
@@ -129,8 +126,7 @@ class ProgressThread:
 
     def leave(self, error: RingtrainError) -> None:
         """End all that is in flight with an error, when there is no thread: in a process that is forked a lock may stay
-        held.
-        """
+        held."""
         atexit.unregister(self._at_exit)
         self._changed, self._thread = threading.Condition(), None
         for work in (*self._jobs, *self._messages):
@@ -217,8 +213,7 @@ class ProgressThread:
 
 def _check_outside_callback() -> None:
     """Raise UsageError in a function of :meth:`Work.add_done_callback`. Its thread may be in the wait of a collective,
-    and has to run what is behind it.
-    """
+    and has to run what is behind it."""
     if threading.get_ident() in IN_CALLBACK:
         raise UsageError("a function of add_done_callback calls a communicator: call it outside")
 

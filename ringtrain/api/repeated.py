@@ -61,8 +61,7 @@ class PersistentAllReduce:
 
     def test(self) -> bool:
         """Make all the progress that is possible without waiting. Returns whether it is done; True if it was never
-        started.
-        """
+        started."""
         if self in self._flying:
             with self._usable:
                 if self._reduction.test():

@@ -61,8 +61,7 @@ class Request:
 @lru_cache(maxsize=256)
 def carrier_of(dtype: str, op: str) -> NumberType:
     """Return the type in which the numbers are added: a sum of 16-bit numbers may be infinite where their mean is not,
-    so each is divided first, in float32.
-    """
+    so each is divided first, in float32."""
     return TYPES["float32" if op == MEAN and TYPES[dtype].itemsize == 2 else dtype]
 
 
@@ -152,8 +151,7 @@ class Agreement:
 
     def on(self, call: str) -> None:
         """Check a call that is new. Collective. Raises UsageError on all ranks if they do not make the same call;
-        MismatchError if it is new on some of them alone.
-        """
+        MismatchError if it is new on some of them alone."""
         if self.has_window and self._guard is None:  # which sees at once that another rank makes another call
             self._synchronize("a call of a new kind", called=call)
         self._compare(call)
@@ -161,8 +159,7 @@ class Agreement:
     def again(self, call: str) -> None:
         """Check a call that all ranks have agreed on before, and that would do harm if they made it with another: the
         MPI compares nothing, and may write past the end of an array. Returns when all ranks have come. Raises
-        MismatchError on all ranks.
-        """
+        MismatchError on all ranks."""
         if self.has_window:
             self._synchronize(call)
         elif self._transport.size > 1:
@@ -170,8 +167,7 @@ class Agreement:
 
     def _synchronize(self, call: str, called: str = "") -> None:
         """Wait for all ranks, and compare the call with theirs. ``called``: its name while it is awaited, if it is
-        another one
-        """
+        another one"""
         sync_point = self._sync_points.get(call)
         if sync_point is None:
             if len(self._sync_points) >= SYNC_POINTS:

@@ -45,16 +45,14 @@ class Work:
     def wait(self, timeout_s: float | None = None):
         """Wait until it is done, and return the result of the call. Raises the error of the operation; StalledError
         after ``timeout_s`` seconds: it then still runs, and may be waited for again. None: the deadline of the
-        communicator ends the wait.
-        """
+        communicator ends the wait."""
         if not wait_for_thread(self._ended, timeout_s):
             raise StalledError(f"{self.called} is not done after {timeout_s:g} s")
         return self._outcome()
 
     def add_done_callback(self, function: "Callable[[Work], None]") -> None:
         """Call ``function(work)`` once: at once if the operation is done, else when it ends, from the thread that sees
-        it end. An error of the function is printed, and changes nothing.
-        """
+        it end. An error of the function is printed, and changes nothing."""
         with self._lock:
             if not self._ended.is_set():
                 self._callbacks.append(function)

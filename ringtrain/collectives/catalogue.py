@@ -10,17 +10,6 @@ from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTE
 from ringtrain.collectives.topology import Topology, even
 from ringtrain.errors import UsageError, nearest
 
-# Schedules that do not depend on nodes: all-reduces, with their halves if they have two.
-FLAT: dict[str, Builder] = {
-    "ring": ring.ring,
-    "tree": tree.tree,
-    "double-tree": double_tree.double_tree,
-    "butterfly": butterfly.butterfly,
-    "circulant": circulant.circulant,
-    "recursive-doubling": recursive_doubling,
-    "star": star.star,
-    "sliced": sliced.sliced,
-}
 HALVES: dict[str, tuple[Builder, Builder]] = {
     "ring": (ring.reduce_scatter, ring.all_gather),
     "tree": (tree.reduce, tree.broadcast),
@@ -29,6 +18,22 @@ HALVES: dict[str, tuple[Builder, Builder]] = {
     "circulant": (circulant.reduce_scatter, circulant.all_gather),
     "star": (star.reduce, star.broadcast),
     "sliced": (sliced.reduce_scatter, sliced.all_gather),
+}
+
+
+def _in_halves(name: str, rounded: bool = False) -> Builder:
+    """Return the all-reduce of two halves. ``rounded``: owners round their own copies between them."""
+    scatter, gather = HALVES[name]
+    return lambda size: compose.all_reduce(
+        name, scatter(size), compose.rounded(gather(size)) if rounded else gather(size)
+    )
+
+
+# All-reduces that do not depend on nodes.
+FLAT: dict[str, Builder] = {
+    **{name: _in_halves(name) for name in ("ring", "tree", "double-tree", "butterfly", "circulant")},
+    "recursive-doubling": recursive_doubling,
+    **{name: _in_halves(name) for name in ("star", "sliced")},
 }
 # Within nodes, and across them. Any other pair is named hierarchical:INNER:OUTER.
 PAIRS: dict[str, tuple[str, str]] = {"hierarchical": ("ring", "ring"), "hierarchical-leader": ("tree", "ring")}
@@ -79,8 +84,7 @@ def make_broadcast(name: str, size: int, root: int) -> Schedule:
 
 def make_by_rank(name: str, size: int, goal: str) -> Schedule:
     """Return the half of the schedule ``name`` whose chunk r is owned by rank r. Raises UsageError for one whose owners
-    have other numbers of chunks.
-    """
+    have other numbers of chunks."""
     half = _half(name, size, goal, rounded=False)
     owners = [half.owner(chunk) for chunk in range(half.chunks)]
     if sorted(owners) != list(range(size)):
@@ -99,17 +103,11 @@ def _plain(name: str) -> Callable[[Topology], Schedule]:
 
 def _rounded(name: str) -> Callable[[Topology], Schedule]:
     """Whether owners round. Across nodes they do, and every node then holds the same; within a node the result is only
-    passed on.
-    """
+    passed on."""
     if name in HALVES:
-        return _on_ranks(_rounded_in_halves(name))
+        return _on_ranks(_in_halves(name, rounded=True))
     inner, outer = PAIRS[name] if name in PAIRS else name.split(":")[1:]
-    return _on_nodes(name, inner, _rounded_in_halves(outer))
-
-
-def _rounded_in_halves(name: str) -> Builder:
-    scatter, gather = HALVES[name]
-    return lambda size: compose.all_reduce(name, scatter(size), compose.rounded(gather(size)))
+    return _on_nodes(name, inner, _in_halves(outer, rounded=True))
 
 
 def check_name(name: str, rounded: bool = False) -> None:

@@ -3,7 +3,7 @@
 Composed schedules are proved like all others: nothing here needs to be trusted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, Move, Owner, Schedule, Step, without_owner
@@ -17,10 +17,14 @@ def all_reduce(name: str, scatter: Schedule, gather: Schedule) -> Schedule:
     return concat(name, [scatter, gather])
 
 
+def chunk_a_rank(name: str, size: int, steps: Callable, goal: str, owner: Owner = lambda chunk: chunk) -> Schedule:
+    """Return a half of an all-reduce with as many chunks as ranks, in which a rank sends all chunks but its own."""
+    return Schedule(name, size, size, steps, lambda rank: size - 1, goal, owner)
+
+
 def rounded(gather: Schedule) -> Schedule:
     """Return an all-gather for a wire format that rounds: first each owner rounds its own chunks as the wire rounds all
-    other copies. Rounding again changes nothing, so that all ranks end with the same bits.
-    """
+    other copies. Rounding again changes nothing, so that all ranks end with the same bits."""
 
     def steps(rank: int) -> Iterator[Step]:
         moves = tuple(Move(rank, i, i + 1) for i in range(gather.chunks) if gather.owner(i) == rank)
@@ -72,8 +76,7 @@ def from_root(gather: Schedule, root: int) -> Schedule:
 def embed(part: Schedule, ranks: Sequence[int], chunk_spans: ChunkSpans, size: int, chunks: int) -> Schedule:
     """Return ``part``, run by ``ranks`` in a world of ``size`` ranks, whose buffer has ``chunks`` chunks. The other
     ranks take no part. Chunk c of ``part`` is the world's chunks ``chunk_spans[c]``: one move becomes several if
-    those are not neighbours, and none if there are none.
-    """
+    those are not neighbours, and none if there are none."""
     inner_rank = {rank: number for number, rank in enumerate(ranks)}
 
     def moved(moves: tuple[Move, ...]) -> tuple[Move, ...]:
@@ -103,8 +106,7 @@ def embed(part: Schedule, ranks: Sequence[int], chunk_spans: ChunkSpans, size: i
 
 def _spans(move: Move, inner: int, chunk_spans: ChunkSpans, chunks: int) -> list[Span]:
     """Return the spans of a move's chunks in the world, with neighbours joined. ``inner`` and ``chunks``: the number of
-    chunks of the part and of the world; scratch stays the same number of buffers further on.
-    """
+    chunks of the part and of the world; scratch stays the same number of buffers further on."""
     shift = move.start // inner * chunks
     spans: list[Span] = []
     for chunk in range(move.start, move.stop):

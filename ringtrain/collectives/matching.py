@@ -14,8 +14,7 @@ Steps = list[tuple[Step, ...]]  # by rank
 @dataclass(frozen=True, slots=True)
 class MatchedMessage:
     """A message: ``send`` in step ``sent`` of rank ``source`` matches ``recv`` in step ``received`` of rank
-    ``target``.
-    """
+    ``target``."""
 
     source: int
     target: int
@@ -28,6 +27,11 @@ class MatchedMessage:
     def chunks(self) -> int:
         return self.send.stop - self.send.start
 
+    @property
+    def ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(rank, step) of the sender, and of the receiver; the same within a rank."""
+        return (self.source, self.sent), (self.target, self.received)
+
 
 def all_steps(schedule: Schedule) -> Steps:
     return [schedule.steps(rank) for rank in range(schedule.size)]
@@ -35,8 +39,7 @@ def all_steps(schedule: Schedule) -> Steps:
 
 def messages(schedule: Schedule, steps: Steps) -> list[MatchedMessage]:
     """Return the messages by pair of ranks, in the order in which they match. Raises ScheduleError if an end is
-    missing, or if two ends name different chunks.
-    """
+    missing, or if two ends name different chunks."""
     sends, recvs = defaultdict(list), defaultdict(list)
     for rank, rank_steps in enumerate(steps):
         for number, step in enumerate(rank_steps):

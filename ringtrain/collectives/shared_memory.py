@@ -28,6 +28,7 @@ from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
 
 MAPPED, ROUTED = "mapped", "routed"
+NOT_SHARED = "the buffer is not in memory that the ranks of a node share"
 OUTER = "ring"  # between nodes, unless it is named
 INSTEAD = {MAPPED: "sliced", ROUTED: "hierarchical"}  # over messages
 
@@ -43,8 +44,7 @@ def is_shared(algorithm: str) -> bool:
 
 def check_shared(algorithm: str, wired: bool) -> None:
     """Check the name of an algorithm in shared memory. Raises UsageError if it is unknown, or if ``wired`` and it has
-    no messages to round.
-    """
+    no messages to round."""
     kind, pair, outer = algorithm.partition(":")
     if kind == MAPPED and pair:
         _shape(algorithm)
@@ -71,8 +71,7 @@ def prepare_shared(
     wire: WireFormat | None,
 ) -> Reduction:
     """Prepare a reduction as :func:`ringtrain.allreduce.catalogue.make_allreduce` does. ``routed`` on one node is
-    ``mapped``. Raises Unavailable.
-    """
+    ``mapped``. Raises Unavailable."""
     why = unavailable(transport, buffer, algorithm, [tag])
     counter, views = transport.signal_counter(tag), transport.peer_views(buffer)
     if why is not None or counter is None or views is None:
@@ -97,8 +96,7 @@ def prepare_shared(
 
 def unavailable(transport: Transport, buffer: Array, algorithm: str, tags: Sequence[int]) -> str | None:
     """Return the reason why an algorithm in shared memory cannot run on this buffer under these tags; None if it can.
-    Collective.
-    """
+    Collective."""
     if is_mapped(algorithm) and transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
     if shape := _shape(algorithm):
@@ -132,11 +130,7 @@ def _lacking(transport: Transport, buffer: Array, tags: Sequence[int]) -> str | 
     counters = [transport.signal_counter(tag) for tag in tags]
     views = transport.peer_views(buffer)
     if views is None:
-        return (
-            f"the buffer is not in memory that the ranks of a node share: {transport.why_not_shared}"
-            if transport.why_not_shared
-            else "the buffer is not in memory that the ranks of a node share"
-        )
+        return ": ".join(filter(None, (NOT_SHARED, transport.why_not_shared)))
     if not on_host(views) and len(views) > AT_ONCE:
         return f"a device adds up the buffers of {AT_ONCE} ranks at once, and the node has {len(views)}"
     return "shared memory has no room for the counters that ranks wait on" if None in counters else None
@@ -146,8 +140,7 @@ def or_nearest_over_messages(
     transport: Transport, buffer: Array, algorithm: str, tags: Sequence[int]
 ) -> tuple[str, str | None]:
     """Return the algorithm and None; or, if it needs shared memory that this buffer does not have, the nearest
-    algorithm over messages and a sentence about it. Collective.
-    """
+    algorithm over messages and a sentence about it. Collective."""
     why = unavailable(transport, buffer, algorithm, tags) if is_shared(algorithm) else None
     if why is None:
         return algorithm, None

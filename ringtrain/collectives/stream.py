@@ -71,11 +71,8 @@ def cannot_stream(
     if transport.local_size > MOST_RANKS:
         return f"the node has {transport.local_size} ranks, and it takes {MOST_RANKS}"
     if stream_window(transport).memory is None:
-        why = transport.why_not_shared
-        return (
-            f"the ranks of the node have no memory that they share: {why}"
-            if why
-            else "the ranks of the node have no memory that they share"
+        return ": ".join(
+            filter(None, ("the ranks of the node have no memory that they share", transport.why_not_shared))
         )
     if (shape := variant_of(name).shape) and (other := unlike(shape, transport.local_size)):
         return other
@@ -86,22 +83,11 @@ def cannot_stream(
     return None
 
 
-def make_streamed(
-    transport: Transport,
-    name: str,
-    op: str,
-    dtype: str,
-    count: int,
-    itemsize: int,
-    content: str = "",
-    call: str = "",
-    collective: str = ALL_REDUCE,
-    root: int = 0,
-) -> Streamed:
-    """Return collectives of ``count`` elements where :func:`cannot_stream` finds no reason against it: see
-    :class:`Streamed`."""
-    what = (op, dtype, count, itemsize, content, call, collective, root)
-    return Streamed(transport, stream_window(transport), name, variant_of(name), *what)
+def make_streamed(transport: Transport, name: str, op: str, dtype: str, count: int, itemsize: int, **more) -> Streamed:
+    """Return collectives of ``count`` elements where :func:`cannot_stream` finds no reason against it. ``more``: as of
+    :class:`Streamed`"""
+    window, variant = stream_window(transport), variant_of(name)
+    return Streamed(transport, window, name, variant, op, dtype, count, itemsize, **more)
 
 
 def prepare_streamed(
@@ -110,7 +96,7 @@ def prepare_streamed(
     """Return the all-reduce of one buffer in place. Collective the first time. Raises UsageError."""
     if why := cannot_stream(transport, buffer, dtype, name=name):
         raise UsageError(texts.CANNOT_RUN.format(algorithm=name, why=why))
-    streamed = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize, content)
+    streamed = make_streamed(transport, name, op, dtype, buffer.size, buffer.dtype.itemsize, content=content)
     flat = np.asarray(buffer).reshape(-1)
     streamed.bind(flat, flat)
     return streamed

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ringtrain.errors import ScheduleError
+
 LONGEST = 200  # characters of an expression in an error
 
 
@@ -63,23 +65,25 @@ class Contributions:
         """Return the expression in each chunk of the rank's inputs."""
         return {number * chunks + i: value for number, value in enumerate(self.inputs[rank]) for i in range(chunks)}
 
-    def miscount(self, value: int) -> str | None:
-        """Return the first leaf whose count is not one, in words."""
-        counts = self.sums.leaves[value]
-        wrong = next((leaf for leaf in range(self.sums.count) if counts[leaf] != 1), None)
-        return None if wrong is None else f"ends with {self.name(wrong)} {counts[wrong]} times"
+    def check(self, where: str, value: int, first: int, first_rank: int, done: str = "added") -> None:
+        """Raise ScheduleError if a sum has not each leaf once, is not that of the first rank, or not the wanted one.
 
-    def disorder(self, value: int) -> str | None:
-        """Return the expression in words, if it is not the wanted total."""
-        if self.total in (None, value):
-            return None
-        return f"is added as {self.sums.say(value)}; wanted {self.sums.say(self.total)}"
+        done: what makes two sums differ, in words
+        """
+        counts = self.sums.leaves[value]
+        for leaf in (leaf for leaf in range(self.sums.count) if counts[leaf] != 1):
+            raise ScheduleError(f"{where} ends with {self.name(leaf)} {counts[leaf]} times")
+        if value != first:
+            raise ScheduleError(
+                f"{where} is {done} in another order than on rank {first_rank}: replicas would round differently"
+            )
+        if self.total not in (None, value):
+            raise ScheduleError(f"{where} is added as {self.sums.say(value)}; wanted {self.sums.say(self.total)}")
 
 
 def contributions(brings: Sequence[int]) -> Contributions:
     """Return the contributions of ranks with these numbers of input arrays: every array is a leaf, the buffers
-    first.
-    """
+    first."""
     names = [f"rank {rank}'s contribution" for rank in range(len(brings))]
     inputs = [[rank] for rank in range(len(brings))]
     for rank, count in enumerate(brings):

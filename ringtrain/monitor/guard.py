@@ -17,12 +17,12 @@ from ringtrain.collectives.execution.reduction import NATIVE, Reduction
 from ringtrain.errors import MismatchError, RankLostError, RingtrainError, StalledError, TransportError
 from ringtrain.monitor import diagnosis, stack_dump
 from ringtrain.monitor.flight_recorder import EVERYTHING, LOW, SHIFT, FlightRecorder, RankRecord
-from ringtrain.monitor.guarded_reduction import FIRST_LOOK_S, GuardedReduction
 from ringtrain.monitor.watchdog import Watchdog
 from ringtrain.template import Lines, joined
 from ringtrain.transport.activity import DEADLINE_S
 from ringtrain.transport.base import Handle, Transport
 
+FIRST_LOOK_S = 1e-3  # a rank that has waited for so long compares with all ranks
 LONGEST_LOOK_S = 0.25
 SEEN_S = 0.05  # by then all ranks of the node see a store
 LOOK_S = SEEN_S / 5  # between two looks at the recorder
@@ -296,6 +296,72 @@ class Guard:
         if inside and self.watchdog.still_s() > patience_s:
             return self._stalled(self.deadline_s)
         return None
+
+
+class GuardedReduction(Reduction):
+    """A handle under a guard: its start and its end are written to the flight recorder.
+
+    fingerprint: of the call
+    word:        of the collective that is under way; 0 if none is
+    enters:      whether its start calls a collective of the MPI
+    """
+
+    def __init__(self, guard: Guard, handle: Handle, fingerprint: int, word: int = 0, enters: bool = False):
+        self._guard, self._recorder, self._handle, self._fingerprint = guard, guard.recorder, handle, fingerprint
+        self.word, self._enters = word, enters
+        self._started = bool(word)
+
+    def announce(self) -> None:
+        """Take its number now, in the one order of all collectives."""
+        self.word = self._recorder.begin(self._fingerprint)
+        self._started = False
+
+    def start(self) -> None:
+        word, self._started = self.word, True
+        if not word:
+            word = self.word = self._recorder.begin(self._fingerprint)
+        if self._enters and self._recorder.next_rank_differs(word):
+            self._guard.check(word)
+        try:
+            self._handle.start()
+        except TransportError as error:
+            raise self._guard.mismatch_or(word, error) from error
+
+    def test(self) -> bool:
+        word = self.word
+        if not word:
+            return True
+        try:
+            if not self._handle.test():
+                return False
+        except TransportError as error:
+            raise self._guard.mismatch_or(word, error) from error
+        self._end(word)
+        return True
+
+    def wait(self, deadline_s: float) -> None:
+        word = self.word
+        if not word:
+            return
+        try:
+            self._handle.wait(FIRST_LOOK_S)
+        except StalledError:
+            self._guard.wait(self._handle, word, deadline_s)
+        except TransportError as error:
+            raise self._guard.mismatch_or(word, error) from error
+        self._end(word)
+
+    def _end(self, word: int) -> None:
+        self.word = 0
+        if not self._recorder.end(word):
+            self._guard.check(word)
+
+    def free(self) -> None:
+        self._handle.free()
+
+    @property
+    def moved(self) -> int:
+        return getattr(self._handle, "moved", 0) if self._started else 0
 
 
 def _whole(text: str) -> StalledError:

@@ -68,8 +68,7 @@ def main(arguments: list[str]) -> int:
 
 def _check_found(command: ScriptCommand) -> None:
     """Raise UsageError if the script is not there. Of a module only its outermost package is looked for: to find more
-    would run that package.
-    """
+    would run that package."""
     if not command.is_module:
         if not Path(command.name).is_file():
             raise UsageError(f"{command.name} is no file: give the script's path, or -m and a module's name")
@@ -207,8 +206,7 @@ def _code_of(end: SystemExit) -> int:
 
 def _traceback_of(error: Exception) -> list[str]:
     """Return the lines of a traceback from the script's first line on; for an error that ringtrain raises for a known
-    reason, up to the call of ringtrain.
-    """
+    reason, up to the call of ringtrain."""
     trace, launcher_files = error.__traceback__, {__file__, runpy.__file__, "<frozen runpy>"}
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in launcher_files:
         trace = trace.tb_next

@@ -399,8 +399,7 @@ def _unequal(name: str, nbytes: int, wanted: int, rule: str) -> UsageError:
 
 def _profiled(name: str) -> AbstractContextManager:
     """Give torch.profiler the time of the block. Of a collective that runs on it gets the start alone: an event that
-    another thread ends when the profiler has been left crashes PyTorch.
-    """
+    another thread ends when the profiler has been left crashes PyTorch."""
     return record_function(f"{NAME}:{name}") if torch.autograd._profiler_enabled() else nullcontext()
 
 

@@ -61,8 +61,7 @@ class BucketGroup(RingtrainGroup):
 
     def _shadow(self, zeros: torch.Tensor, shared: Iterator[np.ndarray], opts) -> CollectiveWork:
         """All-reduce the zeros that stand for a bucket, where this rank's bucket lies if the others' are shared. The
-        bucket's gradients are put back.
-        """
+        bucket's gradients are put back."""
         memory = next(shared, None) if self._is_bucket(zeros) else None
         if memory is None:
             if self._is_bucket(zeros) and self.shared_buckets.wants(zeros):
@@ -129,8 +128,7 @@ _register_torchs_own = dist._register_builtin_comm_hook
 
 def register_builtin_comm_hook(reducer: dist.Reducer, kind: dist.BuiltinCommHookType) -> None:
     """Give the reducer one of PyTorch's hooks in C++; in place of the one for float16, which takes the results of C++
-    groups alone, PyTorch's in Python.
-    """
+    groups alone, PyTorch's in Python."""
     if kind == dist.BuiltinCommHookType.FP16_COMPRESS and isinstance(getattr(reducer, "group", None), BucketGroup):
         dist._register_comm_hook(reducer, reducer.group, fp16_compress_hook)
     else:

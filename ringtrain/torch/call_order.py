@@ -78,8 +78,7 @@ class CallOrder:
 
 class WorkFuture(torch.futures.Future):
     """The future of a collective, or of a callback that follows one. PyTorch's own runs callbacks in the thread that
-    ends the collective, or in the caller's if it has ended.
-    """
+    ends the collective, or in the caller's if it has ended."""
 
     def __init__(self, order: CallOrder):
         super().__init__()

@@ -23,7 +23,7 @@ from ringtrain.allreduce.wire_formats import NONE as UNCOMPRESSED
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.exchange.buckets.deferred_update import FORWARD, NONE
-from ringtrain.exchange.parts import ALL, parts_of
+from ringtrain.exchange.parts import parts_of
 from ringtrain.exchange.strategies.rank_averages import OF_TRAINING
 from ringtrain.memory.spans import Span
 from ringtrain.torch import stopping
@@ -415,11 +415,6 @@ class Engine:
     def sums_for_step(self) -> bool:
         """Whether sums have to arrive on their owners before they can be clipped."""
         return self._sums and not self.in_backward and not self.parts.late_gradients
-
-    @property
-    def updates_all(self) -> bool:
-        """Whether every rank updates all parameters, where sums have to arrive for a step."""
-        return self.parts.partners == ALL
 
     def complete(self) -> Gradients:
         """Wait for the sums of this iteration. Returns the parameters that this rank updates, each with the mean of its

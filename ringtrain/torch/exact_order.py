@@ -377,7 +377,7 @@ def _exact_of(loader: DataLoader) -> ExactSampler | None:
         exact = source
     elif _state.asked is None or type(source) is SequentialSampler or getattr(source, "shuffle", None) is False:
         return None
-    elif loader.batch_sampler is None or not (_is_replaced(source) or _shuffles(source, loader.dataset)):
+    elif loader.batch_sampler is None or not _shuffles(source, loader.dataset):
         kind = "An IterableDataset" if isinstance(loader.dataset, IterableDataset) else f"A {type(source).__name__}"
         _note(f"{kind} has an order of its own: --exact-order leaves its DataLoader alone")
         return None
@@ -393,13 +393,10 @@ def _exact_of(loader: DataLoader) -> ExactSampler | None:
     return exact
 
 
-def _is_replaced(source) -> bool:
-    """Whether an exact order is in its place; its number of ranks may be another one since a death."""
-    return any(source is each for each in _state.replacing)
-
-
 def _shuffles(source, dataset) -> bool:
     """Whether a sampler of PyTorch's, or accelerate's, shuffles, and gives all of a dataset once to all ranks."""
+    if any(source is each for each in _state.replacing):  # its number of ranks may be another one since a death
+        return True
     if type(source) is DistributedSampler:
         size = dist.get_world_size() if dist.is_initialized() else source.num_replicas
         return source.num_replicas == size and len(source.dataset) == len(dataset)

@@ -32,40 +32,19 @@ class Gloo:
             raise Refusal(
                 f"gloo is measured by sum, max and min of NumPy's types, and this is {job.op} of {job.numbers.name}"
             )
-        start = getattr(self, "_" + job.collective.replace("-", "_"))
+        start, group = STARTS[job.collective], self._group
         target, source = (torch.from_numpy(array) for array in (job.target, job.contribution))
 
         def run() -> None:
             if job.collective in ("all-reduce", "reduce") and job.source is not None:
                 target.copy_(source)
-            start(job, target, source).wait()
+            start(group, job, target, source).wait()
 
         try:
             run()
         except RuntimeError as error:
             raise Refusal(str(error).splitlines()[0]) from error
         return run
-
-    def _all_reduce(self, job: MeasuredCollective, target: torch.Tensor, source: torch.Tensor) -> Any:
-        return self._group.allreduce([target], _options(dist.AllreduceOptions(), job))
-
-    def _reduce(self, job: MeasuredCollective, target: torch.Tensor, source: torch.Tensor) -> Any:
-        return self._group.reduce([target], _options(dist.ReduceOptions(), job, root=True))
-
-    def _reduce_scatter(self, job: MeasuredCollective, target: torch.Tensor, source: torch.Tensor) -> Any:
-        return self._group._reduce_scatter_base(target, source, _options(dist.ReduceScatterOptions(), job))
-
-    def _broadcast(self, job: MeasuredCollective, target: torch.Tensor, source: torch.Tensor) -> Any:
-        return self._group.broadcast([target], _options(dist.BroadcastOptions(), job, root=True))
-
-    def _all_gather(self, job: MeasuredCollective, target: torch.Tensor, source: torch.Tensor) -> Any:
-        return self._group._allgather_base(target, source)
-
-    def _all_to_all(self, job: MeasuredCollective, target: torch.Tensor, source: torch.Tensor) -> Any:
-        return self._group.alltoall_base(target, source, [], [])
-
-    def _barrier(self, job: MeasuredCollective, target: torch.Tensor, source: torch.Tensor) -> Any:
-        return self._group.barrier()
 
 
 def _options(options: Any, job: MeasuredCollective, root: bool = False) -> Any:
@@ -74,3 +53,17 @@ def _options(options: Any, job: MeasuredCollective, root: bool = False) -> Any:
     if root:
         options.rootRank = job.root
     return options
+
+
+# By the group, the job, its target and its source, of which gloo's calls take one or both.
+STARTS: dict[str, Callable[[Any, MeasuredCollective, torch.Tensor, torch.Tensor], Any]] = {
+    "all-reduce": lambda group, job, y, _: group.allreduce([y], _options(dist.AllreduceOptions(), job)),
+    "reduce": lambda group, job, y, _: group.reduce([y], _options(dist.ReduceOptions(), job, root=True)),
+    "reduce-scatter": lambda group, job, y, x: group._reduce_scatter_base(
+        y, x, _options(dist.ReduceScatterOptions(), job)
+    ),
+    "broadcast": lambda group, job, y, _: group.broadcast([y], _options(dist.BroadcastOptions(), job, root=True)),
+    "all-gather": lambda group, job, y, x: group._allgather_base(y, x),
+    "all-to-all": lambda group, job, y, x: group.alltoall_base(y, x, [], []),
+    "barrier": lambda group, *_: group.barrier(),
+}

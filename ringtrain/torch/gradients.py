@@ -7,6 +7,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.utils import clip_grad
 
+from ringtrain.exchange.parts import ALL
 from ringtrain.torch.engine import Engine, Gradients
 
 Pairs = tuple[list[tuple[Engine, Gradients]], list[torch.Tensor]]
@@ -49,7 +50,7 @@ def _install_clipping(engines: Sequence[Engine]) -> None:
         norms = [total_norm(rest, norm_type)] if rest else []
         for engine, owned in summed:
             local = math.inf if engine.overflow else float(total_norm([gradient for _, gradient in owned], norm_type))
-            parts = [local] if engine.updates_all else engine.transport.gather_json(local)
+            parts = [local] if engine.parts.partners == ALL else engine.transport.gather_json(local)
             norms += [torch.tensor(norm, dtype=torch.float64) for norm in parts]
         whole = torch.stack([norm.to(torch.float64) for norm in norms])
         return total_norm([whole], norm_type, error_if_nonfinite).to((tensors or clipped)[0].dtype)

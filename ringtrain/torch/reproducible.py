@@ -75,16 +75,12 @@ def parts(batch: Batch) -> Iterator[Batch]:
         for engine in engines:
             engine.batch.begin(number)
         torch.manual_seed(make_key(PARTS, int(os.environ.get(SEED, 0)), iteration, first + number))
-        part = [_copy(leaf, start, stop) for leaf in leaves]
+        # A copy begins at an aligned address, as a whole batch does: kernels may add in another order elsewhere.
+        part = [leaf[start:stop].clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         yield tree_unflatten(part, structure)
         torch.set_rng_state(state)
     for engine in engines:
         engine.batch.end()
-
-
-def _copy(leaf, start: int, stop: int):
-    """A copy begins at an aligned address, as a whole batch does: kernels may add in another order elsewhere."""
-    return leaf[start:stop].clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _edges(tensors: Sequence[torch.Tensor], count: int) -> list[tuple[int, int]]:

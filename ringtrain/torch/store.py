@@ -10,8 +10,7 @@ from ringtrain.transport.key_value import KeyValueStore
 
 class WorldStore(dist.Store):
     """The keys and values of the world, for PyTorch. Its C++ stores call ``deleteKey`` and ``getNumKeys``; Python has
-    the other names.
-    """
+    the other names."""
 
     def __init__(self, keys: KeyValueStore):
         super().__init__()

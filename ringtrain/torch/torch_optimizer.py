@@ -108,7 +108,7 @@ class TorchOptimizer(Optimizer):
         for parameter, gradient in gradients:
             parameter.grad = gradient.to(parameter.dtype)
         try:
-            with torch.inference_mode(False), self._with_settings(self.optimizer), self._at_rates(self.optimizer):
+            with torch.inference_mode(False), self._with_settings(groups):
                 step = type(self.optimizer).step
                 getattr(step, "__wrapped__", step)(self.optimizer)  # without the hooks that PyTorch wraps around it
         finally:
@@ -118,29 +118,20 @@ class TorchOptimizer(Optimizer):
                 parameter.grad = gradient
 
     @contextmanager
-    def _with_settings(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        if self._settings is None:
-            yield
-            return
-        now = [dict(group) for group in optimizer.param_groups]
+    def _with_settings(self, groups: Sequence[dict]) -> Iterator[None]:
+        """Make the update with the settings that are remembered, if any, and at rates times the factor."""
+        every = [dict(each) for each in self._settings or [{} for _ in groups]]
+        for group, settings in zip(groups, every, strict=True):
+            if self.factor != 1:
+                settings["lr"] = settings.get("lr", group["lr"]) * self.factor
+        before = [{name: group[name] for name in each} for group, each in zip(groups, every, strict=True)]
         try:
-            for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
+            for group, settings in zip(groups, every, strict=True):
                 group.update(settings)
             yield
         finally:
-            for group, settings in zip(optimizer.param_groups, now, strict=True):
+            for group, settings in zip(groups, before, strict=True):
                 group.update(settings)
-
-    @contextmanager
-    def _at_rates(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        rates = [(group, group["lr"]) for group in optimizer.param_groups if self.factor != 1]
-        for group, rate in rates:
-            group["lr"] = rate * self.factor
-        try:
-            yield
-        finally:
-            for group, rate in rates:
-                group["lr"] = rate
 
 
 def _copy(value):

@@ -74,8 +74,7 @@ class TorchWorld:
 
     def group(self, options, others: dist.ProcessGroup | None) -> RingtrainGroup:
         """Return a process group for the options of PyTorch's registry. Collective over its ranks. ``others``: takes
-        the tensors of other devices.
-        """
+        the tensors of other devices."""
         self._check_process()
         ranks = list(options.global_ranks_in_group)
         if not ranks:

@@ -8,94 +8,34 @@ import pytest
 from ringtrain import Communicator
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.api.collective_runs import choose_algorithm
-from ringtrain.collectives.catalogue import HALVES
 from ringtrain.errors import MismatchError, StalledError, UsageError
+from tests.api import contract
 from tests.api.communicators import on_ranks, together
 from tests.fakes.arrays import halves
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 
-COUNTS = (0, 1, 7, 301)
-BY_RANK = ("auto", "mpi", "ring", "circulant", "sliced")
-TYPES_MOVED = ("bool", "uint8", "complex128", ">i2", "datetime64[s]", "V3", "float16")
+COUNTS = (0, 1, 7, 301)  # of which the last is in pieces
 
 
-def rows_of(size, count, dtype="f8"):
-    """A row for each rank."""
-    numbers = np.arange(size)[:, None] + np.arange(count) % 50
-    return numbers.astype("u1").repeat(3, axis=1).view(dtype) if dtype == "V3" else numbers.astype(dtype)
-
-
-def finished(result, async_op):
-    return result.wait() if async_op else result
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("check", [*contract.CHECKS, contract.differences], ids=lambda check: check.__name__)
+def test_the_contract(small_pieces, check, size, async_op):
+    together(size, lambda communicator: check(communicator, COUNTS, async_op))
 
 
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-class TestEveryCollective:
-    @pytest.mark.parametrize("algorithm", ["auto", "mpi", *HALVES])
-    @on_ranks()
-    def test_broadcast(self, communicator, small_pieces, size, async_op, algorithm):
-        for count in COUNTS:
-            for root in {0, size - 1}:
-                rows = rows_of(size, count, "f4")
-                array = rows[communicator.rank].copy()
-                result = communicator.broadcast(array, root, algorithm=algorithm, async_op=async_op)
-                assert finished(result, async_op) is array and (array == rows[root]).all()
+def test_barrier(size, async_op):
+    came = []
 
-    @pytest.mark.parametrize("algorithm", BY_RANK)
-    @on_ranks()
-    def test_all_gather(self, communicator, small_pieces, size, async_op, algorithm):
-        for count in COUNTS:
-            rows = rows_of(size, count, "u2")
-            got = communicator.all_gather(rows[communicator.rank], algorithm=algorithm, async_op=async_op)
-            assert finished(got, async_op).tolist() == rows.tolist()
+    def body(communicator):
+        came.append(communicator.rank)
+        assert contract.finished(communicator.barrier(async_op=async_op), async_op) is None
+        assert len(came) == size
 
-    @pytest.mark.parametrize("algorithm", BY_RANK)
-    @on_ranks()
-    def test_reduce_scatter(self, communicator, small_pieces, size, async_op, algorithm):
-        rank = communicator.rank
-        for count in COUNTS:
-            for dtype, op in (("f4", "sum"), ("f8", "mean"), ("i4", "max"), ("i8", "min")):
-                rows = rows_of(size, count, dtype)
-                result = communicator.reduce_scatter(rows + rank, op, algorithm=algorithm, async_op=async_op)
-                every = np.array([rows[rank] + other for other in range(size)])
-                wanted = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}[op](every, 0)
-                got = finished(result, async_op)
-                assert got.tolist() == wanted.tolist() and got.dtype == dtype
-
-    @on_ranks()
-    def test_gather_scatter_and_all_to_all(self, communicator, size, async_op):
-        rank, last = communicator.rank, size - 1
-        for count in COUNTS:
-            for dtype in TYPES_MOVED:
-                rows = rows_of(size, count, dtype)
-                every = finished(communicator.gather(rows[rank], last, async_op=async_op), async_op)
-                assert every is None if rank < last else every.tolist() == rows.tolist()
-                out = np.empty(count, dtype)
-                row = communicator.scatter(rows if rank == 0 else None, out=out, async_op=async_op)
-                assert finished(row, async_op) is out and out.tolist() == rows[rank].tolist()
-                every = finished(communicator.all_to_all(rows, async_op=async_op), async_op)
-                assert every.dtype == dtype and every.tolist() == [rows[rank].tolist()] * size
-
-    @on_ranks()
-    def test_uneven_parts(self, communicator, size, async_op):
-        rank = communicator.rank
-        counts = [(rank + other) % 3 for other in range(size)]  # the same there and back
-        rows = np.repeat(np.arange(size), counts)[:, None] * [1, 10] + 100 * rank
-        options = {"send_counts": counts, "recv_counts": counts, "async_op": async_op}
-        got = finished(communicator.all_to_all(rows, **options), async_op)
-        assert got.tolist() == (np.repeat(np.arange(size), counts)[:, None] * 100 + [rank, 10 * rank]).tolist()
-
-    def test_barrier(self, size, async_op):
-        came = []
-
-        def body(communicator):
-            came.append(communicator.rank)
-            assert finished(communicator.barrier(async_op=async_op), async_op) is None
-            assert len(came) == size
-
-        together(size, body)
+    together(size, body)
 
 
 @on_ranks(3)

@@ -1,7 +1,6 @@
 """What the communicator says no to."""
 
 import re
-import socket
 import threading
 from functools import partial
 
@@ -12,7 +11,6 @@ from ringtrain import Communicator
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.errors import MismatchError, StalledError, TransportError, UsageError
 from ringtrain.transport.loopback import Loopback
-from tests.api.communicators import on_ranks
 from tests.fakes.arrays import halves
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -124,33 +122,6 @@ def test_calls_that_differ_are_named_to_every_rank(call, size, words):
 
     (message,) = set(LoopbackWorld(size).run(body))
     assert re.match(says("rank"), message) and says(*words).matches(message)
-
-
-@on_ranks(2)
-def test_after_a_difference_all_go_on(communicator):
-    with pytest.raises(UsageError, match=says("different", "calls")):
-        communicator.allreduce(np.ones(3 + communicator.rank))
-    assert communicator.allreduce(np.ones(3)).tolist() == [2, 2, 2]
-
-
-@pytest.mark.timing
-@pytest.mark.usefixtures("timeless")
-def test_under_a_guard_the_ranks_that_differ_are_named():
-    """All of them tell it."""
-
-    def body(transport):
-        communicator = Communicator(transport, algorithm="ring", check_collectives=True, deadline_s=10.0)
-        for op in ("max", "sum"):
-            communicator.allreduce(np.ones(6), op)
-        with pytest.raises(MismatchError) as caught:
-            communicator.allreduce(np.ones(6), "max" if transport.rank == 1 else "sum")
-        communicator._guard.close()
-        return str(caught.value)
-
-    for message in LoopbackWorld(3).run(body):
-        call = "all-reduce of 6 float64 by ring"
-        words = (5, "ranks 0, 2", f"{call} (sum)", f"rank 1 ({socket.gethostname()})", f"{call} (max)")
-        assert says(*words).matches(message)
 
 
 @pytest.mark.timing

@@ -28,23 +28,6 @@ def progress_threads():
 
 
 # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("size", [1, 3])
-def test_operations_end_in_the_order_of_their_calls(size):
-    def body(communicator):
-        ended = []
-        works = [communicator.allreduce(np.full(each + 1, 1.0), async_op=True) for each in range(9)]
-        works.append(communicator.broadcast(np.ones(2), async_op=True))
-        for number, work in enumerate(works):
-            work.add_done_callback(lambda work, number=number: ended.append(number))
-        assert communicator.all_gather(np.ones(2)).shape == (size, 2)  # behind them
-        assert all(work.test() for work in works)
-        assert [work.wait().tolist() for work in works[:9]] == [[size] * (each + 1) for each in range(9)]
-        communicator.barrier(async_op=True).wait()
-        return ended
-
-    assert all(sorted(ended) == list(range(10)) for ended in together(size, body))
-
-
 @on_ranks(3)
 def test_prepared_reductions_and_memory_come_behind_operations_in_flight(communicator):
     works = [communicator.allreduce(np.ones(3), async_op=True) for _ in range(5)]
@@ -347,27 +330,6 @@ def test_a_program_ends_with_operations_in_flight():
 
 
 # ── groups ────────────────────────────────────────────────────────────────────────────────────────────────
-def test_groups_overlap_and_are_in_any_order():
-    def body(communicator):
-        rank, seen = communicator.rank, []
-        for ranks in ([2, 0], [0, 1, 2], [rank], [3, 2, 1], [2, 0]):
-            group = communicator.group(ranks)
-            assert (group is None) == (rank not in ranks)
-            if group is None:
-                continue
-            with group:
-                assert (group.rank, group.size) == (ranks.index(rank), len(ranks))
-                assert group.all_gather(np.array(rank), async_op=True).wait().tolist() == ranks
-                assert group.broadcast(np.array([rank]), len(ranks) - 1).tolist() == [ranks[-1]]
-                with group.group(range(len(ranks))[::-1]) as inner:
-                    assert inner.all_gather(np.array(rank)).tolist() == ranks[::-1]
-                seen.append(ranks)
-        assert communicator.allreduce(np.ones(1)).tolist() == [4]
-        return len(seen)
-
-    assert together(4, body) == [4, 3, 5, 2]
-
-
 @on_ranks(4)
 def test_a_group_names_the_ranks_of_the_world(communicator):
     group = communicator.group([3, 1])

@@ -18,7 +18,7 @@ from ringtrain.bench.sweep import files, gates, tables
 from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Watcher
 from ringtrain.collectives import catalogue as schedules
-from ringtrain.collectives.algorithms.ring import ring
+from ringtrain.collectives.catalogue import make_schedule
 from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.show.figures import check_picture, write_picture
@@ -124,7 +124,7 @@ def test_a_schedule_joins_by_being_in_the_catalogue_and_what_cannot_be_done_is_r
         raise KeyError("e")
 
     monkeypatch.setitem(schedules.SCHEDULES, "fussy", fussy)
-    monkeypatch.setitem(schedules.SCHEDULES, "another", lambda topology: ring(topology.size))
+    monkeypatch.setitem(schedules.SCHEDULES, "another", lambda topology: make_schedule("ring", topology))
     monkeypatch.setattr("tests.loopback.world.ThreadTransport.native_allreduce", unknown)
     rows = swept(2, algorithms=("mpi", "fussy", "another"), dtypes=("float16",), sizes=(64,)).rows
     assert [(row["algorithm"], row["status"], row["wrong"]) for row in rows] == [

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from dataclasses import replace
 
 from ringtrain.collectives.catalogue import make_schedule, needs_nodes
+from ringtrain.collectives.execution.node_program import NodeProgram
 from ringtrain.collectives.proof.verify import verify_schedule
 from ringtrain.collectives.schedule import Schedule, Step
 from ringtrain.collectives.topology import filled
@@ -20,6 +21,18 @@ def schedules(name: str, goal: str = "all-reduce", **how) -> list[Schedule]:
 
 def with_steps(schedule: Schedule, steps) -> Schedule:
     return replace(schedule, make=lambda rank: steps[rank])
+
+
+def with_phase(program: NodeProgram, number: int, rank: int, **fields) -> NodeProgram:
+    """Give a rank other ``tasks``, or other ranks that are ``awaited``, in one phase."""
+    phase = program.phases[number]
+    changed = {name: (*(each := getattr(phase, name))[:rank], new, *each[rank + 1 :]) for name, new in fields.items()}
+    return replace(program, phases=(*program.phases[:number], phase._replace(**changed), *program.phases[number + 1 :]))
+
+
+def with_tasks(program: NodeProgram, rank: int, tasks) -> NodeProgram:
+    """Let a rank do this between the two waits."""
+    return with_phase(program, 0, rank, tasks=tasks)
 
 
 def all_steps(schedule: Schedule) -> list[list[Step]]:

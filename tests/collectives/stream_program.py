@@ -44,8 +44,7 @@ PUBLISHED, SUMMED, DONE = "published", "summed", "done"
 
 class StreamAction(NamedTuple):
     """What a rank does with a chunk. awaits: the counter in which every rank must have the chunk; "": it awaits a slot;
-    advances: its own counter, in which it has the chunk then; level: of the ranks that it waits for
-    """
+    advances: its own counter, in which it has the chunk then; level: of the ranks that it waits for"""
 
     name: str
     awaits: str

@@ -52,8 +52,7 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class StreamTask:
     """An action on a chunk that is next for a rank. awaited: the counts for which it waits; slot: where it publishes or
-    -1
-    """
+    -1"""
 
     rank: int
     action: StreamAction
@@ -72,8 +71,7 @@ class StreamCall(NamedTuple):
 
 class Rank:
     """Where a rank is. call: the number of its call; taken: on how many of the call's chunks it has taken each action;
-    last: the counts that say that each slot is free again
-    """
+    last: the counts that say that each slot is free again"""
 
     def __init__(self, size: int, slots: int):
         self.clock = [0] * size
@@ -240,8 +238,7 @@ def _slice(shape: Sequence[int], rank: int, level: int) -> list[int]:
 
 def by_chance(number: int, size: int) -> Callable[[Sequence[StreamTask]], StreamTask]:
     """Return what picks the next action in the order of this number: ranks differ in speed, and in how far ahead they
-    publish.
-    """
+    publish."""
     chance = random.Random(number)
     speeds, eagerness = [chance.random() ** 4 + 1e-9 for _ in range(size)], chance.random() ** 4 + 1e-9
 

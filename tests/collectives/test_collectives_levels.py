@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from mutants import with_phase
 
 from ringtrain.allreduce.catalogue import check_algorithm, make_allreduce
 from ringtrain.collectives import levels
 from ringtrain.collectives.execution.node_program import (
     ChunkOperation,
-    PhasedProgram,
+    NodeProgram,
     exchanged,
     levels_program,
 )
@@ -125,27 +125,20 @@ def test_levels_are_proved_and_move_no_more_between_domains_than_a_tree(shape):
         assert sum(awaited) == 2 * sum(several - 1 for several in shape) < 2 * (program.size - 1)
 
 
-def mutants(program: PhasedProgram) -> Iterator[PhasedProgram]:
+def mutants(program: NodeProgram) -> Iterator[NodeProgram]:
     """Each program that lacks a wait for a rank, or an operation, or has one on another chunk or from another rank."""
     for number, phase in enumerate(program.phases):
         for rank in range(program.size):
             for other in set(phase.awaited[rank]) - {rank}:
                 fewer = tuple(each for each in phase.awaited[rank] if each != other)
-                yield _with(program, number, rank, "awaited", fewer)
+                yield with_phase(program, number, rank, awaited=fewer)
             tasks = phase.tasks[rank]
             for i, (target, source, add) in enumerate(tasks):
                 elsewhere = source[0], (source[1] + phase.width) % program.chunks
                 another = (source[0] + 1) % program.size, source[1]
                 for place in (elsewhere, None, another)[: 2 + add]:  # it may copy what it has copied there
                     instead = () if place is None else (ChunkOperation(target, place, add),)
-                    yield _with(program, number, rank, "tasks", (*tasks[:i], *instead, *tasks[i + 1 :]))
-
-
-def _with(program, number, rank, field, instead):
-    phase = program.phases[number]
-    each = getattr(phase, field)
-    phase = phase._replace(**{field: (*each[:rank], instead, *each[rank + 1 :])})
-    return replace(program, phases=(*program.phases[:number], phase, *program.phases[number + 1 :]))
+                    yield with_phase(program, number, rank, tasks=(*tasks[:i], *instead, *tasks[i + 1 :]))
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2), (2, 2, 2)])

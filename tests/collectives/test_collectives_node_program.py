@@ -1,8 +1,7 @@
 """Programs of a node: derived from schedules, and proved by a rule of their own."""
 
-from dataclasses import replace
-
 import pytest
+from mutants import with_tasks
 
 from ringtrain.collectives.algorithms import butterfly, ring, sliced, star
 from ringtrain.collectives.execution.node_program import (
@@ -54,7 +53,7 @@ def test_sums_of_sums_and_one_that_not_all_are_given_are_not_one_pass():
         with pytest.raises(ScheduleError, match=says("sliced", 1)):
             addition_order(program_of(size), 1)
     program = one_pass_program(3)
-    short = replace(program, tasks=(program.tasks[0][:-1], *program.tasks[1:]))
+    short = with_tasks(program, 0, program.tasks[0][:-1])
     with pytest.raises(ScheduleError, match=says(0, "contributions", "program")):
         addition_order(short, 0)
 
@@ -76,8 +75,7 @@ def test_what_forwards_or_adds_on_arrival_is_not_fused(halves):
 
 def mutants(program: NodeProgram):
     """Every program that differs in one task: left out, done twice, another kind, turned round, in another's chunk,
-    from another buffer, or before the one before it.
-    """
+    from another buffer, or before the one before it."""
     for rank, tasks in enumerate(program.tasks):
         for i, task in enumerate(tasks):
             elsewhere = (task.target[0], (task.target[1] + 1) % program.chunks)
@@ -91,13 +89,9 @@ def mutants(program: NodeProgram):
                 "source": (task._replace(source=other),),
             }
             for kind, instead in changed.items():
-                yield kind, _with(program, rank, (*tasks[:i], *instead, *tasks[i + 1 :]))
+                yield kind, with_tasks(program, rank, (*tasks[:i], *instead, *tasks[i + 1 :]))
             if i:
-                yield "order", _with(program, rank, (*tasks[: i - 1], task, tasks[i - 1], *tasks[i + 1 :]))
-
-
-def _with(program, rank, tasks):
-    return replace(program, tasks=(*program.tasks[:rank], tasks, *program.tasks[rank + 1 :]))
+                yield "order", with_tasks(program, rank, (*tasks[: i - 1], task, tasks[i - 1], *tasks[i + 1 :]))
 
 
 def is_right(program):
@@ -129,10 +123,10 @@ def test_mutants_are_rejected_unless_they_do_the_same(size):
 def test_touching_anothers_chunk_and_a_wrong_sum_are_named():
     program = program_of(3)
     with pytest.raises(ScheduleError, match=says(1, 0, "hazard", "touch")):
-        verify_node_program(_with(program, 1, (*program.tasks[1], ChunkOperation((2, 0), (1, 0), False))))
+        verify_node_program(with_tasks(program, 1, (*program.tasks[1], ChunkOperation((2, 0), (1, 0), False))))
     program = program_of(2)
     with pytest.raises(ScheduleError, match=says("rank 0, chunk 1", "contribution", "rank 1")):
-        verify_node_program(_with(program, 1, program.tasks[1][:-1]))
+        verify_node_program(with_tasks(program, 1, program.tasks[1][:-1]))
 
 
 def test_two_orders_of_addition_are_seen():
@@ -141,4 +135,4 @@ def test_two_orders_of_addition_are_seen():
     steps = [(c, d, True), (d, b, False), (b, a, True), (a, c, True), (a, d, True), (b, c, True)]
     steps += [(c, a, False), (d, a, False)]
     with pytest.raises(ScheduleError, match=says(1, 0, "rank", "chunk", "added", "order")):
-        verify_node_program(_with(program_of(4), 0, tuple(ChunkOperation(*step) for step in steps)))
+        verify_node_program(with_tasks(program_of(4), 0, tuple(ChunkOperation(*step) for step in steps)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mutants import KINDS, all_steps, edit, merge, mutant, reorder, with_steps
+from mutants import KINDS, all_steps, edit, merge, mutant, reorder, with_steps, with_tasks
 
 from ringtrain.collectives.algorithms import ring
 from ringtrain.collectives.algorithms.canonical import canonical, canonical_reduce_scatter
@@ -98,7 +98,7 @@ def test_every_number_of_ranks_is_proved():
 def test_pipelined_too_and_as_contributions_of_ranks():
     prove(pipelined(canonical(5, 8), 3), 8)
     assert verify_schedule(canonical(6, 11)).rounds == 2
-    assert canonical_reduce_scatter(3, 8).inputs_of(1) == 2 and ring.ring(3).inputs_of(1) == 1
+    assert canonical_reduce_scatter(3, 8).inputs_of(1) == 2 and make_schedule("ring", 3).inputs_of(1) == 1
 
 
 def test_what_qualifies_is_what_can_be_proved():
@@ -188,19 +188,18 @@ def test_mutants_of_the_plan_in_shared_memory_are_rejected():
                     tasks = (*rank_tasks[:i], *instead, *rank_tasks[i + 1 :])
                     if instead == (task, task) and not task.add:
                         continue  # a copy may be made twice
-                    wrong = replace(program, tasks=(*program.tasks[:rank], tasks, *program.tasks[rank + 1 :]))
                     with pytest.raises(ScheduleError):
-                        prove_node_program(wrong, shards)
+                        prove_node_program(with_tasks(program, rank, tasks), shards)
 
 
 def test_a_lane_that_is_not_there_and_an_order_that_is_not_the_trees_are_named_in_shared_memory():
     program = canonical_program(3, 8)
     tasks = (program.tasks[0][0]._replace(source=(0, 3)), *program.tasks[0][1:])
     with pytest.raises(ScheduleError, match=says(0, 3, 1, "touches", "chunks")):
-        prove_node_program(replace(program, tasks=(tasks, *program.tasks[1:])), 8)
+        prove_node_program(with_tasks(program, 0, tasks), 8)
     program = canonical_program(4, 8)
     chain = [ChunkOperation((0, 0), (source, 0), add=True) for source in (1, 2, 3)]
-    wrong = replace(program, tasks=((*chain, *program.tasks[0][3:]), *program.tasks[1:]))
+    wrong = with_tasks(program, 0, (*chain, *program.tasks[0][3:]))
     with pytest.raises(ScheduleError, match=says(0, "rank", "chunk", "(((0 + 1) + (2 + 3)) + (4 + 5)) + (6 + 7)")):
         prove_node_program(wrong, 8)
 

@@ -11,7 +11,7 @@ import pytest
 from ringtrain.allreduce.catalogue import make_allreduce
 from ringtrain.allreduce.wire_formats import make_wire
 from ringtrain.collectives.execution import routed
-from ringtrain.collectives.execution.node_reduction import COMING
+from ringtrain.collectives.execution.mapped import COMING
 from ringtrain.collectives.execution.routed import slice_segments
 from ringtrain.collectives.topology import topology_from_nodes
 from ringtrain.errors import UsageError

@@ -5,7 +5,6 @@ from math import ceil, log2
 import pytest
 
 from ringtrain.collectives.algorithms import double_tree
-from ringtrain.collectives.algorithms.sliced import sliced
 from ringtrain.collectives.catalogue import (
     FLAT,
     HALVES,
@@ -17,6 +16,7 @@ from ringtrain.collectives.catalogue import (
     make_schedule,
     needs_nodes,
 )
+from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.proof.verify import Proof, verify_schedule
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Step
 from ringtrain.collectives.topology import Topology, even, filled, topology_from_nodes
@@ -121,7 +121,7 @@ def test_recursive_doubling_has_the_fewest_rounds_of_all_and_a_tree_climbs_and_d
 @pytest.mark.parametrize("pieces", [1, 2, 5])
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_double_tree_sends_two_buffers_at_most(size, pieces):
-    schedule = double_tree.double_tree(size, pieces)
+    schedule = all_reduce("double-tree", double_tree.reduce(size, pieces), double_tree.broadcast(size, pieces))
     proof = verify_schedule(schedule)
     assert proof.rounds <= 4 * (pieces + power_below(size).bit_length() - 2)
     assert share(proof, schedule) <= 2
@@ -159,8 +159,10 @@ def test_sliced_adds_in_the_tree_over_ranks():
         return Move(1, source, source + 1), Move(1, target, target + 1, add=True)
 
     pairs = [fold(scratch[0], chunk), fold(scratch[3], scratch[2])], [fold(scratch[2], chunk)]
-    assert sliced(4).steps(1)[1:3] == tuple(Step(*map(tuple, zip(*level, strict=True))) for level in pairs)
-    first, *_, last = sliced(5).steps(3)
+    assert make_schedule("sliced", 4).steps(1)[1:3] == tuple(
+        Step(*map(tuple, zip(*level, strict=True))) for level in pairs
+    )
+    first, *_, last = make_schedule("sliced", 5).steps(3)
     assert [move.peer for move in first.sends] == [move.peer for move in last.sends] == [4, 0, 1, 2]
 
 

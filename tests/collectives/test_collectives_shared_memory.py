@@ -9,10 +9,9 @@ import pytest
 
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.execution import node_reduction
+from ringtrain.collectives.execution import mapped as execution
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.mapped import MappedOnDevice, device_operations, make_mapped, spans
-from ringtrain.collectives.execution.node_reduction import FINAL, WORKING
+from ringtrain.collectives.execution.mapped import FINAL, WORKING, MappedOnDevice, device_operations, make_mapped, spans
 from ringtrain.collectives.execution.reduction import HOST, Host
 from ringtrain.collectives.shared_memory import node_program
 from ringtrain.errors import StalledError
@@ -158,12 +157,12 @@ def test_a_rank_says_what_it_has_done_when_its_device_has():
     for run in runs:
         run.start()
     assert (runs[0].test(), runs[0].moved) == (False, FINAL)
-    assert (runs[1].test(), runs[1].moved) == (False, node_reduction.COMING)
+    assert (runs[1].test(), runs[1].moved) == (False, execution.COMING)
     with pytest.raises(StalledError, match=says("to start", "its device", "rank 0")):
         runs[0].wait(0.01)
     gate.open = 1
     assert (runs[0].test(), runs[0].moved) == (False, WORKING)
-    assert (runs[1].test(), runs[1].moved) == (False, node_reduction.LEAVING)
+    assert (runs[1].test(), runs[1].moved) == (False, execution.LEAVING)
     with pytest.raises(StalledError, match=says("finish its part", "its device", "rank 0")):
         runs[0].wait(0.01)
     gate.open = 2

@@ -161,8 +161,8 @@ def test_every_collective_gives_what_numpy_does(small_chunks, monkeypatch, once,
             sources = [source(rank, row) for rank in range(size)]
             wanted, array = expected(collective, sources, t.rank, root), sources[t.rank].copy()
             target = array if collective == "broadcast" else np.zeros(0 if wanted is None else wanted.size, array.dtype)
-            what = ("sum", "float32", row, array.itemsize, "", f"{collective} {row} {root}", collective, root)
-            run = make_streamed(t, way, *what)
+            what = {"call": f"{collective} {row} {root}", "collective": collective, "root": root}
+            run = make_streamed(t, way, "sum", "float32", row, array.itemsize, **what)
             run.bind(array, target)
             run.run(20.0)
             assert wanted is None or target.tolist() == wanted.tolist()
@@ -193,7 +193,7 @@ def test_where_the_kernel_does_not_read_another_rank_slots_are_used_and_a_later_
         if processes is not None:
             window.processes = np.array(processes)
         array = np.full(1 << 20, t.rank, "u1")
-        run = make_streamed(t, "stream", "sum", "uint8", 1 << 20, 1, "", "broadcast", "broadcast", 0)
+        run = make_streamed(t, "stream", "sum", "uint8", 1 << 20, 1, call="broadcast", collective="broadcast")
         run.bind(array, array)
         run.run(20.0)
         return int(array.sum())

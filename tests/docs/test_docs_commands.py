@@ -1,5 +1,5 @@
-"""The entry pages and the README work as written: each of their commands is run in a fresh folder, and what they show is
-what the program prints, but for figures.
+"""The entry pages and the README work as written: each of their commands is run in a fresh folder, and what they show
+is what the program prints, but for figures.
 
 RINGTRAIN_REWRITE_DOCS=1 writes the transcripts anew. Commands in ``long`` run in scripts/check-full.
 """

@@ -35,9 +35,9 @@ def prepared(t, guard, algorithm, count=40, op="sum"):
     return make_allreduce(t, buffer, algorithm, np.add, op=op, guard=guard), buffer
 
 
-def run(reduction):
+def run(reduction, deadline_s=20):
     reduction.start()
-    reduction.wait(20)
+    reduction.wait(deadline_s)
 
 
 def world(size, body, deadline_s=20.0, nodes=1, end=None, **more):
@@ -65,10 +65,23 @@ def stall(clock, guard, deadline_s):
     clock.pass_until(lambda: guard.watchdog.still_s() > deadline_s + 2 * STEP_S)
 
 
-def stall_when_rank_0_waits(clock, guard, deadline_s, ended, number=1):
-    until(lambda: number in guard.recorder.read()[0].entries)
-    stall(clock, guard, deadline_s)
-    assert ended.wait(60)
+def waiting_in_vain(clock, deadline_s, prepare):
+    """A body for :func:`world`: rank 0 calls ``prepare(transport, guard)``, and rank 1 comes too late."""
+    ended = threading.Event()
+
+    def body(t, guard):
+        call = prepare(t, guard)
+        if t.rank == 0:
+            try:
+                call()
+            finally:
+                ended.set()
+        else:
+            until(lambda: 1 in guard.recorder.read()[0].entries)
+            stall(clock, guard, deadline_s)
+            assert ended.wait(60)
+
+    return body
 
 
 def all_reduce(count, algorithm):
@@ -273,20 +286,8 @@ def test_an_absent_rank_is_named_with_the_last_collectives_of_all(clock):
 )
 def test_the_thread_ends_a_run_whose_main_thread_is_stuck_in_a_call(clock, capsys, prepare, text):
     """In the loopback's own, which no deadline ends. Without another way to end it writes the error and aborts."""
-
-    def body(t, guard):
-        call = prepare(t, guard)
-        if t.rank == 0:
-            try:
-                call()
-            finally:
-                ended.set()
-        else:
-            stall_when_rank_0_waits(clock, guard, 2.0, ended)
-
-    ended = threading.Event()
     with pytest.raises(SystemExit) as raised:
-        world(2, body, 2.0, clock=clock)
+        world(2, waiting_in_vain(clock, 2.0, prepare), 2.0, clock=clock)
     assert raised.value.code == 4
     late = f"rank 1 ({HOST}) has not joined"
     assert capsys.readouterr().err == says("ringtrain: rank 0", "2 s", "collective 1", text, late)
@@ -335,20 +336,11 @@ def test_the_thread_leaves_an_error_to_a_main_thread_that_reports_during_its_loo
 
 
 def test_a_shorter_deadline_of_the_wait_holds(clock):
-    def body(t, guard):
-        reduction, _ = prepared(t, guard, "ring")
-        if t.rank == 0:
-            reduction.start()
-            try:
-                reduction.wait(0.3)
-            finally:
-                ended.set()
-        else:
-            stall_when_rank_0_waits(clock, guard, 0.3, ended)
+    def prepare(t, guard):
+        return partial(run, prepared(t, guard, "ring")[0], 0.3)
 
-    ended = threading.Event()
     with pytest.raises(StalledError, match=says("0.3 s", "collective 1,")):
-        world(2, body, clock=clock)
+        world(2, waiting_in_vain(clock, 0.3, prepare), clock=clock)
 
 
 def test_a_rank_that_others_get_on_without_is_waited_for(clock):

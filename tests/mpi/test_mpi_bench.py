@@ -22,13 +22,22 @@ def arguments(*more):
     return ["-m", "ringtrain", "bench-allreduce", *TINY, *map(str, more)]
 
 
+@pytest.fixture
+def sweep(mpirun, tmp_path):
+    """sweep(ranks, flags) → what it prints, the header of its file, and the rows"""
+
+    def run(ranks, *flags):
+        done = mpirun(ranks, arguments(*flags, "--json", tmp_path / "a.json"))
+        assert done.returncode == 0, done.stderr
+        kept = json.loads((tmp_path / "a.json").read_text())
+        return done.stdout, kept["header"], kept["rows"]
+
+    return run
+
+
 @pytest.mark.parametrize("ranks", [2, *thorough(3)])
-def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
-    path = tmp_path / "a.json"
-    done = mpirun(ranks, arguments("--json", path, "--pairs", "--out-of-place", "--skew", "1:0.001"))
-    assert done.returncode == 0, done.stderr
-    kept = json.loads(path.read_text())
-    header, rows = kept["header"], kept["rows"]
+def test_a_sweep_beside_the_mpi(sweep, ranks):
+    output, header, rows = sweep(ranks, "--pairs", "--out-of-place", "--skew", "1:0.001")
     assert (header["ranks"], header["transport"]) == (ranks, "messages")
     assert len(header["pairs"]) == ranks * (ranks - 1) // 2
     assert len(rows) == len(ALGORITHMS) * 3 * 2 and {row["wrong"] for row in rows} == {0}
@@ -41,31 +50,22 @@ def test_a_sweep_beside_the_mpi(mpirun, tmp_path, ranks):
     assert all(row["reason"].endswith(f"as fast as in {other[row['memory']]} memory") for row in mpi)
     for row in rows:
         assert row["algorithm"] == "mpi" or row["memory"] == ("ordinary" if is_stream(row["algorithm"]) else "shared")
-    assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in done.stdout
-    assert done.stdout.count("# ringtrain ") == 1
-    assert f"\n# a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests\n" in done.stdout
+    assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in output
+    assert output.count("# ringtrain ") == 1
+    assert f"\n# a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests\n" in output
 
 
-def test_levels_beside_one_level(mpirun, tmp_path):
-    path = tmp_path / "a.json"
+def test_levels_beside_one_level(sweep):
     names = "mapped,mapped:2x2,mapped:flat,stream,stream:2x2,stream:flat"
-    done = mpirun(4, arguments("--algorithm", names, "--json", path))
-    assert done.returncode == 0, done.stderr
-    kept = json.loads(path.read_text())
-    rows = kept["rows"]
+    output, header, rows = sweep(4, "--algorithm", names)
     assert {row["algorithm"] for row in rows} == set(names.split(","))
     assert {(row["status"], row["wrong"], row["same_on_ranks"]) for row in rows} == {("ok", 0, True)}
-    assert f"; levels {kept['header']['levels']}" in done.stdout
+    assert f"; levels {header['levels']}" in output
 
 
 @pytest.mark.parametrize("name", ["all-to-all", "broadcast"])
-def test_long_arrays_that_one_process_reads_of_another(mpirun, tmp_path, name):
-    path = tmp_path / "a.json"
-    size = ("-b", "6M", "-e", "6M", "-n", "2", "-w", "1")
-    words = ["-m", "ringtrain", "bench-allreduce", "--collective", name, "--algorithm", "auto,mpi", *size]
-    done = mpirun(3, [*words, "--json", str(path)])
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(path.read_text())["rows"]
+def test_long_arrays_that_one_process_reads_of_another(sweep, name):
+    _, _, rows = sweep(3, "--collective", name, "--algorithm", "auto,mpi", "-b", "6M", "-e", "6M", "-n", "2")
     assert {row["algorithm"] for row in rows} == {"mpi", "auto:stream"}
     assert {(row["status"], row["wrong"]) for row in rows} == {("ok", 0)}
 
@@ -74,13 +74,9 @@ OTHERS = ("reduce", "all-to-all", *thorough("reduce-scatter", "all-gather", "bro
 
 
 @pytest.mark.parametrize("collective", OTHERS)
-def test_collectives_beside_the_mpis_blocking_ones_and_gloo(mpirun, tmp_path, collective):
+def test_collectives_beside_the_mpis_blocking_ones_and_gloo(sweep, collective):
     algorithms = ["auto", "mpi", *(["gloo"] if find_spec("torch") else [])]
-    path = tmp_path / "a.json"
-    asked = ("--collective", collective, "--algorithm", ",".join(algorithms), "--json", path)
-    done = mpirun(3, arguments(*asked))
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(path.read_text())["rows"]
+    _, _, rows = sweep(3, "--collective", collective, "--algorithm", ",".join(algorithms))
     assert {row["algorithm"] for row in rows} == {"auto:stream", *algorithms[1:]}
     assert {row["status"] for row in rows} == {"ok"} and {row["wrong"] for row in rows} <= {0, None}
     assert len(rows) == len(algorithms) * (1 if collective == "barrier" else 3)
@@ -95,13 +91,10 @@ def test_types_and_operations(mpirun):
 
 
 @pytest.mark.thorough
-def test_a_wire_that_rounds_is_right_and_half_as_long(mpirun, tmp_path):
-    path = tmp_path / "a.json"
-    done = mpirun(3, arguments("--wire", "all", "--algorithm", "mpi,ring,sliced,hierarchical", "--json", path))
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(path.read_text())["rows"]
+def test_a_wire_that_rounds_is_right_and_half_as_long(sweep):
+    output, _, rows = sweep(3, "--wire", "all", "--algorithm", "mpi,ring,sliced,hierarchical")
     assert {row["status"] for row in rows if row["algorithm"] != "mpi"} == {"ok"}
-    assert done.stdout.count("refused: mpi sends a buffer as it is: a wire of") == 2 * 3
+    assert output.count("refused: mpi sends a buffer as it is: a wire of") == 2 * 3
     sent = {(r["algorithm"], r["bytes"], r["wire_dtype"]): r["wire_bytes"] for r in rows if r["algorithm"] != "mpi"}
     for (algorithm, nbytes, wire), count in sent.items():
         assert count * (1 if wire == "float32" else 2) == sent[algorithm, nbytes, "float32"]

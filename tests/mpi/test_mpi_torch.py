@@ -143,23 +143,6 @@ def test_ranks_that_do_not_come_are_named_after_the_timeout_of_the_group(launche
 
 
 @pytest.mark.thorough
-def test_a_script_that_is_told_to_stop_saves_and_goes_on(launched, tmp_path):
-    """One rank alone is told; both stop in the same step, and leave in order."""
-    line = f"saves.py 30 {tmp_path}"
-    assert launched(2, line).returncode == 0
-    whole = (tmp_path / "weights").read_text()
-    for name in ("checkpoint.pt", "weights", "steps"):
-        (tmp_path / name).unlink()
-    (tmp_path / "held").write_text("12 1")
-    done = launched(2, line)
-    assert done.returncode == 75 and "MPI_ABORT" not in done.stderr, done.stderr
-    assert not (tmp_path / "weights").exists()
-    assert launched(2, line).returncode == 0
-    assert (tmp_path / "steps").read_text().split() == [str(step) for step in range(30)]
-    assert (tmp_path / "weights").read_text() == whole
-
-
-@pytest.mark.thorough
 def test_one_import_is_enough(mpirun):
     program = str(PROGRAMS / "imports.py")
     done = mpirun(2, [program])

@@ -51,14 +51,21 @@ def test_exact_strategies_do_what_ddp_does(script, options, ranks):
     assert done.stdout.splitlines() == [f"{case}: all is well" for case in cases.split("; ")]
 
 
-def test_gradients_and_state_are_the_ranks_own_where_a_strategy_makes_the_step(script):
-    done = script(2, "--sync sharded", programs("torch_rows"), "gradient_between; saved", "own")
-    assert done.returncode == 0 and done.stderr.count("optimizer.state_dict()") == 1, done.stderr
-
-
-def test_late_updates_are_waited_for_layer_by_layer(script):
-    done = script(2, "--overlap forward --bucket-bytes 500", programs("torch_rows"), "late")
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("ranks", "options", "arguments", "notes"),
+    [
+        (2, "--sync sharded", ("gradient_between; saved", "own"), 1),  # gradients and state are the rank's own
+        (2, "--overlap forward --bucket-bytes 500", ("late",), 0),  # updates are waited for layer by layer
+        *thorough(
+            (2, "", ("compiled",), 0),  # over DDP's own reducer
+            (3, "--sync server --asynchronous", ("collective",), 0),  # who waits for a collective serves the others
+        ),
+    ],
+)
+def test_cases_of_one_strategy(script, ranks, options, arguments, notes):
+    done = script(ranks, options, programs("torch_rows"), *arguments)
+    assert done.returncode == 0 and done.stderr.count("optimizer.state_dict()") == notes, done.stderr
+    assert done.stdout.count("all is well") == len(arguments[0].split("; "))
 
 
 @pytest.mark.parametrize(
@@ -71,18 +78,6 @@ def test_ranks_that_are_apart_evaluate_alone_and_meet_when_they_are_asked(script
     assert done.stdout.count("all is well") == len(cases.split("; "))
     assert ("synchronize()" in done.stderr) == ("synchronized" in cases)
     assert "evaluations and checkpoints" not in done.stderr  # the script's own are no part of the exchange
-
-
-@pytest.mark.thorough
-def test_a_module_over_ddps_own_reducer_is_compiled(script):
-    done = script(2, "", programs("torch_rows"), "compiled")
-    assert "all is well" in done.stdout, done.stderr
-
-
-@pytest.mark.thorough
-def test_a_rank_that_waits_for_a_collective_serves_the_others(script):
-    done = script(3, "--sync server --asynchronous", programs("torch_rows"), "collective")
-    assert "all is well" in done.stdout, done.stderr
 
 
 REFUSED = {  # case → options, words

@@ -10,7 +10,7 @@ import pytest
 
 from ringtrain.errors import UsageError
 from tests.mpi.conftest import PATIENCE_S, PROGRAMS, ROOT, run
-from tests.tiers import grid
+from tests.tiers import grid, thorough
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 pytestmark = pytest.mark.mpi
@@ -34,11 +34,15 @@ def is_daily(library, strategy):
     return (library, strategy) == ("lightning.pytorch", "averaging")
 
 
-@pytest.mark.parametrize(("library", "strategy"), grid(is_daily, LIBRARIES, STRATEGIES))
-def test_a_trainer_that_is_told_to_stop_saves_and_goes_on_to_the_same_weights(mpirun, tmp_path, library, strategy):
+CASES = [*grid(is_daily, LIBRARIES, STRATEGIES), *thorough(("torch", "DDP's reducer"))]
+
+
+@pytest.mark.parametrize(("library", "strategy"), CASES)
+def test_what_is_told_to_stop_saves_and_goes_on_to_the_same_weights(mpirun, tmp_path, library, strategy):
     """Rank 1 alone is told, in mid-period and mid-epoch; the next start goes on from the step that follows."""
     pytest.importorskip(library)
-    command = ["-W", "ignore", "-m", "ringtrain.torch", *STRATEGIES[strategy], PYTORCH / "stops.py", library, 16]
+    program = ["saves.py"] if library == "torch" else ["stops.py", library]
+    command = ["-W", "ignore", "-m", "ringtrain.torch", *STRATEGIES[strategy], PYTORCH / program[0], *program[1:], 16]
 
     def start(name):
         (tmp_path / name).mkdir(exist_ok=True)

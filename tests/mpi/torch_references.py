@@ -1,7 +1,6 @@
 """What each strategy of ``python -m ringtrain.torch`` computes, in plain PyTorch: one process has the networks of all
 ranks, in float64, and adds in the order of ranks. Each reference returns the weights of every rank."""
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial, reduce
@@ -118,8 +117,12 @@ def mean_of_sum(gradients: Sequence[Tensors]) -> Tensors:
     return each(lambda tensor: tensor * (1 / len(gradients)), total(gradients))
 
 
+def shares_of(gradients: Sequence[Tensors]) -> list[Tensors]:
+    return [each(lambda tensor: tensor * (1 / len(gradients)), tensors) for tensors in gradients]
+
+
 def sum_of_shares(gradients: Sequence[Tensors]) -> Tensors:
-    return total([each(lambda tensor: tensor * (1 / len(gradients)), tensors) for tensors in gradients])
+    return total(shares_of(gradients))
 
 
 # ── all ranks make the same update ────────────────────────────────────────────────────────────────────────────
@@ -151,33 +154,6 @@ class DelayedGradient:
 delayed = partial(together, DelayedGradient)
 
 
-class TopK:
-    """Each rank's largest elements of each matrix, the first of equals; it keeps the rest. Vectors are sent whole."""
-
-    def __init__(self, ratio: float):
-        self._ratio, self._kept, self.ties = ratio, {}, 0
-
-    def __call__(self, gradients: Sequence[Tensors], part: Sequence[int] | None = None) -> Tensors:
-        """``part``: the numbers of the parameters that are sent; None: all"""
-        shares = [each(lambda tensor: tensor * (1 / len(gradients)), tensors) for tensors in gradients]
-        part = range(len(shares[0])) if part is None else part
-        return total([self._sent(rank, tensors, part) for rank, tensors in enumerate(shares)])
-
-    def _sent(self, rank: int, gradients: Tensors, part: Sequence[int]) -> Tensors:
-        kept = self._kept.setdefault(rank, [torch.zeros_like(gradient) for gradient in gradients])
-        for index, gradient in enumerate(gradients):
-            if gradient.dim() == 1 or index not in part:
-                continue
-            have = kept[index].add_(gradient).view(-1)
-            k = math.ceil(self._ratio * have.numel())
-            order = torch.argsort(have.abs(), descending=True, stable=True)
-            self.ties += int(have[order[k - 1]].abs() == have[order[k]].abs() > 0)
-            gradients[index] = torch.zeros_like(gradient)
-            gradients[index].view(-1)[order[:k]] = have[order[:k]]
-            have[order[:k]] = 0
-        return gradients
-
-
 class Lossy:
     """Each rank sends ``send`` of each matrix, flat, in NumPy, and keeps ``decay`` of the rest; with ``ef21`` of the
     difference from its estimate, whose sum is the gradient. Vectors are sent whole."""
@@ -186,17 +162,18 @@ class Lossy:
         self._send, self._decay, self._ef21 = send, decay, ef21
         self._kept, self._totals = {}, {}
 
-    def __call__(self, gradients: Sequence[Tensors]) -> Tensors:
-        shares = [each(lambda tensor: tensor * (1 / len(gradients)), tensors) for tensors in gradients]
-        sums = total([self._sent(rank, tensors) for rank, tensors in enumerate(shares)])
+    def __call__(self, gradients: Sequence[Tensors], part: Sequence[int] | None = None) -> Tensors:
+        """``part``: the numbers of the parameters that are sent; None: all"""
+        sums = total([self._sent(rank, tensors, part) for rank, tensors in enumerate(shares_of(gradients))])
         if self._ef21:
             for index, tensor in enumerate(sums):
                 if tensor.dim() > 1:
                     sums[index] = self._totals[index] = self._totals.get(index, torch.zeros_like(tensor)) + tensor
         return sums
 
-    def _sent(self, rank: int, gradients: Tensors) -> Tensors:
-        return [self._part(rank, i, x) if x.dim() > 1 else x for i, x in enumerate(gradients)]
+    def _sent(self, rank: int, gradients: Tensors, part: Sequence[int] | None) -> Tensors:
+        lossy = [x.dim() > 1 and (part is None or i in part) for i, x in enumerate(gradients)]
+        return [self._part(rank, i, x) if lossy[i] else x for i, x in enumerate(gradients)]
 
     def _part(self, rank: int, index: int, gradient: torch.Tensor) -> torch.Tensor:
         before = self._kept.get((rank, index), torch.zeros_like(gradient))
@@ -214,8 +191,7 @@ class PowerSGD:
         self._r, self._kept, self._q = r, {}, {}
 
     def __call__(self, gradients: Sequence[Tensors]) -> Tensors:
-        shares = [each(lambda tensor: tensor * (1 / len(gradients)), tensors) for tensors in gradients]
-        return [self._combined(index, tensors) for index, tensors in enumerate(zip(*shares, strict=True))]
+        return [self._combined(index, tensors) for index, tensors in enumerate(zip(*shares_of(gradients), strict=True))]
 
     def _combined(self, index: int, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         shape, columns = gradients[0].shape, gradients[0].shape[-1]
@@ -295,7 +271,7 @@ def streaming(
     mixing: float = 0.0,
     outer: tuple[float, float] = (0.0, 1.0),
     centre: float = 0.0,
-    send: "TopK | None" = None,
+    send: Lossy | None = None,
 ) -> list[Tensors]:
     """Local SGD whose weights are averaged in parts that take turns, and whose sums arrive ``delay`` steps later.
     mixing: the share of a rank's own weights that stays. centre: the rate of EASGD, in place of it."""

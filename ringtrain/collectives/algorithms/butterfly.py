@@ -30,13 +30,8 @@ Source: Rabenseifner, Optimization of collective reduction operations, ICCS 2004
 from collections.abc import Iterator
 
 from ringtrain.collectives.algorithms.power_of_two import folded_all_gather, folded_reduce_scatter
-from ringtrain.collectives.compose import all_reduce as in_halves
+from ringtrain.collectives.compose import chunk_a_rank
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
-
-
-def butterfly(size: int) -> Schedule:
-    """Return an all-reduce by vector halving and vector doubling."""
-    return in_halves("butterfly", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
@@ -54,7 +49,7 @@ def _halving(size: int) -> Schedule:
         for peer, keep, give in _ranges(rank, size):
             yield Step(sends=(Move(peer, *give),), recvs=(Move(peer, *keep, add=True),))
 
-    return _half("halving", size, steps, REDUCE_SCATTER)
+    return chunk_a_rank("halving", size, steps, REDUCE_SCATTER, lambda chunk: _reversed(chunk, size))
 
 
 def _doubling(size: int) -> Schedule:
@@ -62,11 +57,7 @@ def _doubling(size: int) -> Schedule:
         for peer, keep, give in reversed(_ranges(rank, size)):
             yield Step(sends=(Move(peer, *keep),), recvs=(Move(peer, *give),))
 
-    return _half("doubling", size, steps, ALL_GATHER)
-
-
-def _half(name: str, size: int, steps, goal: str) -> Schedule:
-    return Schedule(name, size, size, steps, lambda rank: size - 1, goal, lambda chunk: _reversed(chunk, size))
+    return chunk_a_rank("doubling", size, steps, ALL_GATHER, lambda chunk: _reversed(chunk, size))
 
 
 def _ranges(rank: int, size: int) -> list[tuple[int, tuple[int, int], tuple[int, int]]]:

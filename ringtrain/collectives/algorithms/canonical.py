@@ -75,8 +75,7 @@ def _inputs(nodes: list[Node]) -> list[int]:
 
 def _partial_chunks(rank: int, brought: list[list[Node]]) -> list[list[int]]:
     """Return the chunks that hold the partials of all ranks on ``rank``, for its own slice: its own partials in its
-    input arrays, other ranks' partials behind them in scratch.
-    """
+    input arrays, other ranks' partials behind them in scratch."""
     size, at, chunks = len(brought), len(brought[rank]), []
     for source, nodes in enumerate(brought):
         if source == rank:
@@ -89,8 +88,7 @@ def _partial_chunks(rank: int, brought: list[list[Node]]) -> list[list[int]]:
 
 def _additions(rank: int, brought: list[list[Node]], chunks: list[list[int]], shards: int) -> Iterator[Step]:
     """Yield the additions one after another, from the first shard on, each as soon as the tree allows it. A sum lies in
-    the chunk of its left half, or in the buffer, if one half lies there.
-    """
+    the chunk of its left half, or in the buffer, if one half lies there."""
     sums: list[tuple[Node, int]] = []
     for node, at in zip(chain(*brought), chain(*chunks), strict=True):
         while sums and are_siblings(sums[-1][0], node, shards):

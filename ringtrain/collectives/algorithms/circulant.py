@@ -30,13 +30,8 @@ Source: Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.compose import chunk_a_rank
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
-
-
-def circulant(size: int) -> Schedule:
-    """Return an all-reduce on a circulant graph of ``size`` ranks."""
-    return all_reduce("circulant", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
@@ -47,7 +42,7 @@ def reduce_scatter(size: int) -> Schedule:
             up, down = (rank + skip) % size, (rank - skip) % size
             yield Step(_moves(up, up, wide - skip, size), _moves(down, rank, wide - skip, size, add=True))
 
-    return _half("circulant-reduce-scatter", size, steps, REDUCE_SCATTER)
+    return chunk_a_rank("circulant-reduce-scatter", size, steps, REDUCE_SCATTER)
 
 
 def all_gather(size: int) -> Schedule:
@@ -58,11 +53,7 @@ def all_gather(size: int) -> Schedule:
             up, down = (rank + skip) % size, (rank - skip) % size
             yield Step(_moves(down, rank, wide - skip, size), _moves(up, up, wide - skip, size))
 
-    return _half("circulant-all-gather", size, steps, ALL_GATHER)
-
-
-def _half(name: str, size: int, steps, goal: str) -> Schedule:
-    return Schedule(name, size, size, steps, lambda rank: size - 1, goal, lambda chunk: chunk)
+    return chunk_a_rank("circulant-all-gather", size, steps, ALL_GATHER)
 
 
 def skips(size: int) -> list[int]:
@@ -75,8 +66,7 @@ def skips(size: int) -> list[int]:
 
 def _moves(peer: int, first: int, count: int, size: int, add: bool = False) -> tuple[Move, ...]:
     """Return the moves of ``count`` chunks from ``first`` on: two moves where they wrap around the end of the
-    buffer.
-    """
+    buffer."""
     stop = first + count
     if stop <= size:
         return (Move(peer, first, stop, add),)

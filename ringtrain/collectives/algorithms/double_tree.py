@@ -36,7 +36,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringtrain.collectives.algorithms.timetable import TimedMessage, timed_steps
-from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 
 SEGMENTS = 4  # a tree; execution cuts them further
@@ -51,15 +50,9 @@ class Edge:
     child: int
 
 
-def double_tree(size: int, segments: int = SEGMENTS) -> Schedule:
-    """Return an all-reduce by two trees of ``size`` ranks, half of the buffer each, in ``segments`` segments a half."""
-    return all_reduce("double-tree", reduce(size, segments), broadcast(size, segments))
-
-
 def reduce(size: int, segments: int = SEGMENTS) -> Schedule:
     """Return the first half of the all-reduce: each root ends with the sum of its tree's segments. It is a broadcast
-    backwards in time.
-    """
+    backwards in time."""
     times = timetable(size)
     last = max(times.values(), default=0)
     touching = _by_rank(times)
@@ -111,8 +104,7 @@ def _by_rank(edges) -> dict[int, list[Edge]]:
 
 def timetable(size: int) -> dict[Edge, int]:
     """Return, for each edge of both trees, the time at which it carries the first segment of a broadcast: the first
-    time of its colour after its parent has the segment.
-    """
+    time of its colour after its parent has the segment."""
     edges = [edge for tree in (0, 1) for edge in edges_of(tree, size)]
     colours = _coloured(edges)
     times: dict[Edge, int] = {}

@@ -41,8 +41,7 @@ Builder = Callable[[int], Schedule]
 
 def hierarchical(name: str, topology: Topology, inner: tuple[Builder, Builder], outer: Builder) -> Schedule:
     """Return a hierarchical all-reduce. ``inner``: a reduce-scatter and its all-gather, for any number of ranks;
-    ``outer``: an all-reduce.
-    """
+    ``outer``: an all-reduce."""
     scatters = [inner[0](len(ranks)) for ranks in topology.nodes]
     gathers = [inner[1](len(ranks)) for ranks in topology.nodes]
     across = outer(len(topology.nodes))
@@ -68,8 +67,7 @@ def hierarchical(name: str, topology: Topology, inner: tuple[Builder, Builder], 
 
 def _chunk_of(number: int, part: Schedule) -> int:
     """Return the chunk of a node's reduce-scatter that holds this slice. Slices are dealt out in the order of
-    owners.
-    """
+    owners."""
     return sorted(range(part.chunks), key=part.owner)[number % part.chunks]
 
 

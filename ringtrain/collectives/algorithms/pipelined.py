@@ -62,7 +62,6 @@ def _entries(schedule: Schedule, segments: int) -> dict[int, list[TimedMessage]]
 
 def _moved(move: Move, segment: int, segments: int, chunks: int) -> Move:
     """Return the move in one segment: segments follow one another in the buffer, and in each buffer-sized area of
-    scratch.
-    """
+    scratch."""
     shift = (move.start // chunks * (segments - 1) + segment) * chunks
     return replace(move, start=move.start + shift, stop=move.stop + shift)

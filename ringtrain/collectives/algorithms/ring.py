@@ -28,13 +28,8 @@ Gibiansky, Bringing HPC techniques to deep learning, Baidu 2017.
 
 from collections.abc import Iterator
 
-from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.compose import chunk_a_rank
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
-
-
-def ring(size: int) -> Schedule:
-    """Return an all-reduce around a ring of ``size`` ranks."""
-    return all_reduce("ring", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
@@ -44,7 +39,7 @@ def reduce_scatter(size: int) -> Schedule:
         for k in range(size - 1):
             yield _pass_on(rank, size, rank - k, add=True)
 
-    return _half("ring-reduce-scatter", size, steps, REDUCE_SCATTER)
+    return chunk_a_rank("ring-reduce-scatter", size, steps, REDUCE_SCATTER, lambda chunk: (chunk - 1) % size)
 
 
 def all_gather(size: int) -> Schedule:
@@ -54,11 +49,7 @@ def all_gather(size: int) -> Schedule:
         for k in range(size - 1):
             yield _pass_on(rank, size, rank + 1 - k, add=False)
 
-    return _half("ring-all-gather", size, steps, ALL_GATHER)
-
-
-def _half(name: str, size: int, steps, goal: str) -> Schedule:
-    return Schedule(name, size, size, steps, lambda rank: size - 1, goal, lambda chunk: (chunk - 1) % size)
+    return chunk_a_rank("ring-all-gather", size, steps, ALL_GATHER, lambda chunk: (chunk - 1) % size)
 
 
 def _pass_on(rank: int, size: int, chunk: int, add: bool) -> Step:

@@ -88,8 +88,7 @@ def reduce_to_root(tree: RootedTree, name: str = "server-reduce") -> Schedule:
 
 def _earlier(children: list[int], rank: int) -> Iterator[Step]:
     """Return the children of lower rank, which come first in the sum: several are added separately, and then to this
-    rank's own buffer.
-    """
+    rank's own buffer."""
     if len(children) == 1:
         yield Step(recvs=(Move(children[0], OWN, OWN + 1, add=True),))
     elif children:

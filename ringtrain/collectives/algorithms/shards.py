@@ -46,8 +46,7 @@ def are_siblings(left: Node, right: Node, shards: int) -> bool:
 class Fold:
     """The additions after the gradient of one shard: the sums in slots ``adds`` are added to it, one after the other,
     and the sum goes to slot ``keep``, which is the last of those or was free. With None it stays in the gradient's
-    array.
-    """
+    array."""
 
     adds: tuple[int, ...]
     keep: int | None
@@ -55,8 +54,7 @@ class Fold:
 
 def folds(start: int, stop: int, shards: int) -> tuple[list[Fold], list[Node]]:
     """Return the fold of each of the shards ``start:stop``, in order, and the nodes that are left: the partials. All of
-    those but the last lie in slots 0, 1 and so on. It works like the carry of a binary counter.
-    """
+    those but the last lie in slots 0, 1 and so on. It works like the carry of a binary counter."""
     folded: list[Fold] = []
     nodes: list[Node] = []
     for shard in range(start, stop):

@@ -25,13 +25,8 @@ Source: Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016, whose ranks exchange slices 
 
 from collections.abc import Iterator
 
-from ringtrain.collectives.compose import all_reduce
+from ringtrain.collectives.compose import chunk_a_rank
 from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
-
-
-def sliced(size: int) -> Schedule:
-    """Return an all-reduce by ``size`` owners of one slice each."""
-    return all_reduce("sliced", reduce_scatter(size), all_gather(size))
 
 
 def reduce_scatter(size: int) -> Schedule:
@@ -44,7 +39,7 @@ def reduce_scatter(size: int) -> Schedule:
             yield Step(_slices(peers, peers), tuple(Move(peer, at, at + 1) for peer, at in chunks))
         yield from _additions(rank, size)
 
-    return _half("sliced-reduce-scatter", size, steps, REDUCE_SCATTER)
+    return chunk_a_rank("sliced-reduce-scatter", size, steps, REDUCE_SCATTER)
 
 
 def all_gather(size: int) -> Schedule:
@@ -55,11 +50,7 @@ def all_gather(size: int) -> Schedule:
         if peers:
             yield Step(_slices(peers, [rank] * len(peers)), _slices(peers, peers))
 
-    return _half("sliced-all-gather", size, steps, ALL_GATHER)
-
-
-def _half(name: str, size: int, steps, goal: str) -> Schedule:
-    return Schedule(name, size, size, steps, lambda rank: size - 1, goal, lambda chunk: chunk)
+    return chunk_a_rank("sliced-all-gather", size, steps, ALL_GATHER)
 
 
 def others(rank: int, size: int) -> list[int]:
@@ -73,15 +64,13 @@ def _slices(peers: list[int], slices: list[int]) -> tuple[Move, ...]:
 
 def _scratch_chunk(source: int, rank: int, size: int) -> int:
     """Return the chunk in which ``rank`` keeps the contribution of ``source`` to its slice: its own lies in the buffer,
-    others lie in scratch.
-    """
+    others lie in scratch."""
     return rank if source == rank else (1 + source) * size + rank
 
 
 def _additions(rank: int, size: int) -> Iterator[Step]:
     """Yield a step for each level of the tree. A sum of ranks a to b - 1 lies in the chunk of the contribution of a, or
-    in the buffer if the rank's own contribution is in it.
-    """
+    in the buffer if the rank's own contribution is in it."""
     width = 1
     while width < size:
         pairs = [(left, left + width) for left in range(0, size - width, 2 * width)]

@@ -21,15 +21,9 @@ Source: textbook; the aggregation of a single parameter server, and of DataParal
 """
 
 from ringtrain.collectives.algorithms.rooted import broadcast_from_root, reduce_to_root, straight
-from ringtrain.collectives.compose import all_reduce
 from ringtrain.collectives.schedule import Schedule
 
 ROOT = 0
-
-
-def star(size: int) -> Schedule:
-    """Return an all-reduce through rank 0."""
-    return all_reduce("star", reduce(size), broadcast(size))
 
 
 def reduce(size: int) -> Schedule:

@@ -30,8 +30,7 @@ class TimedMessage:
 
 def timed_steps(rank: int, entries: Iterable[TimedMessage]) -> Iterator[Step]:
     """Yield the steps of ``rank``. ``entries`` are the messages of this rank; messages of one pair and one time have
-    the same order on both ranks.
-    """
+    the same order on both ranks."""
     for _, group in groupby(sorted(entries, key=lambda entry: entry.time), key=lambda entry: entry.time):
         together = list(group)
         yield Step(
@@ -60,7 +59,7 @@ class _Clock:
         self.ended: set[End] = set()
         self.touching: dict[End, set[int]] = defaultdict(set)
         for number, message in enumerate(met):
-            for end in _ends(message):
+            for end in message.ends:
                 self.touching[end].add(number)
 
     def run(self, schedule: Schedule) -> list[Time]:
@@ -78,20 +77,16 @@ class _Clock:
         local = is_local(self.steps[rank][step], rank)
         self.begun[end] = (last[0], last[1] + 1) if local else (last[0] + 1, 0)
         for number in self.touching[end]:
-            ends = _ends(self.met[number])
+            ends = self.met[number].ends
             if all(end in self.begun for end in ends):
                 self.times[number] = max(self.begun[end] for end in ends)
 
     def _go_on(self, begun: End) -> Iterator[tuple[End, Time]]:
         """Yield the steps that may begin now that this one has, each with the last time of the step before it."""
-        for end in sorted({begun}.union(*(_ends(self.met[number]) for number in self.touching[begun]))):
+        for end in sorted({begun}.union(*(self.met[number].ends for number in self.touching[begun]))):
             messages = self.touching[end]
             if end not in self.ended and all(number in self.times for number in messages):
                 self.ended.add(end)
                 rank, step = end
                 if step + 1 < len(self.steps[rank]):
                     yield (rank, step + 1), max((self.times[number] for number in messages), default=self.begun[end])
-
-
-def _ends(message: MatchedMessage) -> set[End]:
-    return {(message.source, message.sent), (message.target, message.received)}

@@ -227,8 +227,7 @@ class Execution(Reduction):
 @dataclass(frozen=True, slots=True)
 class _TaskState:
     """A task at run time. ``channel``: its messages in flight. ``pack`` is None if nothing happens before the start,
-    ``work`` if nothing happens after the arrival.
-    """
+    ``work`` if nothing happens after the arrival."""
 
     handle: Handle
     channel: deque[int]
@@ -340,8 +339,7 @@ def _views(
     graph: TaskGraph, inputs: Sequence[Array], travels: np.dtype, allocate: Allocate
 ) -> tuple[list[Array], list[Array]]:
     """For each task return (target view, message view). Targets lie in an input array or in scratch; a message is the
-    target itself, a staging slot of the wire type ``travels``, or another local range.
-    """
+    target itself, a staging slot of the wire type ``travels``, or another local range."""
     count = inputs[0].size
     scratch = [allocate(graph.scratch, inputs[0].dtype)] if graph.scratch else []
     staging = allocate(graph.slots * graph.segment, travels) if graph.segment else inputs[0][:0]

@@ -5,6 +5,7 @@ writing it to all buffers is one operation on the memory of all ranks. A rank si
 final, and its end when its device is done: so there are two more waits.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -16,28 +17,28 @@ from ringtrain.collectives.execution.node_program import (
     BufferChunk,
     NodePhase,
     NodeProgram,
-    PhasedProgram,
-    addition_order,
     exchanged,
-    is_one_pass,
+    one_pass_order,
 )
-from ringtrain.collectives.execution.node_reduction import NodeReduction, awaited_ranks
-from ringtrain.collectives.execution.reduction import Reduction, ReductionDevice
+from ringtrain.collectives.execution.reduction import DeviceMark, Reduction, ReductionDevice
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
 from ringtrain.ops.cpu.mapped import MappedCall, MappedOperation, MappedPhase
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
-from ringtrain.transport.waiting import wait_for
+from ringtrain.transport.waiting import peers, wait_for
 
 SHARED = "an all-reduce in shared memory"  # in messages
 AT_ONCE = 8  # most arrays for a device's add_all
+# What a rank waits for: nothing; its buffer to be final; all ranks to come; messages between nodes, if there are
+# several; its own operations; all ranks to be done.
+IDLE, FINAL, COMING, MOVING, WORKING, LEAVING = range(6)
 
 Work = list[tuple[Callable[..., None], tuple]]  # functions with their arguments
 
 
 def make_mapped(
-    program: NodeProgram | PhasedProgram,
+    program: NodeProgram,
     transport: Transport,
     views: Sequence[Array],
     counter: SignalCounter,
@@ -67,7 +68,7 @@ def make_mapped(
         return arrays[chunk[1] // program.chunks][chunk[0]][edges[start] : edges[start + width]]
 
     nbytes = sum(at(place, width).size for place, width in exchanged(program, rank)) * views[0].dtype.itemsize
-    if isinstance(program, NodeProgram) and not on_host(views):
+    if not on_host(views):
         return MappedOnDevice(transport, counter, device, device_operations(device, program, rank, at), nbytes)
     spins = transport.patience.spin_s > 0
     counters = [counter.addresses[local] for local in ranks]
@@ -132,6 +133,63 @@ class Mapped(Reduction):
         return awaited.format(whom=late, name=SHARED, rank=self._world.world_ranks[self._world.rank])
 
 
+class NodeReduction(Reduction):
+    """An all-reduce with two waits for all ranks of the node, and this rank's work between them."""
+
+    _called: str  # its name in messages
+
+    def __init__(self, transport: Transport, counter: SignalCounter, device: ReductionDevice):
+        self._world, self._counter, self._device = transport, counter, device
+        self._state = IDLE
+        self._mark: DeviceMark
+
+    def start(self) -> None:
+        if self._state != IDLE:
+            raise TransportError(texts.STARTED_AGAIN.format(name=self._called))
+        self._mark = self._device.mark()
+        self._state = FINAL
+        self.test()
+
+    def test(self) -> bool:
+        if self._state == FINAL and self._mark.done():
+            self._counter.advance()
+            self._state = COMING
+        if self._state == COMING and self._counter.reached():
+            self._state = MOVING
+        if self._state == MOVING and self._move():
+            self._mark = self._device.mark()
+            self._state = WORKING
+        if self._state == WORKING and self._mark.done():
+            self._counter.advance()
+            self._state = LEAVING
+        if self._state == LEAVING and self._counter.reached():
+            self._state = IDLE
+        return self._state == IDLE
+
+    @abstractmethod
+    def _move(self) -> bool:
+        """Do as much of this rank's work as is possible without waiting. Returns whether all is issued."""
+
+    def wait(self, deadline_s: float) -> None:
+        wait_for(self.test, deadline_s, self._awaited, lambda: self.moved, self._world.patience)
+
+    @property
+    def moved(self) -> int:
+        return self._state
+
+    def _awaited(self) -> str:
+        late = awaited_ranks(self._world, self._counter)
+        awaited = texts.AWAITED_START if self._state in (FINAL, COMING) else texts.AWAITED_END
+        whom = "its device" if self._state in (FINAL, WORKING) else late
+        return awaited.format(whom=whom, name=self._called, rank=self._world.world_ranks[self._world.rank])
+
+
+def awaited_ranks(transport: Transport, counter: SignalCounter) -> str:
+    """Return the name of the ranks of the node that have not advanced as often as this one."""
+    names = transport.world_ranks
+    return peers([names[transport.neighbours[local_rank]] for local_rank in counter.late()])
+
+
 class MappedOnDevice(NodeReduction):
     """A two-shot program on one buffer in the memory of devices. work: its operations"""
 
@@ -172,10 +230,10 @@ def device_operations(
     device: ReductionDevice, program: NodeProgram, rank: int, at: Callable[[BufferChunk], Array]
 ) -> Work:
     """Return the tasks on a device: one operation if the program adds one contribution after another; otherwise one for
-    each addition; the last writes the sum to all targets. ``at(chunk)``: the elements of the chunk there.
-    """
-    if is_one_pass(program, rank):
-        inputs = [at((source, rank)) for source in addition_order(program, rank)]
+    each addition; the last writes the sum to all targets. ``at(chunk)``: the elements of the chunk there."""
+    order = one_pass_order(program, rank)
+    if order is not None:
+        inputs = [at((source, rank)) for source in order]
         return sum_into(device, inputs, inputs)
     additions = [(at(task.target), at(task.source)) for task in program.tasks[rank] if task.add]
     copied = [at(task.target) for task in program.tasks[rank] if not task.add]

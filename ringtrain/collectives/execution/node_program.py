@@ -49,31 +49,25 @@ class NodePhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeProgram:
-    """``tasks[rank]``: the rank's operations between the two waits, in this order, all on chunk ``rank``.
-    ``inputs_of[rank]``: the number of its input arrays (:meth:`ringtrain.collectives.schedule.Schedule.inputs_of`).
-    """
-
-    name: str
-    size: int
-    chunks: int
-    tasks: tuple[tuple[ChunkOperation, ...], ...]
-    inputs_of: tuple[int, ...]
-
-    @property
-    def phases(self) -> tuple[NodePhase, ...]:
-        everyone = (tuple(range(self.size)),) * self.size
-        return NodePhase(everyone, self.tasks), NodePhase(everyone, ((),) * self.size)
-
-
-@dataclass(frozen=True, slots=True)
-class PhasedProgram:
-    """A program with waits between its operations: the last phase has none."""
+    """The phases of all ranks; the last one has no operations. ``inputs_of[rank]``: the number of its input arrays
+    (:meth:`ringtrain.collectives.schedule.Schedule.inputs_of`)."""
 
     name: str
     size: int
     chunks: int
     phases: tuple[NodePhase, ...]
     inputs_of: tuple[int, ...]
+
+    @property
+    def tasks(self) -> tuple[tuple[ChunkOperation, ...], ...]:
+        """The operations of each rank after the first wait: of a two-shot program all of them, on chunk ``rank``."""
+        return self.phases[0].tasks
+
+
+def between_two_waits(tasks: Sequence[Sequence[ChunkOperation]]) -> tuple[NodePhase, ...]:
+    """Return the phases of ranks that wait for all before these operations, and after them."""
+    everyone, nothing = (tuple(range(len(tasks))),) * len(tasks), ((),) * len(tasks)
+    return NodePhase(everyone, tuple(map(tuple, tasks))), NodePhase(everyone, nothing)
 
 
 def two_shot_program(name: str, scatter: Schedule, gather: Schedule) -> NodeProgram:
@@ -85,7 +79,7 @@ def two_shot_program(name: str, scatter: Schedule, gather: Schedule) -> NodeProg
     for message in messages(gather, all_steps(gather)):
         _check(gather, message)
         tasks[message.source] += _copies(message)
-    return NodeProgram(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)), _inputs(scatter))
+    return NodeProgram(name, scatter.size, scatter.chunks, between_two_waits(tasks), _inputs(scatter))
 
 
 def _inputs(scatter: Schedule) -> tuple[int, ...]:
@@ -94,8 +88,7 @@ def _inputs(scatter: Schedule) -> tuple[int, ...]:
 
 def _homes(scatter: Schedule, steps: Steps) -> list[dict[int, BufferChunk]]:
     """Return, for each rank, the place of each of the schedule's chunks before the additions: its own contributions in
-    its input arrays; the others, which the schedule has in scratch, in the buffers of their senders.
-    """
+    its input arrays; the others, which the schedule has in scratch, in the buffers of their senders."""
     homes = [
         {chunk: (rank, chunk) for chunk in range(inputs * scatter.chunks)}
         for rank, inputs in enumerate(_inputs(scatter))
@@ -133,11 +126,10 @@ def _check(schedule: Schedule, message: MatchedMessage) -> None:
         )
 
 
-def levels_program(shape: Sequence[int]) -> PhasedProgram:
+def levels_program(shape: Sequence[int]) -> NodeProgram:
     """Return the all-reduce by levels: places (:class:`ringtrain.collectives.levels.Levels`) are its ranks. Level by
     level each rank adds a slice among the ranks of its group, a slice of the slice before; the last sum goes to all of
-    the group; and on the way back each rank writes its slices to its nearer groups.
-    """
+    the group; and on the way back each rank writes its slices to its nearer groups."""
     size = math.prod(shape)
     up, down = [], [NodePhase(_groups(shape, 0), ((),) * size)]
     for level, several in enumerate(shape):
@@ -155,7 +147,7 @@ def levels_program(shape: Sequence[int]) -> PhasedProgram:
             )
             up.append(NodePhase(groups, additions, width))
             down.insert(0, NodePhase(_groups(shape, level + 1), copies, width))
-    return PhasedProgram(f"levels {'x'.join(map(str, shape))}", size, size, (*up, *down), (1,) * size)
+    return NodeProgram(f"levels {'x'.join(map(str, shape))}", size, size, (*up, *down), (1,) * size)
 
 
 def _groups(shape: Sequence[int], level: int) -> tuple[tuple[int, ...], ...]:
@@ -182,8 +174,7 @@ def _among(tasks: Sequence[ChunkOperation], group: Sequence[int], chunk: int) ->
 
 def one_pass_program(size: int) -> NodeProgram:
     """Return the program that adds contributions in the order of ranks: a device does so in one pass over all
-    contributions, with each partial sum in a register.
-    """
+    contributions, with each partial sum in a register."""
     tasks = [
         (
             *(ChunkOperation((0, rank), (source, rank), add=True) for source in range(1, size)),
@@ -191,13 +182,12 @@ def one_pass_program(size: int) -> NodeProgram:
         )
         for rank in range(size)
     ]
-    return NodeProgram("one after another", size, size, tuple(tasks), (1,) * size)
+    return NodeProgram("one after another", size, size, between_two_waits(tasks), (1,) * size)
 
 
-def exchanged(program: NodeProgram | PhasedProgram, rank: int) -> Iterator[tuple[BufferChunk, int]]:
+def exchanged(program: NodeProgram, rank: int) -> Iterator[tuple[BufferChunk, int]]:
     """Yield the places in the memory of others that a rank reads, and those that it writes, with their chunks: each as
-    often as its bytes move.
-    """
+    often as its bytes move."""
     for phase in program.phases:
         tasks = phase.tasks[rank]
         read = {place for task in tasks if task.add for place in task[:2]}
@@ -206,32 +196,27 @@ def exchanged(program: NodeProgram | PhasedProgram, rank: int) -> Iterator[tuple
 
 
 def addition_order(program: NodeProgram, rank: int) -> list[int]:
-    """Return the ranks whose contributions the rank adds, in order, before it writes the sum into all buffers. Raises
-    ScheduleError if its tasks do anything else.
-    """
-    if not is_one_pass(program, rank):
+    """Return :func:`one_pass_order`. Raises ScheduleError if there is none."""
+    order = one_pass_order(program, rank)
+    if order is None:
         raise ScheduleError(
             f"{program.name} on rank {rank} does not add all contributions in sequence and then copy the sum to all "
             "ranks: a device does this in one pass and needs such a program"
         )
-    return _sources(program, rank)
+    return order
 
 
-def is_one_pass(program: NodeProgram, rank: int) -> bool:
-    """Whether the rank adds contributions one after another, and then writes the sum into the buffers of all of
-    them.
-    """
-    order, tasks = _sources(program, rank), program.tasks[rank]
+def one_pass_order(program: NodeProgram, rank: int) -> list[int] | None:
+    """Return the ranks whose contributions the rank adds one after another, before it writes the sum into the buffers
+    of all of them; None if its tasks do anything else."""
+    tasks = program.tasks[rank]
+    additions = [task for task in tasks if task.add]
+    order = [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
     home = (order[0], rank)
     summed = [ChunkOperation(home, (source, rank), add=True) for source in order[1:]]
     copies = {ChunkOperation((target, rank), home, add=False) for target in order[1:]}
-    return tasks[: len(summed)] == tuple(summed) and set(tasks[len(summed) :]) == copies
-
-
-def _sources(program: NodeProgram, rank: int) -> list[int]:
-    """Return the ranks whose contributions are added, in order."""
-    additions = [task for task in program.tasks[rank] if task.add]
-    return [*(task.target[0] for task in additions[:1]), *(task.source[0] for task in additions)] or [rank]
+    is_one_pass = tasks[: len(summed)] == tuple(summed) and set(tasks[len(summed) :]) == copies
+    return order if is_one_pass else None
 
 
 def canonical_program(size: int, shards: int) -> NodeProgram:

@@ -36,8 +36,7 @@ class Reduction(Handle):
 
     def announce(self) -> None:
         """Reserve this reduction's place in the collective order now; the start may come later. Not needed if
-        ``blocks``.
-        """
+        ``blocks``."""
 
     def run(self, deadline_s: float) -> None:
         self.start()

@@ -17,15 +17,24 @@ and a segment that waits for the network changes nothing about it.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.collectives.compose import embed
 from ringtrain.collectives.execution.execute import Execution
-from ringtrain.collectives.execution.mapped import Work, on_host, run_operations, spans, sum_into
+from ringtrain.collectives.execution.mapped import (
+    IDLE,
+    MOVING,
+    NodeReduction,
+    Work,
+    on_host,
+    run_operations,
+    spans,
+    sum_into,
+)
 from ringtrain.collectives.execution.node_program import ChunkOperation, NodeProgram, addition_order
-from ringtrain.collectives.execution.node_reduction import IDLE, MOVING, NodeReduction
 from ringtrain.collectives.execution.reduction import HOST, Combine, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.collectives.topology import Topology
@@ -41,8 +50,7 @@ FIRST_TAG = 1 << 14  # behind the tags of others in flight; an MPI has 32767 at 
 @dataclass(frozen=True, slots=True)
 class SliceSegment:
     """A segment of slice ``number``: elements ``start:stop``, exchanged by ``carriers``, one rank of each node, under a
-    tag that no other segment of two of them has.
-    """
+    tag that no other segment of two of them has."""
 
     number: int
     start: int
@@ -65,18 +73,12 @@ def slice_segments(topology: Topology, rank: int, count: int, least: int, tag: i
                 yield SliceSegment(number, a, b, carriers, first + number // smallest * SEGMENTS + index)
 
 
-class SegmentPipeline:
+class SegmentPipeline(NamedTuple):
     """The three steps of one segment: this rank's additions, the messages between nodes, its copies."""
 
-    def __init__(self, additions: Work, outer: Execution, copies: Work):
-        self._additions, self.outer, self._copies = additions, outer, copies
-
-    def start(self) -> None:
-        run_operations(self._additions)
-        self.outer.start()
-
-    def push(self) -> None:
-        run_operations(self._copies)
+    additions: Work
+    outer: Execution
+    copies: Work
 
 
 def make_pipeline(
@@ -155,13 +157,14 @@ class Routed(NodeReduction):
     def _move(self) -> bool:
         """Write the segments that have come back, progress those in flight, and begin more."""
         while self._in_flight and self._in_flight[0].outer.test():
-            self._in_flight.popleft().push()
+            run_operations(self._in_flight.popleft().copies)
             self._pushed += 1
         for segment in self._in_flight:
             segment.outer.test()
         while len(self._in_flight) < IN_FLIGHT and self._begun < len(self._segments):
             segment = self._segments[self._begun]
-            segment.start()
+            run_operations(segment.additions)
+            segment.outer.start()
             self._in_flight.append(segment)
             self._begun += 1
         return self._pushed == len(self._segments)

@@ -66,8 +66,7 @@ class StreamVariant:
 
 def readable_processes(transport: Transport) -> np.ndarray | None:
     """Return the numbers of the processes of the node's ranks, if each reads the next one's memory by the kernel: where
-    Yama restricts tracing, and in some containers, it does not. Collective.
-    """
+    Yama restricts tracing, and in some containers, it does not. Collective."""
     token = np.frombuffer(os.urandom(16), np.uint8).copy()
     offers = transport.gather_json([os.getpid(), array_address(token), token.tobytes().hex()])
     mine = [offers[rank] for rank in transport.neighbours]
@@ -78,8 +77,7 @@ def readable_processes(transport: Transport) -> np.ndarray | None:
 
 def is_copied_once(collective: str, size: int, nbytes: int) -> bool:
     """Whether the kernel copies rows of so many bytes from array to array, if it may. Of an all-gather of more than two
-    ranks it does not: one copy into a slot serves all that read it.
-    """
+    ranks it does not: one copy into a slot serves all that read it."""
     if collective in ADDING or nbytes < ONCE_BYTES:
         return False
     return {ALL_GATHER: size == 2, BROADCAST: nbytes <= ONCE_BROADCAST_BYTES}.get(collective, True)

@@ -21,8 +21,9 @@ send starts, and unpacked or added from there. So it also waits for its slot to 
 arrives at once, and itself waits as an addition does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 
@@ -37,8 +38,7 @@ SLOTS = 4  # in staging, for each peer whose contributions are added, or for eac
 class Task:
     """Elements ``start:stop`` of the buffer, of further inputs or of scratch, counted on from the buffer's end.
     ``slot`` is its slot in staging, counted in segments; ``source`` is the start of the elements that a task within the
-    rank reads. Both are -1 if unused.
-    """
+    rank reads. Both are -1 if unused."""
 
     step: int
     kind: str
@@ -65,8 +65,7 @@ class Task:
 class TaskGraph:
     """The tasks of one rank with their dependencies, by task: the number of tasks it waits for before it starts
     (``start_waits``) and, if it arrives in staging, before it is added or unpacked (``add_waits``); and the tasks that
-    its start and its end release.
-    """
+    its start and its end release."""
 
     tasks: list[Task]
     scratch: int  # elements
@@ -86,8 +85,7 @@ class TaskGraph:
 
 class BufferLayout:
     """The positions of chunks: first the buffer's and the further ``inputs``' chunks, then the scratch chunks that
-    these steps use, one after the other.
-    """
+    these steps use, one after the other."""
 
     def __init__(
         self,
@@ -135,16 +133,16 @@ def make_task_graph(
     tasks = [task for k, step in enumerate(steps) for task in _tasks(k, rank, step, layout, segment, slots)]
     longest = max((p.stop - p.start for p in tasks if p.slot >= 0), default=0)
     graph = TaskGraph(tasks, layout.stop - inputs * count, slots.count, longest)
-    _order_channels(graph)
-    _order_slots(graph)
+    channels = [(i, (task.kind == SEND, task.peer)) for i, task in enumerate(tasks) if task.kind not in LOCAL]
+    _order_users(graph, channels, graph.started)
+    _order_users(graph, [(i, task.slot) for i, task in enumerate(tasks) if task.slot >= 0], graph.done_start)
     _order_elements(graph)
     return graph
 
 
 class _StagingSlots:
     """Assigns slots in staging: each channel has up to SLOTS of its own, used in turn, so that peers never wait for one
-    another's.
-    """
+    another's."""
 
     def __init__(self, packed: bool):
         self.count = 0
@@ -195,43 +193,25 @@ def _cut(start: int, stop: int, segment: int) -> Iterator[tuple[int, int]]:
         yield at, min(at + segment, stop)
 
 
-def _order_channels(graph: TaskGraph) -> None:
-    last: dict[tuple[bool, int], int] = {}
-    for i, task in enumerate(graph.tasks):
-        if task.kind in LOCAL:
-            continue
-        channel = (task.kind == SEND, task.peer)
-        if channel in last:
-            graph.started[last[channel]].append(i)
+def _order_users(graph: TaskGraph, users: Iterable[tuple[int, Hashable]], released: list[list[int]]) -> None:
+    """Let each of the tasks start after the one before it that uses the same. ``users``: (task, what it uses)"""
+    last: dict[Hashable, int] = {}
+    for i, used in users:
+        if used in last:
+            released[last[used]].append(i)
             graph.start_waits[i] += 1
-        last[channel] = i
-
-
-def _order_slots(graph: TaskGraph) -> None:
-    last: dict[int, int] = {}
-    for i, task in enumerate(graph.tasks):
-        if task.slot >= 0:
-            if task.slot in last:
-                graph.done_start[last[task.slot]].append(i)
-                graph.start_waits[i] += 1
-            last[task.slot] = i
+        last[used] = i
 
 
 def _order_elements(graph: TaskGraph) -> None:
     """Order the tasks that touch the same elements in different steps, if one of them writes."""
     cells = _Cells(graph.tasks)
-    for numbers in _by_step(graph.tasks):
+    for _, step in groupby(range(len(graph.tasks)), lambda i: graph.tasks[i].step):
+        numbers = list(step)
         for i in numbers:
             _wait(graph, i, cells.rivals(graph.tasks[i]))
         for i in numbers:
             cells.touch(i, graph.tasks[i])
-
-
-def _by_step(tasks: list[Task]) -> list[list[int]]:
-    groups: dict[int, list[int]] = {}
-    for i, task in enumerate(tasks):
-        groups.setdefault(task.step, []).append(i)
-    return list(groups.values())
 
 
 def _wait(graph: TaskGraph, i: int, rivals: set[int]) -> None:

@@ -60,15 +60,13 @@ class Cost:
 
 def schedule_cost(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric, wire: float = 1.0) -> Cost:
     """Return the cost of ``nbytes`` in each rank's buffer, if messages have ``wire`` of the bytes of their elements:
-    0.5 in 16 bits. Raises ScheduleError if the schedule deadlocks.
-    """
+    0.5 in 16 bits. Raises ScheduleError if the schedule deadlocks."""
     return _Play(schedule, topology, nbytes / schedule.chunks, fabric, wire).run()
 
 
 def least_s(schedule: Schedule, topology: Topology, nbytes: float, fabric: Fabric) -> float:
     """Return a lower bound in seconds for all schedules of this goal over messages: (m - 1)/m of the buffer must pass
-    the interface of one of m nodes, or leave one of m ranks of a single node; for an all-reduce, twice that.
-    """
+    the interface of one of m nodes, or leave one of m ranks of a single node; for an all-reduce, twice that."""
     nodes = len(topology.nodes)
     count, beta = (nodes, fabric.beta_s) if nodes > 1 else (topology.size, fabric.local_beta_s)
     return (2 if schedule.goal == ALL_REDUCE else 1) * (count - 1) / count * nbytes * beta
@@ -84,7 +82,7 @@ class _Play:
         self.sent, self.interface = [0.0] * schedule.size, [0.0] * len(topology.nodes)
         self.touching = defaultdict(list)  # (rank, step) → messages with an end there
         for number, message in enumerate(self.met):
-            for end in dict.fromkeys(_ends(message)):  # of a move within a rank both ends are one
+            for end in dict.fromkeys(message.ends):  # of a move within a rank both ends are one
                 self.touching[end].append(number)
         self.begun: dict[tuple[int, int], float] = {}
         self.left = {end: len(numbers) for end, numbers in self.touching.items()}
@@ -116,9 +114,9 @@ class _Play:
             step += 1
         for number in self.touching[rank, step]:
             message = self.met[number]
-            if all(end in self.begun for end in _ends(message)):
+            if all(end in self.begun for end in message.ends):
                 order = self.steps[message.source][message.sent].sends.index(message.send)
-                at = max(self.begun[end] for end in _ends(message))
+                at = max(self.begun[end] for end in message.ends)
                 heappush(self.ready, (at, order, message.source, number))
 
     def _done(self, end: tuple[int, int], at: float) -> None:
@@ -130,7 +128,7 @@ class _Play:
     def _carry(self, message: MatchedMessage, at: float) -> dict[tuple[int, int], float]:
         """Return the time at which each end of the message is done with it, if it may begin at ``at``."""
         fabric, nbytes = self.fabric, message.chunks * self.chunk_bytes
-        source, target = _ends(message)
+        source, target = message.ends
         if source == target:
             return {source: self._hold([("adds", message.target)], at, nbytes * fabric.gamma_s)}
         source_node, target_node = self.home[message.source], self.home[message.target]
@@ -151,7 +149,3 @@ class _Play:
         end = max([at, *(self.free[port] for port in ports)]) + seconds
         self.free.update(dict.fromkeys(ports, end))
         return end
-
-
-def _ends(message: MatchedMessage) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (message.source, message.sent), (message.target, message.received)

@@ -20,8 +20,7 @@ from ringtrain.errors import ScheduleError
 
 def prove(schedule: Schedule, shards: int) -> Proof:
     """Return the proof that the schedule all-reduces, and adds ``shards`` shards as the tree does. Raises
-    ScheduleError.
-    """
+    ScheduleError."""
     return verify_schedule(
         schedule, brought=_brought(repr(schedule), [*map(schedule.inputs_of, range(schedule.size))], shards)
     )
@@ -48,8 +47,7 @@ def qualifies(schedule: Schedule, shards: int) -> bool:
 
 def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:
     """Return the inputs of the ranks, and the tree. Raises ScheduleError if a rank has more inputs than the schedule
-    takes.
-    """
+    takes."""
     sums, size = SymbolicSums(shards), len(brings)
     for rank, count in enumerate(brings):
         nodes = partials(rank, size, shards)

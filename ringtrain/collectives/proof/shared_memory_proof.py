@@ -8,7 +8,7 @@ from collections import defaultdict
 from itertools import combinations, product
 from typing import NamedTuple
 
-from ringtrain.collectives.execution.node_program import BufferChunk, ChunkOperation, NodeProgram, PhasedProgram
+from ringtrain.collectives.execution.node_program import BufferChunk, ChunkOperation, NodeProgram
 from ringtrain.collectives.symbolic_sums import Contributions, contributions
 from ringtrain.errors import ScheduleError
 
@@ -21,7 +21,7 @@ class _Access(NamedTuple):
     writes: bool
 
 
-def verify_node_program(program: NodeProgram | PhasedProgram, brought: Contributions | None = None) -> None:
+def verify_node_program(program: NodeProgram, brought: Contributions | None = None) -> None:
     """Prove that waits order what ranks touch, before the program and after it too, and that every rank ends with the
     sum of every chunk: each contribution once, added in one order. ``brought``: as in
     :func:`ringtrain.collectives.proof.verify.verify_schedule`.
@@ -40,26 +40,19 @@ def verify_node_program(program: NodeProgram | PhasedProgram, brought: Contribut
         for target, source, add in _operations(program, phase, rank):
             values[target] = sums.add(values[target], values[source]) if add else values[source]
     for rank, chunk in product(range(program.size), range(program.chunks)):
-        value, where = values[rank, chunk], f"{program.name}, rank {rank}, chunk {chunk}"
-        if wrong := brought.miscount(value):
-            raise ScheduleError(f"{where} {wrong}")
-        if value != values[0, chunk]:
-            raise ScheduleError(f"{where} is added in another order than on rank 0")
-        if wrong := brought.disorder(value):
-            raise ScheduleError(f"{where} {wrong}")
+        brought.check(f"{program.name}, rank {rank}, chunk {chunk}", values[rank, chunk], values[0, chunk], 0)
 
 
-def _operations(program: NodeProgram | PhasedProgram, phase: int, rank: int) -> list[ChunkOperation]:
+def _operations(program: NodeProgram, phase: int, rank: int) -> list[ChunkOperation]:
     """Return the operations of a rank in a phase, each on one chunk."""
     _, tasks, width = program.phases[phase]
     shifts = product(tasks[rank], range(width))
     return [ChunkOperation((a, chunk + i), (b, other + i), add) for ((a, chunk), (b, other), add), i in shifts]
 
 
-def _check_order(program: NodeProgram | PhasedProgram) -> None:
+def _check_order(program: NodeProgram) -> None:
     """Check that a wait lies between any two ranks' accesses to a chunk of which one writes. Before the first phase and
-    after the last each rank does with its own memory as it likes.
-    """
+    after the last each rank does with its own memory as it likes."""
     clocks, ranks = _clocks(program), range(program.size)
     touched: dict[BufferChunk, set[_Access]] = defaultdict(set)
     for rank in ranks:
@@ -86,7 +79,7 @@ def _check_order(program: NodeProgram | PhasedProgram) -> None:
                 )
 
 
-def _clocks(program: NodeProgram | PhasedProgram) -> list[list[list[int]]]:
+def _clocks(program: NodeProgram) -> list[list[list[int]]]:
     """Return, by phase and rank, how many phases of each rank are over before that; the time before the first phase
     is one of them."""
     ranks = range(program.size)

@@ -204,26 +204,14 @@ class _Run:
         for chunk in range(self.schedule.chunks):
             holders = [owner(chunk)] if goal == REDUCE_SCATTER else range(self.schedule.size)
             for rank in holders:
+                value, where = self.values[rank][chunk], f"{self.schedule!r}, rank {rank}, chunk {chunk}"
                 if goal == ALL_GATHER:
-                    self._check_copy(rank, chunk, owner(chunk))
+                    self._check_copy(where, value, chunk, owner(chunk))
                 else:
-                    self._check_sum(rank, chunk, holders[0])
+                    done = "added or rounded" if self.rounds else "added"
+                    self.brought.check(where, value, self.values[holders[0]][chunk], holders[0], done)
 
-    def _check_sum(self, rank: int, chunk: int, first: int) -> None:
-        value = self.values[rank][chunk]
-        where = f"{self.schedule!r}, rank {rank}, chunk {chunk}"
-        if wrong := self.brought.miscount(value):
-            raise ScheduleError(f"{where} {wrong}")
-        if value != self.values[first][chunk]:
-            done = "added or rounded" if self.rounds else "added"
-            raise ScheduleError(
-                f"{where} is {done} in another order than on rank {first}: replicas would round differently"
-            )
-        if wrong := self.brought.disorder(value):
-            raise ScheduleError(f"{where} {wrong}")
-
-    def _check_copy(self, rank: int, chunk: int, owner: int) -> None:
-        value, where = self.values[rank][chunk], f"{self.schedule!r}, rank {rank}, chunk {chunk}"
+    def _check_copy(self, where: str, value: int, chunk: int, owner: int) -> None:
         if self.sums.leaves[value] != Counter([owner]):
             ranks = " + ".join(f"rank {source}'s" for source in sorted(self.sums.leaves[value].elements()))
             raise ScheduleError(f"{where} ends as {ranks}; wanted rank {owner}'s")

@@ -9,8 +9,7 @@ from mpi4py import MPI
 
 from ringtrain import Communicator
 from ringtrain.collectives.algorithms.shards import add_up
-from ringtrain.collectives.catalogue import HALVES
-from ringtrain.errors import StalledError, TransportError, UsageError
+from ringtrain.errors import StalledError, TransportError
 from ringtrain.transport.mpi.messages import Messages
 from ringtrain.transport.mpi.requests import IN_FLIGHT
 from ringtrain.transport.native_call import (
@@ -23,51 +22,10 @@ from ringtrain.transport.native_call import (
     SCATTER,
     NativeCall,
 )
+from tests.api import contract
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
-ROOTED = ("tree", "double-tree", "star")  # one root owns all
-
-
-def rows_of(count, dtype):
-    base = np.arange(count) % (2 if dtype == "?" else 50)
-    return np.array([base + each for each in range(size)]).astype(dtype).reshape(size, count)
-
-
-def moves(communicator):
-    last = size - 1
-    for count in (0, 1, 7, 70_001):
-        for dtype in ("f4", "c16", "?", "u1", ">i2"):
-            rows = rows_of(count, dtype)
-            gathered = communicator.gather(rows[rank], last)
-            assert (gathered == rows).all() if rank == last else gathered is None
-            out = np.empty(count, dtype)
-            assert communicator.scatter(rows if rank == 0 else None, out=out) is out and (out == rows[rank]).all()
-            assert (communicator.all_to_all(rows) == rows[rank]).all()
-            for algorithm in (None, "mpi", *HALVES):
-                array = rows[rank].copy()
-                assert communicator.broadcast(array, last, algorithm=algorithm) is array
-                assert (array == rows[last]).all()
-                if algorithm not in (*ROOTED, "butterfly"):
-                    assert (communicator.all_gather(rows[rank], algorithm=algorithm) == rows).all()
-
-
-def uneven(communicator):
-    sent, received = ([(rank + each) % 3 for each in range(size)] for _ in range(2))
-    rows = np.repeat(np.arange(size), sent)[:, None] * [1, 10] + rank * 100
-    wanted = rank * np.array([[1, 10]]) + np.repeat(np.arange(size), received)[:, None] * 100
-    got = communicator.all_to_all(rows, send_counts=sent, recv_counts=received)
-    assert got.shape == (sum(received), 2) and (got == wanted).all()
-
-
-def reductions(communicator):
-    for dtype in ("f2", "f4", ">f4", "i8"):
-        rows = rows_of(9001, dtype)
-        for algorithm in (None, "ring", "circulant", "sliced", "mpi"):
-            if algorithm == "mpi" and dtype == "f2":
-                continue  # not every MPI has it
-            assert (communicator.reduce_scatter(rows, algorithm=algorithm) == rows[rank] * size).all()
-            assert (communicator.reduce_scatter(rows - rank, "max", algorithm=algorithm) == rows[rank]).all()
 
 
 def same_bits_for_any_ranks(communicator):
@@ -78,15 +36,6 @@ def same_bits_for_any_ranks(communicator):
         communicator.allreduce(part, reproducible=True, async_op=True).wait(),
     ):
         assert total.tobytes() == add_up(list(shards), np.add).tobytes()
-
-
-def many_in_flight(communicator):
-    works = [communicator.allreduce(np.full(each + 1, rank + 1.0), async_op=True) for each in range(20)]
-    works += [communicator.all_gather(np.array([rank, each]), async_op=True) for each in range(20)]
-    assert communicator.allreduce(np.ones(3)).tolist() == [size] * 3  # behind those
-    assert all(work.test() for work in works)
-    assert all((work.wait() == size * (size + 1) / 2).all() for work in works[:20])
-    assert all((work.wait()[:, 1] == each).all() for each, work in enumerate(works[20:]))
 
 
 def messages_never_wait_for_collectives(communicator):
@@ -109,31 +58,6 @@ def messages_never_wait_for_collectives(communicator):
         communicator.send(np.zeros(0), 1)
     elif rank == 1:
         communicator.recv(np.zeros(0), 0)
-
-
-def groups(communicator):
-    half = [each for each in range(size) if each % 2 == rank % 2][::-1]
-    first_and_last = [size - 1, 0] if size > 1 else [0]
-    for ranks in (half, first_and_last, [rank]):
-        with_them = communicator.group(ranks)
-        if rank not in ranks:
-            assert with_them is None
-            continue
-        with with_them as group:
-            assert (group.rank, group.size) == (ranks.index(rank), len(ranks))
-            assert group.all_gather(np.array(rank)).tolist() == ranks
-            assert group.allreduce(np.array([rank]), async_op=True).wait().tolist() == [sum(ranks)]
-
-
-def differences(communicator):
-    if size > 1:
-        try:
-            communicator.all_gather(np.ones(3 + rank))
-        except UsageError as error:
-            assert "rank 0: all_gather of float64 [3]" in str(error)
-        else:
-            raise AssertionError("not refused")
-    assert communicator.all_gather(np.ones(3)).shape == (size, 3)
 
 
 def given_up():
@@ -209,18 +133,13 @@ def long_counts(limit):
 
 for checks in (False, True):
     with Communicator(check_collectives=checks, deadline_s=60.0) as communicator:
-        for check in (
-            moves,
-            uneven,
-            reductions,
-            uneven,  # again
-            same_bits_for_any_ranks,
-            many_in_flight,
-            messages_never_wait_for_collectives,
-            groups,
-            *(() if checks else (differences,)),  # the guard ends the run
-        ):
-            check(communicator)
+        for check in contract.CHECKS:
+            check(communicator, (0, 1, 7, 1001 if check is contract.all_reduce else 70_001), async_op=checks)
+        contract.uneven_parts(communicator, (), async_op=False)  # again
+        same_bits_for_any_ranks(communicator)
+        messages_never_wait_for_collectives(communicator)
+        if not checks:  # the guard ends the run
+            contract.differences(communicator, (), async_op=False)
 for most in (1 << 30, 4096):
     long_counts(most)
 if size > 1:

@@ -87,8 +87,7 @@ class Alarm(Exception):
 
 def interrupted(kind, array, call, again, at_once=False):
     """Rank 0 waits in the call, and gets the signal there; rank 1 comes too late to it. ``at_once``: rank 0 closes
-    while rank 1 still sends to it.
-    """
+    while rank 1 still sends to it."""
     c, armed = Communicator(deadline_s=60.0), []
     c._transport.patience = replace(c._transport.patience, poll=lambda: armed and os.kill(os.getpid(), armed.pop()))
     for _ in range(3):

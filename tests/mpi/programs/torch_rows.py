@@ -38,6 +38,14 @@ class Net(nn.Module):
         return y + self.odd(x) if odd else y
 
 
+def stepped(ddp, optimizer, steps, loss=lambda ddp, x, y: loss_of(ddp(x), y)):
+    """Train on this rank's batches."""
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss(ddp, *batch(step, rank)).backward()
+        optimizer.step()
+
+
 class WithEmpty(Net):
     def __init__(self):
         super().__init__()
@@ -211,17 +219,14 @@ def rounded():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, CLASSES))
     ddp, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), 0.1)
-    for step in range(STEPS):
-        x, y = batch(step, rank)
-        optimizer.zero_grad()
+
+    def loss(ddp, x, y):
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(ddp(x.float()), y)
-        loss.backward()
-        optimizer.step()
+            return loss_of(ddp(x.float()), y)
+
+    stepped(ddp, optimizer, STEPS, loss)
     ringtrain.torch.synchronize()
-    every = [None] * size
-    dist.all_gather_object(every, [p.detach().clone() for p in net.parameters()])
-    assert all(torch.equal(a, b) for each in every for a, b in zip(each, every[0], strict=True))
+    check_alike(net)
 
 
 def gradient_between():
@@ -265,12 +270,10 @@ def adversaries(freeze):
         step(wrapped, ours, [rank], number)
         step(serial, theirs, range(size), number)
     ringtrain.torch.synchronize()
-    for net, reference in zip(nets, serial, strict=True):
-        if "apart" in sys.argv:
-            check_alike(net)
-            continue
-        for a, b in zip(net.state_dict().values(), reference.state_dict().values(), strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+    if "apart" not in sys.argv:
+        check_modules(nets, serial)
+    for net in nets:
+        check_alike(net)
 
 
 def two_modules(together=False):
@@ -395,11 +398,7 @@ def buffers():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)).double()
     ddp, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), 0.1)
-    for step in range(8):
-        x, y = batch(step, rank)
-        optimizer.zero_grad()
-        loss_of(ddp(x), y).backward()
-        optimizer.step()
+    stepped(ddp, optimizer, 8)
     if "apart" not in sys.argv:
         ddp(batch(9, rank)[0])  # rank 0's come before it, and then each its own
     ringtrain.torch.synchronize() if "apart" in sys.argv else None
@@ -414,11 +413,7 @@ def synchronized():
     """Evaluating and saving communicate nothing: rank 0 does it alone. The mean comes by synchronize()."""
     net = nn.Linear(12, CLASSES).double()
     ddp, optimizer = DistributedDataParallel(net), torch.optim.SGD(net.parameters(), 0.1)
-    for step in range(3):
-        x, y = batch(step, rank)
-        optimizer.zero_grad()
-        loss_of(ddp(x), y).backward()
-        optimizer.step()
+    stepped(ddp, optimizer, 3)
     if rank == 0:
         ddp.eval()
         with torch.no_grad():
@@ -453,14 +448,8 @@ def in_parallel():
     net = nn.Linear(12, CLASSES).double()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     wrapped = ringtrain.torch.parallel(net, optimizer, sync="averaging", average_every=2)
-    for step in range(2):
-        x, y = batch(step, rank)
-        optimizer.zero_grad()
-        loss_of(wrapped(x), y).backward()
-        optimizer.step()
-    every = [torch.empty_like(net.weight) for _ in range(size)]
-    dist.all_gather(every, net.weight.detach())
-    assert all(torch.equal(each, every[0]) for each in every)
+    stepped(wrapped, optimizer, 2)
+    check_alike(net)
 
 
 def check_alike(net):
@@ -490,10 +479,7 @@ def alike_after(loss, net=None):
     """Train by ``loss(ddp, net, x)``, of each rank's own batches: the ranks stay alike."""
     net = net or Small()
     ddp, optimizer = DistributedDataParallel(net), torch.optim.AdamW(net.parameters(), 0.01)
-    for step in range(4):
-        optimizer.zero_grad()
-        loss(ddp, net, batch(step, rank)[0]).backward()
-        optimizer.step()
+    stepped(ddp, optimizer, 4, lambda ddp, x, y: loss(ddp, net, x))
     ringtrain.torch.synchronize()
     check_alike(net)
 
@@ -544,11 +530,7 @@ def beside_others():
     """An optimizer's parameters that are in no DDP module are stepped once a step."""
     net, other = Small(), nn.Parameter(torch.ones(3, dtype=torch.float64))
     ddp, optimizer = DistributedDataParallel(net), torch.optim.SGD([*net.parameters(), other], 0.1)
-    for step in range(3):
-        loss = plain_loss(ddp, net, batch(step, rank)[0]) + other.sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    stepped(ddp, optimizer, 3, lambda ddp, x, y: plain_loss(ddp, net, x) + other.sum())
     torch.testing.assert_close(other.detach(), torch.full((3,), 0.7, dtype=torch.float64))
 
 
