@@ -278,7 +278,7 @@ def test_module_docstrings_begin_with_a_noun_or_a_verb():
 # Parameters of these names are typed by the interface, or by a class that derives from it.
 SEAMS = {
     "ops": {"Ops"},
-    "transport": {"Transport", "PointToPoint"},
+    "transport": {"Transport"},
     "arena": {"Arena"},
     "exchange": {"Exchange"},
     "reduction": {"Reduction"},

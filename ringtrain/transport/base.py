@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -44,6 +44,25 @@ class Handle(ABC):
 
     def free(self) -> None:  # noqa: B027
         """Release its resources; do not start it again. ``Transport.close`` frees handles that are left."""
+
+
+class ForwardingHandle(Handle):
+    """A handle that forwards every call to another one, ``inner``."""
+
+    def __init__(self, inner: Handle):
+        self._inner = inner
+
+    def start(self) -> None:
+        self._inner.start()
+
+    def test(self) -> bool:
+        return self._inner.test()
+
+    def wait(self, deadline_s: float) -> None:
+        self._inner.wait(deadline_s)
+
+    def free(self) -> None:
+        self._inner.free()
 
 
 class TestedHandle(Handle):
@@ -114,27 +133,6 @@ class RankInfo:
     local_rank: int  # counts within the node, which has ``local_size`` ranks
     local_size: int
     neighbours: tuple[int, ...]  # the ranks of this node, in order, this one among them
-
-
-class PointToPoint(Protocol):
-    """Messages between ranks: the part of a transport that schedules need."""
-
-    patience: Patience
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def nodes(self) -> int: ...
-
-    @property
-    def world_ranks(self) -> Sequence[int]: ...
-
-    def scratch(self, count: int, dtype: DTypeLike) -> Array: ...
-
-    def sends(self, moves: Moves, tag: int) -> Handle: ...
-
-    def recvs(self, moves: Moves, tag: int) -> Handle: ...
 
 
 class Transport(ABC):

@@ -2,7 +2,7 @@
 
 import time
 
-from ringtrain.transport.base import ForwardingTransport, Handle, Moves, Transport
+from ringtrain.transport.base import ForwardingHandle, ForwardingTransport, Handle, Moves, Transport
 from ringtrain.transport.buffers import as_bytes
 
 
@@ -31,21 +31,16 @@ class CountedTransport(ForwardingTransport):
         self.exposed_s += time.perf_counter() - began
 
 
-class _CountedHandle(Handle):
+class _CountedHandle(ForwardingHandle):
     def __init__(self, counter: CountedTransport, inner: Handle, nbytes: int):
-        self._counter, self._inner, self._nbytes = counter, inner, nbytes
+        super().__init__(inner)
+        self._counter, self._nbytes = counter, nbytes
 
     def start(self) -> None:
         self._counter.bytes_sent += self._nbytes
-        self._inner.start()
-
-    def test(self) -> bool:
-        return self._inner.test()
-
-    def free(self) -> None:
-        self._inner.free()
+        super().start()
 
     def wait(self, deadline_s: float) -> None:
         began = time.perf_counter()
-        self._inner.wait(deadline_s)
+        super().wait(deadline_s)
         self._counter.exposed_s += time.perf_counter() - began

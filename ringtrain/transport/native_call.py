@@ -36,13 +36,9 @@ class NativeCall:
 
     def flat(self) -> "NativeCall":
         """Return the call with flat arrays: of numbers for a reduction, else of bytes."""
-        view = _numbers if self.kind in REDUCTIONS else as_bytes
+        view = np.ravel if self.kind in REDUCTIONS else as_bytes
         recv = view(self.recv)
         return replace(self, send=recv if self.send is self.recv else view(self.send), recv=recv)
-
-
-def _numbers(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1)
 
 
 def starts(counts: Sequence[int]) -> list[int]:

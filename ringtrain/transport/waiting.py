@@ -20,10 +20,6 @@ YIELD_S = 1e-3
 SLEEP_S = 50e-6
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How to wait on the machine of a transport's ranks."""
@@ -34,7 +30,7 @@ class Patience:
     # another in one interpreter need it
     pause: Callable[[], None] = os.sched_yield
     # lets the MPI make progress and raise its errors when the test does not call it; runs every 0.5 ms
-    poll: Callable[[], None] = _nothing
+    poll: Callable[[], None] = lambda: None
 
 
 ALONE = Patience()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from ringtrain.errors import RankLostError, RingtrainError, TransportError, UsageError
 from ringtrain.transport.base import Transport
 from ringtrain.transport.buffers import aligned_zeros
-from ringtrain.transport.cuda_aware.decision import STAGED, CudaDecision, CudaTrial, Evidence, agree_on_way
-from ringtrain.transport.cuda_aware.visibility import device_names, visibility_evidence
+from ringtrain.transport.cuda_aware import decision
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
@@ -200,14 +199,14 @@ def remove_segments() -> None:
             os.unlink(path)
 
 
-def look() -> list[Evidence]:
+def look() -> list[decision.Evidence]:
     """The evidence of this process's MPI on device memory."""
     from ringtrain.transport.mpi import libmpi
 
     return libmpi.mpi_evidence()
 
 
-def choose_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
+def choose_way(transport: Transport, asked: str, device: int, maker: str) -> decision.CudaDecision:
     """The way of messages from device memory, the same on all ranks. Collective. Call it before any rank uses its
     device: a device may refuse a second process.
 
@@ -218,27 +217,31 @@ def choose_way(transport: Transport, asked: str, device: int, maker: str) -> Cud
     Raises DeviceError if direct was asked for and does not work.
     """
     if transport.size == 1:
-        return CudaDecision(STAGED, "", ())
+        return decision.CudaDecision(decision.STAGED, "", ())
     return find_way(transport, asked, device, maker)
 
 
-def find_way(transport: Transport, asked: str, device: int, maker: str) -> CudaDecision:
+def find_way(transport: Transport, asked: str, device: int, maker: str) -> decision.CudaDecision:
     """Like :func:`choose_way`, but for one rank alone, too: the way that several ranks would take. Needs an MPI."""
 
-    def attempt() -> CudaTrial:
+    def attempt() -> decision.CudaTrial:
         from ringtrain.transport.cuda_aware import trial
         from ringtrain.transport.mpi import libmpi
 
         return trial.attempt(libmpi.launcher(), libmpi.vendor(), maker, beside)
 
-    rank_devices = transport.gather_json([transport.node, device, device_names(os.environ)])
+    rank_devices = transport.gather_json([transport.node, device, decision.device_names(os.environ)])
     beside = [number for node, number, _ in rank_devices if node == rank_devices[0][0]][:2]
-    return agree_on_way(
-        transport, asked, look, visibility_evidence([(node, words) for node, _, words in rank_devices]), attempt
+    return decision.agree_on_way(
+        transport,
+        asked,
+        look,
+        decision.visibility_evidence([(node, words) for node, _, words in rank_devices]),
+        attempt,
     )
 
 
-def on_device(transport: Transport, runtime, choice: CudaDecision) -> Transport:
+def on_device(transport: Transport, runtime, choice: decision.CudaDecision) -> Transport:
     """The transport for spans in the memory of this rank's device; the ranks of a node map them if they can. Collective
     over the node."""
     return DeviceTransport(transport, runtime, choice.way, ipc=CudaIpc(transport, runtime))

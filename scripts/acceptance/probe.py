@@ -29,7 +29,7 @@ FAMILIES = {  # in the order of what is to be known first
     "normalisation": [f"{OPS}_norm.py"],
     "16 bits": [f"{OPS}_half.py"],
     "recordings": [f"{OPS}_order.py", f"{OPS}_trials.py", "tests/ops/test_cuda_runtime.py"],
-    "sums, tickets": [f"{OPS}_parts.py", "tests/ops/test_ops_levels.py", "tests/ops/test_ops_loss.py"],
+    "sums, tickets": [f"{OPS}_parts.py", "tests/ops/test_ops_loss.py"],
     "exchange": [f"{OPS}_exchange.py", f"{TRAIN}_cuda_exchange.py"],
     "elementary": [f"{OPS}.py", f"{OPS}_backwards.py", "tests/ops/test_ops_activations.py"],
     "the rest": ["tests/ops/test_ops_compression.py", "tests/ops/test_ops_wire.py", f"{OPS}_kernels.py"],

@@ -15,9 +15,10 @@ import numpy as np
 from ringtrain.errors import DeviceError, DeviceFullError
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.cublas import check_product
+from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 from ringtrain.ops.cuda.faults import lacking
 from ringtrain.ops.cuda.pinned import PinnedMemory
-from ringtrain.ops.cuda.runtime import Facts, Kernel, Runtime
+from ringtrain.ops.cuda.runtime import Facts
 from tests.fakes import host_kernels, tensor_maps
 from tests.fakes.host_memory import NAME_BYTES, Allocations, DeviceArray, SharedMemory, is_there, open_shared, poison
 from tests.fakes.host_streams import HostStream, Scheduler, recording
@@ -27,7 +28,7 @@ SHARED_BYTES = 227 * 1024
 SERIALS = itertools.count()
 
 
-class HostKernel(Kernel):
+class HostKernel:
     def __init__(self, runtime, name, function, parameters):
         self._runtime, self._name, self._function, self._parameters = runtime, name, function, parameters
 
@@ -76,10 +77,15 @@ def _padded(extents):
     return (*extents, 1, 1)[:3]
 
 
-class HostRuntime(Runtime):
-    """``hasty``: other streams run ahead of the one that is waited for, as far as events let them. ``quick``: work is
+class HostRuntime:
+    """It keeps the contract of ``CupyRuntime``, to which tests/ops/test_cuda_runtime.py holds both.
+
+    ``hasty``: other streams run ahead of the one that is waited for, as far as events let them. ``quick``: work is
     done when an event asks for it. ``total``: bytes of its memory, of which ``used`` are its own, and ``others`` those
     of other processes."""
+
+    records = True
+    timed = CupyRuntime.timed
 
     def __init__(self, hasty=False, quick=False, total=1 << 34, others=1 << 33):
         self.facts = Facts("host", (9, 0), 4, SHARED_BYTES, (13, 0), (13, 0), f"host-{os.getpid()}-{next(SERIALS)}")

@@ -16,7 +16,6 @@ import numpy as np
 
 from ringtrain.errors import DeviceError
 from ringtrain.ops.base import Mark
-from ringtrain.ops.cuda.runtime import CudaGraph, Stream
 from tests.fakes.host_memory import DeviceRefusal, arrays_of
 
 
@@ -127,10 +126,10 @@ class HostEvent(Mark):
             raise DeviceError("an event that is part of a recording was asked from outside of it")
 
 
-class HostStream(Stream):
+class HostStream:
     """``early``: its work is done as soon as it is issued, as far as events let it. ``workspace``: of its products."""
 
-    early, workspace = False, None
+    early, workspace, pointer = False, None, None
 
     def __init__(self, scheduler):
         self.scheduler, self.work = scheduler, deque()
@@ -187,7 +186,7 @@ class HostStream(Stream):
             run()
 
 
-class HostGraph(CudaGraph):
+class HostGraph:
     def __init__(self, work):
         self.work = work
 
@@ -199,7 +198,7 @@ class HostGraph(CudaGraph):
 
 @contextmanager
 def recording(stream):
-    """What :meth:`Runtime.record` promises."""
+    """What :meth:`CupyRuntime.record` promises."""
     scheduler, graphs = stream.scheduler, []
     with scheduler.lock:
         scheduler.refuse_while_recording("another recording was begun")

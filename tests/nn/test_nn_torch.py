@@ -16,9 +16,10 @@ from ringtrain.nn import spec
 from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.norm import BatchNorm
+from ringtrain.nn.layers import GELU, Sigmoid, SiLU, Tanh
+from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
-from ringtrain.nn.sequence import ClassToken, FirstToken
+from ringtrain.nn.sequence import Attention, ClassToken, FirstToken
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.optim.catalogue import make_optimizer
 from tests.updates import apply
@@ -33,6 +34,9 @@ CASES = [
     (Conv1D("c", 6, 4, stride=2, pad=2, groups=2), LINE),
     (Conv1D("c", 4, 3, groups=4, bias=None), LINE),
     (Conv2D("c", 4, 3, stride=2, pad=1, groups=4), IMAGE),
+    *((Conv2D("c", 6, 3, stride=stride, pad=1), IMAGE) for stride in (1, 2)),
+    (Conv2D("c", 6, 5, stride=2, pad=2, groups=2), IMAGE),
+    (Conv2D("c", 6, 1, bias=None), IMAGE),
     (Conv3D("c", 3, 3, pad=1), VOLUME),
     (Conv3D("c", 6, 2, stride=2, groups=2), VOLUME),
     (ConvTranspose2D("c", 3, 2, stride=2), IMAGE),
@@ -42,6 +46,15 @@ CASES = [
     (Upsample("u", 3, mode="bilinear"), IMAGE),
     (Upsample("u", 4, mode="bilinear"), IMAGE),
     *((kind("p", 3, 2, pad=1, ceil=True), shape) for kind in (MaxPool, AvgPool) for shape in (LINE, IMAGE, VOLUME)),
+    *((kind("p", 2, 2), IMAGE) for kind in (MaxPool, AvgPool)),
+    *((kind("p", 3, 2, pad=1), IMAGE) for kind in (MaxPool, AvgPool)),
+    (LRN("n", size=5, alpha=0.2, k=1.5), IMAGE),
+    (LRN("n", size=3, alpha=0.3, region="within"), IMAGE),
+    *((kind("a"), IMAGE) for kind in (Sigmoid, Tanh, SiLU, GELU)),
+    (GELU("a", approximate="tanh"), IMAGE),
+    *((GroupNorm("n", groups), IMAGE) for groups in (1, 2)),
+    (LayerNorm("n"), LINE),
+    *((Attention("a", 2, causal=causal), LINE) for causal in (False, True)),
     (ClassToken("t"), LINE),
     (ClassToken("t"), IMAGE),
     (FirstToken("f"), LINE),

@@ -1,6 +1,5 @@
 """Calls of every operation on small arrays of awkward shapes: what the implementations are compared on."""
 
-import inspect
 import math
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -558,23 +557,3 @@ def _compressed(draw):
     dependent[:, 1], dependent[:, 4] = 0, dependent[:, 0] - dependent[:, 2]
     for columns in (dependent, np.zeros_like(dependent), draw(3, 3), draw(1, 1)):
         yield Call("orthonormalise", {}, {"x_MR": columns})
-
-
-def forward_and_back(ops, name, inputs, y, kept=(), dy=None, in_place=False, **options):
-    """(result, gradients of the inputs) of an operation and its ``_back``, whose arrays are known by their names.
-
-    inputs: name → array; y: name and shape of the result; kept: name → an array that forward fills for backward, or
-    reads; dy: None: forward alone; in_place: the gradient is written over dy
-    """
-
-    def call(operation, arrays):
-        arguments = {**dict(kept), **options, **arrays}
-        names = inspect.signature(operation).parameters
-        operation(**{each: arguments[each] for each in names if each in arguments})
-
-    result = np.empty(y[1])
-    call(getattr(ops, name), {**inputs, y[0]: result})
-    gradients = {f"d{each}": dy if in_place else np.empty_like(x) for each, x in inputs.items()}
-    if dy is not None:
-        call(getattr(ops, f"{name}_back"), {**inputs, y[0]: result, f"d{y[0]}": dy, **gradients})
-    return result, list(gradients.values())

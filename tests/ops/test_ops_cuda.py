@@ -8,14 +8,9 @@ from ringtrain.ops.cuda import CudaOps
 from ringtrain.ops.reference import ReferenceOps
 from tests.fakes.host_cuda import HostRuntime
 from tests.ops.cases import Call
-from tests.ops.cuda_support import BACKENDS, COMPILED, PARTS, cuda_ops, needs_compiler, operations, perform
+from tests.ops.cuda_support import BACKENDS, COMPILED, cuda_ops, needs_compiler, perform
 
 pytestmark = needs_compiler
-
-
-def test_no_operation_is_of_two_parts_and_none_of_a_part_is_unknown():
-    names = [name for part in PARTS for name in operations(part)]
-    assert len(names) == len(set(names)) and set(names) <= Ops.__abstractmethods__
 
 
 @pytest.mark.parametrize("make", COMPILED)

@@ -1,4 +1,5 @@
-"""The reference against PyTorch in float64: a second opinion on every formula. Runs where torch is installed."""
+"""The loss, running statistics and the rules of updates of the reference against PyTorch in float64; layers are in
+tests/nn/test_nn_torch.py. Runs where torch is installed."""
 
 import inspect
 
@@ -8,10 +9,8 @@ import pytest
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.memory.arena import lay_out
 from ringtrain.nn.base import Fill, Parameter
-from ringtrain.ops.base import ConvGeometry, PoolGeometry
 from ringtrain.ops.reference import ReferenceOps
 from ringtrain.optim.optimizers import SGD
-from tests.ops.cases import forward_and_back
 from tests.updates import apply
 
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
@@ -27,113 +26,15 @@ def close(results, expected):
     np.testing.assert_allclose(results, expected, rtol=1e-10, atol=1e-12)
 
 
-AXES = {"NHWC": (0, 3, 1, 2), "NPQC": (0, 3, 1, 2), "NPQK": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}
-
-
-def axes(name, x):
-    """Those of an array of this name in torch's order."""
-    return AXES.get(name.partition("_")[2], tuple(range(x.ndim)))
-
-
-def check(name, wanted, inputs, y, kept=(), **options):
-    """An operation and its gradients beside ``wanted``, of the same inputs as tensors."""
-    tensors = [torch.tensor(x.transpose(axes(key, x)).copy(), requires_grad=True) for key, x in inputs.items()]
-    ty, dy = wanted(*tensors), draw(*y[1], seed=1)
-    ty.backward(torch.tensor(dy.transpose(axes(y[0], dy)).copy()))
-    results, gradients = forward_and_back(OPS, name, inputs, y, kept, dy, **options)
-    expected = [ty.detach(), *(each.grad for each in tensors)]
-    for key, ours, theirs in zip((y[0], *inputs), (results, *gradients), expected, strict=True):
-        close(ours, theirs.numpy().transpose(np.argsort(axes(key, ours))))
-
-
-@pytest.mark.parametrize(
-    ("stride", "pad", "groups", "kernel"), [(1, 1, 1, 3), (2, 1, 1, 3), (1, 0, 2, 3), (2, 2, 2, 5), (1, 0, 1, 1)]
-)
-def test_conv2d(stride, pad, groups, kernel):
-    geometry = ConvGeometry(kernel, stride, pad, groups)
-    inputs = {"x_NHWC": draw(2, 7, 6, 4), "w_RSCK": draw(kernel, kernel, 4 // groups, 6), "b_K": draw(6)}
-    y = "y_NPQK", (2, geometry.output(7), geometry.output(6), 6)
-    check("conv2d", lambda x, w, b: F.conv2d(x, w, b, stride, pad, 1, groups), inputs, y, geometry=geometry)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "stride", "pad", "ceil"), [(3, 2, 0, True), (2, 2, 0, False), (3, 2, 1, False), (3, 2, 1, True)]
-)
-def test_pools(kernel, stride, pad, ceil):
-    geometry, window = PoolGeometry(kernel, stride, pad, ceil), {"ceil_mode": ceil}
-    y = "y_NPQC", (2, geometry.output(8), geometry.output(7), 3)
-    inputs, where = {"x_NHWC": draw(2, 8, 7, 3)}, {"where_NPQC": np.empty(y[1], np.uint8)}
-    check("max_pool", lambda x: F.max_pool2d(x, kernel, stride, pad, **window), inputs, y, where, geometry=geometry)
-    if not (ceil and pad):  # torch's divisor counts no padding of a window that is cut
-        check("avg_pool", lambda x: F.avg_pool2d(x, kernel, stride, pad, **window), inputs, y, geometry=geometry)
-
-
-RESPONSES = {
-    "lrn_across": (
-        lambda x: F.local_response_norm(x, 5, alpha=0.2, beta=0.75, k=1.5),
-        {"size": 5, "alpha": 0.2, "k": 1.5},
-    ),
-    "lrn_within": (lambda x: x * (1 + 0.3 * F.avg_pool2d(x * x, 3, 1, 1)).pow(-0.75), {"size": 3, "alpha": 0.3}),
-}
-
-
-@pytest.mark.parametrize("name", RESPONSES)
-def test_local_responses(name):
-    (wanted, options), x = RESPONSES[name], 3 * draw(2, 4, 3, 7)
-    check(name, wanted, {"x_NHWC": x}, ("y_NHWC", x.shape), {"scale_NHWC": np.empty_like(x)}, beta=0.75, **options)
-
-
-def test_batch_norm_and_its_running_statistics():
-    x, moments = draw(4, 3, 5, 2), {"mean_GC": np.empty((1, 2)), "var_GC": np.empty((1, 2))}
-    running = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-
-    def wanted(x, *weights):
-        return F.batch_norm(x, *running, *weights, training=True, momentum=0.1, eps=1e-5)
-
-    inputs = {"x_NHWC": x, "gamma_C": draw(2), "beta_C": draw(2, seed=2)}
-    check("batch_norm", wanted, inputs, ("y_NHWC", x.shape), moments, ghost=4, eps=1e-5)
-    shares, ours = (np.empty(2), np.empty(2)), (np.zeros(2), np.ones(2))
-    OPS.batch_norm_shares(x, *moments.values(), 4, 4, *shares)
+def test_running_statistics_of_a_batch():
+    x, moments, shares = draw(4, 3, 5, 2), np.empty((2, 1, 2)), np.empty((2, 2))
+    running, ours = (torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)), (np.zeros(2), np.ones(2))
+    F.batch_norm(torch.tensor(x.transpose(0, 3, 1, 2)), *running, training=True, momentum=0.1)
+    OPS.batch_norm(x, np.ones(2), np.zeros(2), np.empty_like(x), *moments, 4, 1e-5)
+    OPS.batch_norm_shares(x, *moments, 4, 4, *shares)
     for statistic, share, theirs in zip(ours, shares, running, strict=True):
         OPS.approach(statistic, share, 0.1)
         close(statistic, theirs.numpy())
-
-
-@pytest.mark.parametrize(
-    ("kind", "wanted"),
-    [
-        ("sigmoid", torch.sigmoid),
-        ("tanh", torch.tanh),
-        ("silu", F.silu),
-        ("gelu", F.gelu),
-        ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
-    ],
-)
-def test_activations(kind, wanted):
-    check("activation", wanted, {"x_N": 4 * draw(7, 9)}, ("y_N", (7, 9)), in_place=True, kind=kind)
-
-
-@pytest.mark.parametrize(
-    "shape, groups, wanted",
-    [
-        *(((4, 10, 6), groups, lambda x, *w, n=groups: F.group_norm(x.mT, n, *w, 1e-5).mT) for groups in (1, 3)),
-        ((7, 1, 12), 1, lambda x, *w: F.layer_norm(x, (12,), *w, 1e-5)),  # a group norm of one pixel
-    ],
-)
-def test_group_norm(shape, groups, wanted):
-    inputs = {"x_NSC": draw(*shape), "gamma_C": draw(shape[2]), "beta_C": draw(shape[2], seed=1)}
-    moments = {name: np.empty((shape[0], groups)) for name in ("mean_NG", "inverse_NG")}
-    check("group_norm", wanted, inputs, ("y_NSC", shape), moments, eps=1e-5)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention(causal):
-    def wanted(x):
-        q, k, v = (each.reshape(3, 7, 2, 4).transpose(1, 2) for each in x.split(8, dim=2))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(3, 7, 8)
-
-    shares = {"y_NHLL": np.empty((3, 2, 7, 7))}
-    check("attention", wanted, {"x_NLE": draw(3, 7, 24)}, ("y_NLD", (3, 7, 8)), shares, causal=causal)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -14,10 +14,11 @@ from ringtrain.transport.cuda_aware.decision import (
     Evidence,
     agree_on_way,
     decide_way,
+    device_names,
     merge_evidence,
+    visibility_evidence,
     worth_trying,
 )
-from ringtrain.transport.cuda_aware.visibility import device_names, visibility_evidence
 from ringtrain.transport.world import choose_way
 from tests.loopback.world import LoopbackWorld
 from tests.says import says

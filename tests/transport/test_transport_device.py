@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringtrain.errors import StalledError, TransportError
-from ringtrain.transport.device.direct import Direct
+from ringtrain.transport.device.moves import Direct
 from ringtrain.transport.device.pinned import Pinned
 from ringtrain.transport.device.staging import BUFFERS
 from ringtrain.transport.device.wrapper import STAGED, DeviceTransport

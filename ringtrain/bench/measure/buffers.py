@@ -23,7 +23,7 @@ from ringtrain.transport.base import Transport
 
 if TYPE_CHECKING:  # a host loads no code of devices
     from ringtrain.ops.base import Ops
-    from ringtrain.ops.cuda.runtime import Runtime
+    from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 
 NO_WAY = ""  # of algorithms without messages, or with one way only
 CPU, CUDA = "cpu", "cuda"
@@ -128,7 +128,7 @@ class DeviceBuffers(Buffers):
     device = CUDA
     memories = (OF_DEVICE,)
 
-    def __init__(self, runtime: "Runtime", ops_of: "Callable[[str], Ops]", ways: Mapping[str, Transport]):
+    def __init__(self, runtime: "CupyRuntime", ops_of: "Callable[[str], Ops]", ways: Mapping[str, Transport]):
         self.runtime, self.ways, self.stream = runtime, ways, runtime.stream()
         self.transport = next(iter(ways.values()))
         self._ops_of = cache(ops_of)  # each has a stream of its own, and all work on one buffer has one order

@@ -41,7 +41,7 @@ from ringtrain.collectives.execution.task_graph import (
 )
 from ringtrain.collectives.schedule import Schedule
 from ringtrain.errors import TransportError
-from ringtrain.transport.base import Handle, PointToPoint
+from ringtrain.transport.base import Handle, Transport
 from ringtrain.transport.waiting import Patience, peers, wait_for
 
 SEGMENT_BYTES = 1 << 18
@@ -52,7 +52,7 @@ MESSAGES = "messages"
 Allocate = Callable[[int, DTypeLike], Array]
 
 
-def segment_for(transport: PointToPoint) -> int:
+def segment_for(transport: Transport) -> int:
     """Return the default length of segments in bytes."""
     return SEGMENT_BYTES if transport.nodes == 1 else BETWEEN_BYTES
 
@@ -78,7 +78,7 @@ class Execution(Reduction):
     def __init__(
         self,
         schedule: Schedule,
-        transport: PointToPoint,
+        transport: Transport,
         buffer: Array,
         add: Combine,
         tag: int = 0,
@@ -111,7 +111,7 @@ class Execution(Reduction):
 
     def _prepare(
         self,
-        transport: PointToPoint,
+        transport: Transport,
         task: Task,
         span: Array,
         message: Array,

@@ -16,7 +16,7 @@ from ringtrain.errors import RingtrainError, naming_packages
 from ringtrain.transport.base import Transport
 
 if TYPE_CHECKING:  # the doctor loads the CUDA half only if a device is checked
-    from ringtrain.ops.cuda.runtime import Runtime
+    from ringtrain.ops.cuda.cupy_runtime import CupyRuntime
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SEVERITY = (OK, WARN, FAIL)
@@ -51,7 +51,7 @@ class DoctorContext:
     device: str  # of --device: auto (a device if there is one), cpu, cuda
     mpi_cuda: str  # auto, direct or staged
     visible: Callable[[], int]  # returns the number of devices this process sees; raises DeviceError
-    make: Callable[[int], "Runtime"]  # makes the Runtime of a device's number; raises DeviceError
+    make: Callable[[int], "CupyRuntime"]  # makes the Runtime of a device's number; raises DeviceError
     maker: str  # "module:name" of the same, for a child
     root: Path = Path("/")  # the folder that stands for the root of the file system, with /proc, /sys and /dev
     path: Path = Path("runs")  # the place of run folders

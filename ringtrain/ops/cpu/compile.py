@@ -206,12 +206,7 @@ def compile_all(
         compiled, failed, tried = _compile_by_first(folder, machine, wanted, available())
         if not compiled and not kept:
             raise CompileError("\n".join(["the kernels of the CPU could not be compiled. Tried:", *tried, REMEDIES]))
-        built = {
-            "digest": sources_digest(),
-            "CXX": cxx,
-            "families": kept | compiled,
-            "failed": failed,
-        }
+        built = {"digest": sources_digest(), "CXX": cxx, "families": kept | compiled, "failed": failed}
         _put_in_place(folder / BUILT, (json.dumps(built, indent=1) + "\n").encode())
         _remove_others(folder)
         return built

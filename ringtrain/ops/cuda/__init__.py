@@ -1,6 +1,7 @@
 """The operations on an NVIDIA GPU, on kernels of ringtrain's own and cuBLAS.
 
-All use of CUDA goes through :mod:`ringtrain.ops.cuda.runtime`. Nothing here looks for a device, or imports CuPy."""
+All use of CUDA goes through a :class:`~ringtrain.ops.cuda.cupy_runtime.CupyRuntime`, which is passed in. Nothing here
+looks for a device, or imports CuPy."""
 
 import functools
 import math

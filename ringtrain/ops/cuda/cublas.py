@@ -47,7 +47,7 @@ class Cublas:
         self._call("cublasSetMathMode", self._handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)
 
     def multiply(self, a, b, c, accumulate, precise):
-        """Multiply as :meth:`ringtrain.ops.cuda.runtime.Runtime.product`."""
+        """Multiply as :meth:`ringtrain.ops.cuda.cupy_runtime.CupyRuntime.product`."""
         dtype = a.array.dtype
         number = c_double if dtype == np.float64 else c_float
         orders = (CUBLAS_OP_T if each.transposed else CUBLAS_OP_N for each in (b, a))

@@ -9,7 +9,6 @@ from ringtrain.errors import DeviceError
 from ringtrain.ops.base import Mark
 from ringtrain.ops.cuda.boxes import TensorMap
 from ringtrain.ops.cuda.faults import explain
-from ringtrain.ops.cuda.runtime import CudaGraph, Kernel, Stream
 
 SHARED_WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that any kernel may have
 
@@ -84,8 +83,9 @@ class CupyEvent(Mark):
         return self.device.cupy.cuda.get_elapsed_time(earlier.event, self.event) / 1000
 
 
-class CupyStream(Stream):
-    """A stream by CuPy. ``cublas``: made by the stream's first product."""
+class CupyStream:
+    """A stream of a device. ``pointer``: its cudaStream_t for other libraries of CUDA. ``cublas``: made by the stream's
+    first product."""
 
     def __init__(self, device):
         self.device, self.cublas = device, None
@@ -93,13 +93,15 @@ class CupyStream(Stream):
         self.pointer = self.stream.ptr
 
     @as_device_errors("recording an event")
-    def record(self, timed=False):
+    def record(self, timed: bool = False) -> CupyEvent:
+        """Return an event after all work issued so far."""
         event = self.device.cupy.cuda.Event(disable_timing=not timed)
         event.record(self.stream)
         return CupyEvent(self.device, event)
 
     @as_device_errors("waiting for an event")
-    def after(self, event):
+    def after(self, event: CupyEvent) -> None:
+        """Let work issued from now on wait for the event."""
         self.stream.wait_event(event.event)
 
     @as_device_errors("the begin of a recording")
@@ -111,13 +113,14 @@ class CupyStream(Stream):
         return self.stream.end_capture()
 
     @as_device_errors("the work of a stream")
-    def synchronize(self):
+    def synchronize(self) -> None:
+        """Block this thread until all issued work is done. Raises DeviceError for a kernel's failure."""
         self.device.refuse_while_recording("a stream was waited for")
         self.stream.synchronize()
 
 
-class CupyKernel(Kernel):
-    """A kernel by CuPy."""
+class CupyKernel:
+    """A function of a compiled module."""
 
     def __init__(self, device, raw):
         self.device, self._raw = device, raw
@@ -125,7 +128,11 @@ class CupyKernel(Kernel):
         self._dynamic = SHARED_WITHOUT_ASKING
 
     @as_device_errors("the launch of a kernel")
-    def launch(self, blocks, threads, stream, arguments, shared_bytes):
+    def launch(
+        self, blocks: tuple[int, ...], threads: tuple[int, ...], stream: CupyStream, arguments, shared_bytes: int
+    ) -> None:
+        """``arguments``: arrays (None is a null pointer), maps and NumPy scalars, of the types of the function's
+        parameters. ``shared_bytes``: dynamic shared memory, up to the device's :attr:`Facts.shared_bytes`."""
         if shared_bytes > self._dynamic:
             self._raw.max_dynamic_shared_size_bytes = self._dynamic = shared_bytes
         values = tuple(map(_passed, arguments))
@@ -140,13 +147,13 @@ def _passed(argument):
     return argument.value if isinstance(argument, TensorMap) else argument
 
 
-class CupyGraph(CudaGraph):
-    """A graph by CuPy. ``kept``: the arrays that it works on."""
+class CupyGraph:
+    """Recorded work. ``kept``: the arrays that it works on."""
 
     def __init__(self, device, graph, kept):
         self.device, self._graph, self._kept = device, graph, kept
 
     @as_device_errors("the launch of a graph")
-    def launch(self, stream):
+    def launch(self, stream: CupyStream) -> None:
         self.device.refuse_while_recording("a graph was launched")
         self._graph.launch(stream.stream)

@@ -43,18 +43,15 @@ def _multiply(device: Device, what, kernels, a, b, y, bias=None, relu=False, acc
         device,
         (what, kernels.act.name, (rows, columns, depth), a.transposed, b.transposed, bias is not None, relu),
         lambda: products_of(device, kernels, rows, columns, is_whole(a.stride, b.stride)),
-        lambda variant: _try(device, variant, a, b, _spare(device, y) if accumulate else y, bias, relu),
+        lambda variant: _try(device, variant, a, b, y, bias, relu, accumulate),
         2 * rows * columns * depth,
         kernels.act,
     )
     variant.run(a, b, y, bias, relu, accumulate)
 
 
-def _try(device: Device, variant, a, b, y, bias, relu):
+def _try(device: Device, variant, a, b, y, bias, relu, accumulate):
+    if accumulate:  # y itself holds sums that are added to
+        y = matrix(device.scratch("trial", y.rows * y.columns, y.array.dtype), y.rows, y.columns)
     variant.run(a, b, y, bias, relu)
     return y.array
-
-
-def _spare(device: Device, y):
-    """Return a matrix like y for trials, because y itself holds sums that are added to."""
-    return matrix(device.scratch("trial", y.rows * y.columns, y.array.dtype), y.rows, y.columns)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ringtrain.errors import DeviceError
-from ringtrain.ops.cuda.runtime import CudaGraph
+from ringtrain.ops.cuda.cupy_device import CupyGraph
 
 MOST = 1024  # segments: several for each of a few hundred layers
 
@@ -12,7 +12,7 @@ MOST = 1024  # segments: several for each of a few hundred layers
 class _Segment:
     """A segment. ``graph``: the recording; None before it, and if it is impossible."""
 
-    graph: CudaGraph | None = None
+    graph: CupyGraph | None = None
     returned: object = None
     runs: int = 0
     refusal: str | None = None

@@ -14,7 +14,6 @@ from ringtrain.ops.cuda.boxes import LINE_BYTES, WIDE_BYTES
 from ringtrain.ops.cuda.device import Device
 from ringtrain.ops.cuda.faults import Unable
 from ringtrain.ops.cuda.kernels import Kernels
-from ringtrain.ops.cuda.runtime import Runtime
 
 CAPABILITY = (9, 0)  # alone: sm_90a is not for later devices
 STEP = 64  # elements of the sum in one step
@@ -55,7 +54,7 @@ class WgmmaTile:
 TILES = (WgmmaTile(256, 3), WgmmaTile(128, 5), WgmmaTile(64, 8))
 
 
-def is_offered(runtime: Runtime, dtype) -> bool:
+def is_offered(runtime, dtype) -> bool:
     """Whether a device has these kernels for elements of a type."""
     return runtime.facts.capability == CAPABILITY and dtype.itemsize == 2
 

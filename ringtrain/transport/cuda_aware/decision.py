@@ -8,7 +8,8 @@ The questions:
     kinds   the MPI's info key ``mpi_memory_alloc_kinds``: a yes if it names cuda; its absence proves nothing
     query   ``MPIX_Query_cuda_support``: built with it; a no of Open MPI is about its own copies, not about UCX below it
     ucx     whether the loaded UCX has its module for CUDA
-    sight   whether the ranks of a node see the same devices: a child of one of them could not find out
+    sight   whether the ranks of a node see the same devices: a process opens memory of another one by CUDA's IPC only
+            if it sees that memory's device, and a child of one rank sees what that rank sees
     trial   a child moves device memory both ways, compares it, and measures the time
 
 Each answer is kept with its reason. The decision is printed with its reason too, above all if it is the slower way.
@@ -16,14 +17,17 @@ Each answer is kept with its reason. The decision is printed with its reason too
 Source: MPI 4.1, section 12.4.3 (memory allocation kinds); docs/gpu.md for the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ringtrain.errors import DeviceError, everywhere
 from ringtrain.transport.base import Transport
+from ringtrain.transport.launch_environment import read_launch
 
 AUTO, DIRECT, STAGED = "auto", "direct", "staged"
 YES, NO, UNKNOWN = "yes", "no", "unknown"
+MASK = "CUDA_VISIBLE_DEVICES"
+PER_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")  # srun's --gpus-per-task and --gpu-bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +68,32 @@ class CudaDecision:
         """Return one line for people, or an empty text."""
         if not self.why:
             return ""
-        return (
-            f"device memory goes to the MPI directly: {self.why}"
-            if self.way == DIRECT
-            else f"device memory is staged through host memory: {self.why}"
-        )
+        way = "goes to the MPI directly" if self.way == DIRECT else "is staged through host memory"
+        return f"device memory {way}: {self.why}"
 
 
 def flag_evidence(asked: str) -> Evidence:
     answer = {AUTO: UNKNOWN, DIRECT: YES, STAGED: NO}[asked]
     return Evidence("flag", answer, "--mpi-cuda is auto" if asked == AUTO else f"--mpi-cuda {asked} was given")
+
+
+def device_names(environ: Mapping[str, str]) -> str:
+    """Return this process's variables for visible devices as text: equal texts mean equal devices on one node."""
+    if read_launch(environ).by == "srun":  # under mpirun its daemons' variables stand there
+        for name in PER_TASK:
+            if environ.get(name, "none") != "none":
+                return f"{name}={environ[name]} of task {environ.get('SLURM_PROCID')}"
+    return f"{MASK}={environ[MASK]}" if MASK in environ else "all"
+
+
+def visibility_evidence(devices: Sequence[tuple[int, str]]) -> Evidence:
+    """Return one answer for all ranks' (node, :func:`device_names`)."""
+    for node in dict.fromkeys(node for node, _ in devices):
+        names = list(dict.fromkeys(words for rank_node, words in devices if rank_node == node))
+        if len(names) > 1:
+            differ = f"see different devices ({names[0]}; {names[1]}), and CUDA IPC may fail between them"
+            return Evidence("sight", NO, f"ranks of node {node} {differ}")
+    return Evidence("sight", YES, "the ranks of a node see the same devices")
 
 
 def merge_evidence(evidence: Sequence[Evidence]) -> Evidence:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -116,9 +116,7 @@ def read_trial(outcome: ChildOutcome, limit_s: float) -> CudaTrial:
         return CudaTrial(UNKNOWN, f"no device: {last['device']}")
     if "direct_gbs" in last and "staged_gbs" in last:
         trial = CudaTrial(YES, "", float(last["direct_gbs"]), float(last["staged_gbs"]))
-        return CudaTrial(
-            YES, f"a trial moved device memory both ways: {trial.rates}", trial.direct_gbs, trial.staged_gbs
-        )
+        return replace(trial, why=f"a trial moved device memory both ways: {trial.rates}")
     if "wrong" in last:
         return CudaTrial(NO, f"a trial got wrong values from {last['wrong']}")
     ending = _ending(outcome, limit_s)
@@ -143,9 +141,7 @@ def _ending(outcome: ChildOutcome, limit_s: float) -> str:
     if outcome.status in (-signal.SIGSEGV, 128 + signal.SIGSEGV) or "Segmentation fault" in outcome.errors:
         return "a trial ended by a segmentation fault"
     said = _last_words(outcome.errors)
-    if said:
-        return f"a trial ended with status {outcome.status} ({said})"
-    return f"a trial ended with status {outcome.status}"
+    return f"a trial ended with status {outcome.status}" + (f" ({said})" if said else "")
 
 
 def _last_words(errors: str) -> str:

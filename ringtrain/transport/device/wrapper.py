@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringtrain.transport.base import ForwardingTransport, Handle, Moves, Transport
+from ringtrain.transport.base import ForwardingHandle, ForwardingTransport, Handle, Moves, Transport
 from ringtrain.transport.buffers import ALIGNMENT, message_bounds
 from ringtrain.transport.device.cuda_ipc import CudaIpc, grown
-from ringtrain.transport.device.direct import Direct
 from ringtrain.transport.device.host_collectives import StagedAllReduces
-from ringtrain.transport.device.staged import Staged
+from ringtrain.transport.device.moves import Direct, Staged
 from ringtrain.transport.device.staging import SEGMENT_BYTES, CopyEngine
 from ringtrain.transport.services import Counters, Rows
 from ringtrain.transport.waiting import Patience, wait_for
@@ -23,14 +22,12 @@ DIRECT, STAGED = "direct", "staged"
 FOREVER_S = 1e9  # a collective has no deadline: the guard has one
 
 
-class PollingHandle(Handle):
+class PollingHandle(ForwardingHandle):
     """A collective on host memory whose wait also progresses messages."""
 
     def __init__(self, inner: Handle, engine: CopyEngine, patience: Patience):
-        self._inner, self._engine, self._patience = inner, engine, patience
-
-    def start(self) -> None:
-        self._inner.start()
+        super().__init__(inner)
+        self._engine, self._patience = engine, patience
 
     def test(self) -> bool:
         self._engine.progress()

@@ -31,8 +31,7 @@ from ringtrain.transport.mpi.native import OPS, RUN, NativeHandle
 from ringtrain.transport.mpi.node import gather_text, has_too_few_cores, leaders, split_by_node
 from ringtrain.transport.mpi.node_memory import Allocate, NodeSharedMemory
 from ringtrain.transport.mpi.requests import PersistentMessages, has_lost, naming_peers
-from ringtrain.transport.mpi.rma_counters import RmaCounters
-from ringtrain.transport.mpi.service_messages import MpiServiceMessages
+from ringtrain.transport.mpi.services import MpiServiceMessages, RmaCounters
 from ringtrain.transport.mpi.single_messages import SingleMessages
 from ringtrain.transport.native_call import ALL_REDUCE, NativeCall
 from ringtrain.transport.services import Rows, ServiceMessages
@@ -148,12 +147,8 @@ class Messages(Transport):
         part = whole.Incl(ranks)
         with naming_peers("making a group of ranks", self._comm):
             comm = self._comm.Create_group(part, tag)
-            messages = Messages(
-                comm,
-                self._claims,
-                message_bytes=self._requests.limit,
-                world_ranks=[self.world_ranks[rank] for rank in ranks],
-            )
+            world_ranks = [self.world_ranks[rank] for rank in ranks]
+            messages = Messages(comm, self._claims, message_bytes=self._requests.limit, world_ranks=world_ranks)
         messages.links = LinkTraffic(messages.neighbours, self.links)
         self._groups.append(messages)
         messages.before_closing.append(partial(self._groups.remove, messages))
@@ -206,18 +201,13 @@ class Messages(Transport):
         rows = np.zeros(self.size * nbytes, np.uint8) if shared is None else shared
         rows = rows.reshape(self.size, nbytes)
         near = [self.rank] if shared is None else list(self.neighbours)
-        if not self._any(len(near) < self.size):
+        apart = np.array([len(near) < self.size], np.int64)
+        self.native_allreduce(apart, "max")
+        if not apart[0]:
             return Rows(rows, near)
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            level = THREAD_LEVELS[MPI.Query_thread()]
-            return Rows(
-                rows,
-                near,
-                (
-                    "ranks that share no memory with this rank: their rows need a thread, and this MPI gives thread "
-                    f"level {level}"
-                ),
-            )
+            gap = "ranks that share no memory with this rank: their rows need a thread, and this MPI gives thread level"
+            return Rows(rows, near, f"{gap} {THREAD_LEVELS[MPI.Query_thread()]}")
         with naming_peers("preparing the board", self._comm):
             relay = relayed(self._comm, near, rows)
         if relay is not None:
@@ -231,11 +221,6 @@ class Messages(Transport):
     def service_messages(self) -> ServiceMessages:
         with naming_peers("making messages of a service", self._comm):
             return MpiServiceMessages(self._comm, THREAD_LEVELS[MPI.Query_thread()])
-
-    def _any(self, flag: bool) -> bool:
-        every = np.array([flag], np.int64)
-        self.native_allreduce(every, "max")
-        return bool(every[0])
 
     def abort(self, code: int) -> None:
         if is_fault_tolerant(os.environ):

@@ -54,26 +54,21 @@ class NativeHandle(TestedHandle):
         return f"{others} to join the {self._call.kind} (the MPI does not say which of them is late)"
 
 
-def _broadcast(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
-    with _row_type(call.recv.size, limit) as (count, row):
-        return [comm.Ibcast([call.recv, count, row], call.root)]
-
-
-def _all_gather(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
-    with _row_type(call.send.size, limit) as (count, row):
-        return [comm.Iallgather([call.send, count, row], [call.recv, count, row])]
-
-
-def _gather(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
-    with _row_type(call.send.size, limit) as (count, row):
-        into = [call.recv, count, row] if comm.rank == call.root else None
-        return [comm.Igather([call.send, count, row], into, call.root)]
-
-
-def _scatter(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
-    with _row_type(call.recv.size, limit) as (count, row):
-        out = [call.send, count, row] if comm.rank == call.root else None
-        return [comm.Iscatter(out, [call.recv, count, row], call.root)]
+def _rows(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
+    """Start a collective of a row of each rank, or of the root."""
+    at_root = comm.rank == call.root
+    row_bytes = call.send.size if call.kind in (native_call.ALL_GATHER, native_call.GATHER) else call.recv.size
+    with _row_type(row_bytes, limit) as (count, row):
+        send, recv = [call.send, count, row], [call.recv, count, row]
+        match call.kind:
+            case native_call.BROADCAST:
+                return [comm.Ibcast(recv, call.root)]
+            case native_call.ALL_GATHER:
+                return [comm.Iallgather(send, recv)]
+            case native_call.GATHER:
+                return [comm.Igather(send, recv if at_root else None, call.root)]
+            case _:
+                return [comm.Iscatter(send if at_root else None, recv, call.root)]
 
 
 def _all_to_all(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[MPI.Request]:
@@ -109,10 +104,10 @@ def _reduce_scatter(comm: MPI.Intracomm, call: NativeCall, limit: int) -> list[M
 
 
 START: dict[str, Callable[[MPI.Intracomm, NativeCall, int], list[MPI.Request]]] = {
-    native_call.BROADCAST: _broadcast,
-    native_call.ALL_GATHER: _all_gather,
-    native_call.GATHER: _gather,
-    native_call.SCATTER: _scatter,
+    native_call.BROADCAST: _rows,
+    native_call.ALL_GATHER: _rows,
+    native_call.GATHER: _rows,
+    native_call.SCATTER: _rows,
     native_call.ALL_TO_ALL: _all_to_all,
     native_call.ALL_REDUCE: _all_reduce,
     native_call.REDUCE_SCATTER: _reduce_scatter,

@@ -1,12 +1,59 @@
-"""Messages of a service over MPI, on a communicator of their own: a thread receives while others are in the MPI."""
+"""Parts of a transport over MPI beside its messages: counters on rank 0, by one-sided operations; and messages of a
+service on a communicator of their own, which a thread receives while others are in the MPI."""
 
 import threading
 
+import numpy as np
 from mpi4py import MPI
 
 from ringtrain.errors import TransportError
 from ringtrain.transport.mpi.requests import naming_peers
-from ringtrain.transport.services import ServiceMessages
+from ringtrain.transport.services import Counters, ServiceMessages
+
+ITEM_BYTES = 8
+ADDING = "adding to rank 0's numbers"
+
+
+class RmaCounters(Counters):
+    """Counters in the memory of rank 0 of ``comm``. Collective to make."""
+
+    def __init__(self, comm, count: int):
+        self._comm, self._count = comm, count
+        nbytes = count * ITEM_BYTES if comm.rank == 0 else 0
+        with naming_peers(ADDING, self._comm):
+            self._window = MPI.Win.Allocate(nbytes, ITEM_BYTES, comm=comm)
+            self._window.Lock_all()
+        self._old = np.zeros(1)
+        self.clear()
+
+    def take(self, index: int, amount: float) -> float:
+        with naming_peers(ADDING, self._comm):
+            self._window.Fetch_and_op(np.array([amount], np.float64), self._old, 0, index, MPI.SUM)
+            self._window.Flush(0)
+        return float(self._old[0])
+
+    def add(self, start: int, values: np.ndarray) -> None:
+        with naming_peers(ADDING, self._comm):
+            self._window.Accumulate([values, MPI.DOUBLE], 0, target=start, op=MPI.SUM)
+            self._window.Flush(0)
+
+    def read(self) -> np.ndarray:
+        numbers = np.zeros(self._count)
+        with naming_peers(ADDING, self._comm):
+            self._window.Get([numbers, MPI.DOUBLE], 0)
+            self._window.Flush(0)
+        return numbers
+
+    def clear(self) -> None:
+        self._comm.Barrier()
+        if self._comm.rank == 0:
+            self._window.Accumulate([np.zeros(self._count), MPI.DOUBLE], 0, op=MPI.REPLACE)
+            self._window.Flush(0)
+        self._comm.Barrier()
+
+    def free(self) -> None:
+        self._window.Unlock_all()
+        self._window.Free()
 
 
 class MpiServiceMessages(ServiceMessages):
