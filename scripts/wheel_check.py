@@ -14,7 +14,7 @@ from elftools.elf.elffile import ELFFile
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 CALLED = {
     "abort", "aligned_alloc", "bcmp", "calloc", "clock_gettime", "free", "malloc", "memcpy", "memmove", "memset",
-    "sched_yield", "syscall", "getpid", "sigfillset", "sigdelset",
+    "sched_yield", "syscall", "getpid", "sigfillset", "sigdelset", "process_vm_readv", "__errno_location",
 }  # fmt: skip
 FOLDER = "ringtrain/ops/cpu/libraries/"
 
