@@ -1,7 +1,7 @@
 """What an iteration on a GPU costs beside its kernels' own time: launches, graph nodes, bytes of arrays, and Python.
 
 A driver that does nothing takes the work of :class:`Worker`, so no device is needed; CuPy is.
-docs/benchmarks/gpu-iteration.md says what the figures are.
+docs/benchmarks/gpu.md says what the figures are.
 """
 
 import argparse
