@@ -340,7 +340,7 @@ def test_what_commands_say_goes_through_one_place():
 # Lines and statements of Python that a room may have. Whoever takes over has to hold it all: a room that outgrows its
 # line gets a larger one, with the reason behind it.
 BUDGETS: dict[str, tuple[int, int]] = {
-    ".": (850, 525),
+    ".": (885, 525),
     "allreduce": (875, 525),
     "api": (2_600, 1_725),  # with streams of every collective
     "bench": (4_000, 2_500),  # of it 250 are collectives other than the all-reduce
@@ -365,7 +365,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_350, 3_475),  # with MPICH by other names
     "weights": (1_000, 625),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 72_600, 62_700, 8_925  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 70_900, 62_250, 8_000  # lines
 
 
 def lines_of(paths) -> int:

@@ -36,6 +36,15 @@ def test_the_version_and_the_recipe_of_conda_forge(wanted):
     assert dict(line.removeprefix("    - ").split(" >=") for line in run.splitlines()) == wanted
 
 
+def test_the_recipe_of_easybuild_is_of_this_version_and_has_every_dependency(wanted):
+    path = PACKAGING / "easybuild" / f"ringtrain-{__version__}-foss-2026.1.eb"
+    recipe = runpy.run_path(str(path), {"SOURCE_TAR_GZ": "%(name)s-%(version)s.tar.gz"})
+    assert (recipe["version"], path.stem.split("-")[2:]) == (__version__, [*recipe["toolchain"].values()])
+    named = {name.lower() for name, _ in recipe["dependencies"]}
+    bundled = {"numpy": "scipy-bundle"} | dict.fromkeys(("click", "rich", "tomli-w"), "python-bundle-pypi")
+    assert {bundled.get(name, name) for name in wanted} <= named
+
+
 class Directives:
     """What a package of Spack calls while its class is made: ``said`` holds the arguments by the name of the call."""
 

@@ -25,7 +25,7 @@ from types import SimpleNamespace
 
 import click
 import numpy as np
-from control_groups import cpu_group
+from control_groups import CpuGroup
 from launches import markdown, merged
 from page import command_line, commit
 
@@ -133,7 +133,7 @@ def confinement(quota: float | None, cores: int | None) -> Iterator[Callable[[],
     with ExitStack() as stack:
         steps: list[Callable[[], None]] = []
         if quota:
-            group = cpu_group(quota)
+            group = CpuGroup(quota)
             stack.callback(group.remove)
             steps.append(group.enter)
         if cores:

@@ -1,4 +1,4 @@
-"""Control groups, version 1 or 2, in which measured processes run: with less memory, or less time on cores."""
+"""A control group, version 1 or 2, in which measured processes have less time on cores."""
 
 import os
 import signal
@@ -10,17 +10,16 @@ GROUPS = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
 
 
-class ControlGroup:
-    """A group for the processes that enter it, and those that they start. Raises OSError where none can be made.
+class CpuGroup:
+    """A group for the processes that enter it, and those that they start, with as much time as so many cores. Raises
+    OSError where none can be made."""
 
-    controller: its name in version 1
-    limits:     what is written to which file, in version 1 and in version 2
-    """
-
-    def __init__(self, controller: str, *limits: tuple[str, str]):
-        version_1 = (GROUPS / controller).is_dir()
-        name, value = limits[0 if version_1 else 1]
-        self._folder = GROUPS / (controller if version_1 else "") / f"ringtrain-{controller}-{os.getpid()}"
+    def __init__(self, cores: float):
+        quota, version_1 = round(cores * PERIOD_US), GROUPS / "cpu"
+        name, value = "cpu.max", f"{quota} {PERIOD_US}"
+        if version_1.is_dir():
+            name, value = "cpu.cfs_quota_us", str(quota)
+        self._folder = (version_1 if version_1.is_dir() else GROUPS) / f"ringtrain-cpu-{os.getpid()}"
         self._folder.mkdir()
         try:
             (self._folder / name).write_text(value)
@@ -42,13 +41,3 @@ class ControlGroup:
                     os.kill(int(number), signal.SIGKILL)
             time.sleep(0.05)
         self._folder.rmdir()
-
-
-def memory_group(limit_bytes: int) -> ControlGroup:
-    return ControlGroup("memory", ("memory.limit_in_bytes", str(limit_bytes)), ("memory.max", str(limit_bytes)))
-
-
-def cpu_group(cores: float) -> ControlGroup:
-    """Return a group that has as much time as so many cores."""
-    quota = round(cores * PERIOD_US)
-    return ControlGroup("cpu", ("cpu.cfs_quota_us", str(quota)), ("cpu.max", f"{quota} {PERIOD_US}"))

@@ -24,33 +24,26 @@ NUMBERS = itertools.count()
 
 class World:
     """One mpirun of `ringtrain train` with these flags. ``output``: the file for its output; ``launcher``: more options
-    of mpirun; ``confine``: what mpirun begins with; ``module``: another one that Python runs."""
+    of mpirun."""
 
-    def __init__(
-        self, ranks: int, flags: Sequence, output: Path, launcher: Sequence = (), confine=None, module="ringtrain"
-    ):
+    def __init__(self, ranks: int, flags: Sequence, output: Path, launcher: Sequence = ()):
         self.began, self._output, self._tag = time.monotonic(), output, f"{OURS}{next(NUMBERS)}\0"
         line = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *launcher, sys.executable]
-        line += ["-m", module, *(["train"] if module == "ringtrain" else []), *map(str, flags)]
+        line += ["-m", "ringtrain", "train", *map(str, flags)]
         environ = {**os.environ, TAG: self._tag.partition("=")[2][:-1], "TMPDIR": str(output.parent)}
         with open(output, "ab") as file:
-            streams = {"stdout": file, "stderr": file, "env": environ, "start_new_session": True}
-            self._process = subprocess.Popen(line, **streams, preexec_fn=confine)
+            streams = {"stdout": file, "stderr": file, "env": environ}
+            self._process = subprocess.Popen(line, **streams, start_new_session=True)
 
     @property
     def running(self) -> bool:
         return self._process.poll() is None
 
-    @property
-    def processes(self) -> set[int]:
-        """The numbers of mpirun, its helpers and all ranks."""
-        return tagged(self._tag).keys()
-
     def wait(self) -> int | None:
         """Return its exit status; None if it hangs, after which it is ended."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(LIMIT_S)
-        end(self.processes)
+        end(tagged(self._tag))  # mpirun, its helpers and all ranks
         self._process.wait()
         return None
 
@@ -62,10 +55,6 @@ class World:
                 return True
             time.sleep(POLL_S)
         return False
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it to mpirun, which forwards it to all ranks."""
-        self._process.send_signal(number)
 
     def pids(self) -> dict[int, int]:
         """Return the process of each rank: the oldest one with its number."""
@@ -79,10 +68,10 @@ class World:
         return self._output.read_text(errors="replace")[-300:]
 
 
-def end(pids, number: signal.Signals = signal.SIGKILL) -> None:
+def end(pids) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.kill(pid, signal.SIGKILL)
 
 
 def tagged(tag: str = OURS) -> dict[int, str]:
@@ -94,13 +83,6 @@ def tagged(tag: str = OURS) -> dict[int, str]:
     return {pid: text for pid, text in environs.items() if tag in text}
 
 
-def memory_of(pid: int) -> dict[str, int]:
-    """Return the bytes of the kernel's kinds of memory of a process, as RssAnon and VmHWM, and its Threads. Raises
-    OSError, once it has ended."""
-    lines = re.findall(r"(?m)^(\w+):\s+(\d+)( kB)?$", Path(f"/proc/{pid}/status").read_text())
-    return {name: int(number) << (10 if unit else 0) for name, number, unit in lines}
-
-
 class Leftovers:
     """Processes and files of shared memory that appear after this was made. A segment that Open MPI leaves when ranks
     are killed (docs/errors.md) is not counted.
@@ -109,12 +91,12 @@ class Leftovers:
     def __init__(self):
         self._known = self._files()
 
-    def __call__(self, spared: World | None = None) -> list[str]:
-        """Describe them, and end these processes. ``spared``: a world that still runs."""
-        limit, running = time.monotonic() + PATIENCE_S, spared.processes if spared else set()
-        while tagged().keys() - running and time.monotonic() < limit:
+    def __call__(self) -> list[str]:
+        """Describe them, and end these processes."""
+        limit = time.monotonic() + PATIENCE_S
+        while tagged() and time.monotonic() < limit:
             time.sleep(POLL_S)
-        stray, files = tagged().keys() - running, self._files() - self._known
+        stray, files = tagged().keys(), self._files() - self._known
         end(stray)
         self._known |= files
         return [f"process {pid}" for pid in sorted(stray)] + [f"{SHARED_MEMORY}/{name}" for name in sorted(files)]

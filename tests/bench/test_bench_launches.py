@@ -137,7 +137,7 @@ def test_a_launch_gets_the_time_of_so_many_cores(program, tmp_path, monkeypatch,
     """By files of either version of control groups; a folder of files is removed by the kernel alone."""
     control_groups = sys.modules["control_groups"]
     monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
-    monkeypatch.setattr(control_groups.ControlGroup, "remove", lambda group: None)
+    monkeypatch.setattr(control_groups.CpuGroup, "remove", lambda group: None)
     for controller in controllers:
         (tmp_path / controller).mkdir()
     with program.confinement(1.5, None) as confine:
@@ -150,7 +150,7 @@ def test_a_group_ends_with_the_processes_that_are_left_in_it(program, tmp_path, 
     """As ranks whose launcher was interrupted. A folder of files becomes empty by hand, while it waits."""
     control_groups = sys.modules["control_groups"]
     monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
-    group = control_groups.cpu_group(1.5)
+    group = control_groups.CpuGroup(1.5)
     (folder,) = tmp_path.iterdir()
     clear = SimpleNamespace(sleep=lambda seconds: [file.unlink() for file in folder.iterdir()])
     monkeypatch.setattr(control_groups, "time", clear)

@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from tests.mpi.conftest import PATIENCE_S, ROOT, run
+from tests.mpi.conftest import PATIENCE_S, run
 from tests.mpi.test_mpi_exact_order import EXACT, ORDER
 from tests.mpi.test_mpi_torch import PROGRAMS
 from tests.runs import records
@@ -16,14 +16,16 @@ from tests.tiers import thorough
 torch = pytest.importorskip("torch", reason="needs torch: scripts/check-full installs it")
 pytestmark = pytest.mark.mpi
 
-SCRIPT, STEPS = str(ROOT / "scripts" / "benchmarks" / "survivor_net.py"), 12
+SCRIPT, STEPS = str(PROGRAMS / "survivor_net.py"), 12
 ULFM = ("--with-ft", "ulfm")
 
 
 @pytest.fixture
-def planned(benchmarks):
+def planned():
     """planned(net, ranks) → the losses of runs that lose a rank by plan"""
-    return lambda net, ranks=3: benchmarks("survivor_net").Planned(net, ranks, STEPS)
+    from tests.mpi.programs.pytorch.survivor_net import Planned  # which imports torch
+
+    return lambda net, ranks=3: Planned(net, ranks, STEPS)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ class PyRingtrain(PythonPackage):
     depends_on("py-setuptools@77:", type="build")
 
     depends_on("python@3.11:", type=("build", "run"))
-    depends_on("py-click@8.4:", type=("build", "run"))
+    depends_on("py-click@8.2:", type=("build", "run"))
     depends_on("py-h5py@3.11:", type=("build", "run"))
     depends_on("py-mpi4py@4.1:", type=("build", "run"))
     depends_on("py-numpy@2.0:", type=("build", "run"))

@@ -1,8 +1,5 @@
-"""A GPT or a residual network that PyTorch's users could train, in float64 on numbers drawn by rank and step, for
-scripts/bench faults --script: it goes on from what it has registered.
-
-    mpirun --with-ft ulfm -np 4 python -m ringtrain.torch --elastic --out runs/a scripts/benchmarks/survivor_net.py gpt
-"""
+"""A GPT or a residual network that PyTorch's users could train, in float64 on numbers drawn by rank and step, of whose
+ranks some die: it goes on from what it has registered."""
 
 import argparse
 import os
