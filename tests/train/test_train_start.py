@@ -20,7 +20,16 @@ from ringtrain.data.content import memory_part, no_progress
 from ringtrain.data.file.contents import read_part
 from ringtrain.data.file.statistics import pixel_statistics
 from ringtrain.data.stored.base import MemoryArray
-from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
+from ringtrain.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    Interrupted,
+    ModelError,
+    RingtrainError,
+    UsageError,
+)
 from ringtrain.launch.slurm.job_end import NUMBERS
 from ringtrain.ops.base import Ops
 from ringtrain.report.comparison.logs import read_run
@@ -335,7 +344,8 @@ def test_a_signal_is_a_checkpoint_and_code_75(train, tmp_path, monkeypatch):
         ({"resume": "nowhere"}, CheckpointError, says("nowhere")),
         ({"out": "net.toml"}, UsageError, "is a file"),
         ({"run_file": "none.toml"}, ConfigError, says("none.toml")),
-        *(({name: "x" * 300}, UsageError, "File name too long") for name in ("out", "resume", "model")),
+        # Python 3.14 finds no file of a name that is too long for one, where older ones raise an error.
+        *(({name: "x" * 300}, RingtrainError, says("x" * 300)) for name in ("out", "resume", "model")),
     ],
 )
 def test_refusals(train, flags, kind, message):
