@@ -26,7 +26,8 @@ PIPELINE = "ringtrain train --model alexnet --data imagenet.h5 --fc pipeline"
 SMALL = "mpirun -np 4 ringtrain train --model cifar10_quick --data cifar10.h5 --batch 16 --iterations 2 --fc"
 BENCH = "mpirun -np 4 ringtrain bench-allreduce"
 TIME = "mpirun -np 2 ringtrain time resnet18 --batch 64 --json layers.json"
-ON_A_CLUSTER = "--model resnet20 --data cifar10.h5 --batch 256 --device cuda"
+ON_CPUS = "--model resnet20 --data cifar10.h5 --batch 256"
+ON_A_CLUSTER = f"{ON_CPUS} --device cuda"
 SLURM = (
     "ringtrain slurm --nodes 2 --gpus 4 --time 4:00:00 --partition gpu --account mine --module openmpi/5.0 "
     f"--output job.sbatch -- {ON_A_CLUSTER}"
@@ -195,7 +196,7 @@ PLANS = {
         },
     ),
     "docs/pytorch": Plan(
-        absent={"pip install 'ringtrain[torch]'": "installs from the network"},
+        absent={"pip install '.[torch]'": "installs from the network"},
         instead={SCRIPT: SCRIPT.replace("python", "python -W ignore")},
     ),
     "docs/reproducibility": Plan(
@@ -246,7 +247,7 @@ PLANS = {
         before=("touch train.py",),
         instead={SLURM: f"{SLURM} --batch 128 --batch-norm ghost:8"},
         absent={
-            f"sbatch -N2 --gpus-per-node=4 -t 4:00:00 scripts/train.sbatch {ON_A_CLUSTER}": ON_SLURM,
+            f"sbatch -N2 --ntasks-per-node=8 -t 4:00:00 scripts/train.sbatch {ON_CPUS}": ON_SLURM,
             "sbatch -N2 --ntasks-per-node=8 scripts/bench.sbatch": ON_SLURM,
             "export RINGTRAIN_JOB_END=$(($(date +%s) + PBS_WALLTIME))": "needs a PBS",
             'export RINGTRAIN_JOB_END=$(date -d "$(bjobs -noheader -o finish_time "$LSB_JOBID" | tr -d LE)" +%s)': (
