@@ -32,6 +32,7 @@ PLANS = {
         long=(BENCH, TUNE),
         absent={
             "module load openmpi": "of a site",
+            ". venv/bin/activate": "of that environment",
             "python3 -m venv venv && venv/bin/pip install '.[plot,images,safetensors]'": INSTALLS,
         },
     ),
