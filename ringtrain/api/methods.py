@@ -231,11 +231,8 @@ class CommunicatorMethods:
 
     def _call(self, kind: str, borrowed: BorrowedArray, shape=None, algorithm=None, op="", root=None) -> AgreedCall:
         """Return the call on an array. shape: that all ranks have alike; None: the array's"""
-        name, shape = (
-            self._runs.choose(algorithm, kind, borrowed.dtype),
-            borrowed.host.shape if shape is None else shape,
-        )
-        return AgreedCall(kind, borrowed.dtype, shape, name, op, root)
+        name = self._runs.choose(algorithm, kind, borrowed.dtype)
+        return AgreedCall(kind, borrowed.dtype, borrowed.host.shape if shape is None else shape, name, op, root)
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────────────
     def _check_root(self, root: int) -> None:

@@ -133,8 +133,9 @@ class PlanBuilder:
     def stream(self, request: Request, name: str) -> "StreamPlan":
         """Return the streamed all-reduce of that name. Not collective: the window is there already."""
         numbers, count = request.numbers, math.prod(request.shape)
-        numbers_of = request.op, request.dtype, count, numbers.itemsize
-        streamed = make_streamed(self._transport, name, *numbers_of, content=request.of)
+        streamed = make_streamed(
+            self._transport, name, request.op, request.dtype, count, numbers.itemsize, content=request.of
+        )
         watched: Reduction = streamed
         if self._guard is not None:
             watched = self._guard.watch(streamed, request.op, request.dtype, count, content=request.of)

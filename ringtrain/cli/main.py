@@ -86,11 +86,9 @@ def run(arguments: list[str]) -> int:
             return ringtrain.main(arguments, prog_name="ringtrain", standalone_mode=False) or 0
     except click.exceptions.Exit as exit:
         return exit.exit_code
-    except click.UsageError as error:
-        if error.ctx and type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2; 8.1 shows the help itself
-            echo(*error.ctx.get_help().splitlines())
-            return UsageError.exit_code
-        return end_with(UsageError(in_words(error, arguments)), alone)
+    except click.exceptions.NoArgsIsHelpError as error:
+        echo(*error.ctx.get_help().splitlines())
+        return UsageError.exit_code
     except click.ClickException as error:
         return end_with(UsageError(in_words(error, arguments)), alone)
     except (click.Abort, KeyboardInterrupt):

@@ -154,7 +154,7 @@ def test_runs_that_are_there(run, copied):
         (("--sync", "allreduce,allreduce"), says("'allreduce'", "twice")),
         (("--sync", "allreduce --lr x"), says("'allreduce --lr x'") + "Invalid value for '--lr'"),
         (("--sync", "allreduce", "--", "--out", "o"), says("--out", "'allreduce'", "o")),
-        (("--variant", "a: --learning-rate 1"), says("'a'", "--learning-rate", "use --lr")),
+        (("--variant", "a: --learning-rate 1"), says("'a'", "No such option", "--learning-rate", "use --lr")),
         (("--variant", "large"), says("--variant", "--batch", "--lr", "'large'")),
         (("--variant", "large:"), says("--variant 'large' has no options", "add", "options")),
         (("--variant", "large: --lr '1"), says("'large'", '" --lr \'1"', "No closing quotation")),

@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import re
+import sys
 import tarfile
 import zipfile
 
@@ -196,8 +197,8 @@ def test_names_that_are_no_text_are_refused_with_their_source(tmp_path):
         with pytest.raises(DataError, match=says(source, *words)):
             make_dataset(tmp_path / source, tmp_path / "a.h5", name=name)
     assert not (tmp_path / "a.h5").exists()
-    with pytest.raises(DataError, match="a" * 100):
-        read_source("a" * 5000)
+    with pytest.raises(DataError, match="characters are left out here"):
+        read_source("a" * 10_000)
 
 
 # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +228,8 @@ def pax(path, **headers):
 
 def test_an_archive_that_says_it_is_longer_than_it_is_takes_no_time_and_one_of_no_headers_is_none(tmp_path):
     """tarfile would read at its end until it has counted to an exbibyte."""
-    with pytest.raises(DataError, match=says("a.tar")):  # the words are Python's
+    words = ("own", "size") if sys.version_info < (3, 14) else ("truncated",)  # tarfile looks itself
+    with pytest.raises(DataError, match=says("a.tar", *words)):
         read_members(pax(tmp_path / "a.tar", size=str(1 << 60)), {"b"}, no_progress)
     whole = bytearray(pax(tmp_path / "a.tar", comment="x").read_bytes())
     whole[124:136] = b"\x80" + b"\x7f" * 11  # the size of the first header, as a number of 11 bytes

@@ -22,7 +22,7 @@ class AlgorithmWork:
     added: float  # multiples of the buffer: the busiest rank's additions
     rounds_between: int = 0  # steps with a message to or from another node, on the rank with most
     sent_between: float = 0.0  # multiples of the buffer: the busiest node's link in its busier direction
-    # multiples of the buffer: half of what the busiest rank sends to and receives from other nodes
+    # multiples of the buffer: the busiest rank's messages to and from other nodes, halved
     rank_between: float = 0.0
 
 

@@ -19,8 +19,8 @@ Checked = tuple[list[tuple[int, str]], int, int, tuple[str, ...]]
 def check_share(
     text: str, layout: Layout = AS_STORED, progress: Progress = no_progress, turn: int = 0, turns: int = 1
 ) -> Checked:
-    """Check a share of what ``text`` names. Of images, decode every ``turns``-th from number ``turn`` on; of arrays in
-    this layout, read every ``turns``-th file."""
+    """Check a share of the files that ``text`` names. Decode every ``turns``-th image, from number ``turn`` on; or read
+    every ``turns``-th file of arrays, which have this layout."""
     if accepts(text):
         return _check_images(text, progress, turn, turns)
     problems = []
