@@ -38,9 +38,8 @@ from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
 from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
-from ringtrain.report.page.inputs import read_metrics
+from ringtrain.report.page import read_metrics
 from ringtrain.report.sinks import truncate_log
-from ringtrain.report.trace import LOOP, Slice, read_trace, trace_document
 from ringtrain.runs.conditions import sort_runs
 from ringtrain.runs.summary import list_runs
 from ringtrain.runs.table import NAME, iterations_text, json_text, run_columns
@@ -189,11 +188,6 @@ def log(path: Path) -> None:
         assert path.read_bytes().startswith((Path(folder) / "log").read_bytes())
 
 
-def traces() -> list[bytes]:
-    slices = [Slice(LOOP, "iteration 6", 0, 9000), Slice("gradients 0", "gradients 0", 2000, 8000)]
-    return [json.dumps(trace_document({0: slices, 1: slices})).encode()]
-
-
 def written_metrics() -> list[bytes]:
     values = {"labelled": 3, "predicted": 2, "precision": 0.5, "recall": None, "f1": 0.5, "iou": 1.0}
     classes = [{"class": name} | values for name in "ab"]
@@ -336,7 +330,6 @@ READERS = {
         lambda path: ExchangeTimes(str(path)),
     ),
     "outcome": Reader("outcome.json", outcomes, lambda path: read_outcome(path.parent)),
-    "trace": Reader("bad.json", traces, read_trace),
     "metrics": Reader("bad.json", written_metrics, read_metrics),
     "data set": Reader("bad.h5", data_sets, data_set),
     "checkpoint": Reader("bad.h5", checkpoints, sealed_checkpoint),

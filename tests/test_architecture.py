@@ -95,7 +95,7 @@ ORDER = {
     "report": "events rates trace records sinks tensorboard screen figure comparison plots scaling page",
     "runs": "summary conditions table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file target_times tables plots",
-    "show": "output tables html figures results",
+    "show": "output tables figures results",
     "storage": "files hdf5 checkpoint run_folder",
     "torch": "private_names stopping tensors call_order work store shared_buckets apart backend mixed buckets world "
     "torch_optimizer module_arena batch_parts kept_sums engine gradients state exact_order strategy_ddp reproducible "

@@ -11,8 +11,7 @@ from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import run_names
 from ringtrain.report.comparison.plot import comparison_figure
 from ringtrain.report.comparison.rows import rows_of
-from ringtrain.report.page.document import report_page
-from ringtrain.report.page.inputs import read_reported
+from ringtrain.report.page import read_reported, report_page
 from ringtrain.report.plots import curves_figure
 from ringtrain.show.figures import drawn, need_matplotlib
 from ringtrain.show.output import echo
@@ -31,29 +30,18 @@ PAGE, PICTURES = ".html", (".png", ".svg", ".pdf")
     show_default=True,
     help="File to write: .html; or .png, .svg, .pdf, which have the curves alone.",
 )
-@click.option(
-    "--metrics",
-    type=click.Path(path_type=Path),
-    help="Results by class, of `ringtrain evaluate -o metrics.json`. [metrics.json in the run folder]",
-)
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def report(runs, out, metrics, force):
+def report(runs, out, force):
     """Write a report of RUN, a run folder, as one HTML file that needs no network: curves, communication by bucket,
-    timeline if the run was traced, confusion matrix, configuration, environment. Of several runs: their curves in one
-    picture, and what differs.
+    confusion matrix, options, environment. Of several runs: their curves in one picture, and what differs.
     """
     if out.suffix not in (PAGE, *PICTURES):
         raise UsageError(f"--out {out}: a report is one of {', '.join((PAGE, *PICTURES))}")
     if os.path.lexists(out) and not force:
         raise UsageError(f"{out} exists: give another --out, or --force")
     need_matplotlib()
-    if metrics is not None and len(runs) > 1:
-        raise UsageError(
-            f"--metrics is for one run, and these are {len(runs)}: leave it out, and metrics.json of each run folder "
-            "is taken"
-        )
     names = run_names([Path(run).resolve() for run in runs])
-    reported = [read_reported(Path(run), name, metrics) for run, name in zip(runs, names, strict=True)]
+    reported = [read_reported(Path(run), name) for run, name in zip(runs, names, strict=True)]
     if out.suffix == PAGE:
         date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
         data = report_page(reported, date).encode(errors="backslashreplace")

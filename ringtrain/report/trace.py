@@ -7,22 +7,15 @@ Source: Trace Event Format, Google 2016: complete events ("X"), in microseconds,
 """
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
-
-from ringtrain.errors import UsageError, plain
-from ringtrain.records import Rules, load
-from ringtrain.storage import files
 
 LOOP, DEVICE = "loop", "device"
 LEAST_NS = 1000  # shorter slices are left out
 TRACE = "trace.json"  # in a run folder
-LATEST_US = 1e12  # eleven days
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,44 +74,7 @@ def write_trace(path, ranks: dict[int, Sequence[Slice]]) -> None:
         raise
 
 
-# ── read again ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def path_of(trace: str, folder: Path) -> Path:
     """Return the path of a trace; a bare name is in the run folder."""
     path = Path(trace)
     return folder / path if path.parent == Path() else path
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """An event of the file, in microseconds."""
-
-    phase: Annotated[str, Rules(key="ph")]
-    name: str
-    rank: Annotated[int, Rules(key="pid")]
-    number: Annotated[int, Rules(key="tid")]
-    start_us: Annotated[float, Rules(key="ts", low=0, high=LATEST_US)] = math.nan
-    length_us: Annotated[float, Rules(key="dur", low=0, high=LATEST_US)] = math.nan
-    named: Annotated[object, Rules(key="args.name")] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFile:
-    """The form of the file."""
-
-    events: Annotated[tuple[TraceEvent, ...], Rules(key="traceEvents")]
-
-
-def read_trace(path) -> dict[int, list[Slice]]:
-    """Return the slices of each rank, in the order of time. Raises UsageError for a file that cannot be read or is no
-    trace of ringtrain."""
-    title = "trace of `ringtrain train --trace`"
-    events = load(TraceFile, path, title, opener=files.open_nofollow).events
-    tracks = {(each.rank, each.number): str(each.named) for each in events if each.name == "thread_name"}
-    ranks: dict[int, list[Slice]] = {}
-    try:
-        for each in (each for each in events if each.phase == "X"):
-            start, stop = round(1000 * each.start_us), round(1000 * (each.start_us + each.length_us))
-            ranks.setdefault(each.rank, []).append(Slice(tracks[each.rank, each.number], each.name, start, stop))
-    except (KeyError, ValueError) as error:
-        raise UsageError(f"{plain(str(path))} is no {title}: an event has no track or time ({error})") from None
-    return dict(sorted(ranks.items()))

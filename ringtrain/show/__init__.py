@@ -1,1 +1,1 @@
-"""Tables and figures: columns and rows as data, shown in a terminal, in files and in a page of HTML."""
+"""Tables and figures: columns and rows as data, shown in a terminal and in files."""

@@ -4,7 +4,6 @@ figure is drawn.
 
 import io
 import math
-import re
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringtrain.errors import UsageError, nearest, plain
-from ringtrain.show.html import Html, attribute, tag
 from ringtrain.storage import files
 from ringtrain.template import LINES
 
@@ -44,20 +42,6 @@ STYLE: dict = {
     "legend.fontsize": "small",
 }
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-
-# Colours that a page itself decides, in light and in dark, and their stand-ins while a figure is drawn.
-INK, RULES = "#010203", "#040506"
-OF_PAGE = {INK: "currentColor", "#000000": "currentColor", RULES: "var(--rule)"}
-INLINE = {
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": RULES,
-    "savefig.transparent": True,
-    "svg.fonttype": "none",  # text stays text: small, and found by a search
-}
 
 
 # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,20 +96,6 @@ def write_picture(make: "Callable[[], Figure]", path, folder: files.Folder | Non
     (folder.write if folder else files.write)(Path(path), drawn(make, kind_of(path)))
 
 
-def inline(make: "Callable[[], Figure]", label: str) -> Html:
-    """Return a figure as an SVG element of a page: without ids that other figures have too, in the page's colours.
-    ``label``: for those who do not see it
-    """
-    text = drawn(make, "svg", {**STYLE, **INLINE, "svg.hashsalt": label}).decode()
-    text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label={attribute(label)}', 1)
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    used = set(re.findall(r"""(?:url\(|href=")#([^")]+)""", text))
-    text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
-    for stand_in, colour in OF_PAGE.items():
-        text = text.replace(stand_in, colour)
-    return tag("div", Html(re.sub(r"\n\s*", "\n", text)), class_="scroll")
-
-
 # ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def running_mean(y: Sequence[float]) -> list[float]:
     """Return the mean of a window around each point, a fiftieth of the curve wide: centred, so that the curve does not
@@ -166,14 +136,6 @@ def doubling_x(axes: "Axes", ticks: Mapping[float, str], label: str, **style) ->
     axes.set_xticks(list(ticks), list(ticks.values()), **style)
     axes.minorticks_off()
     axes.set_xlabel(label)
-
-
-def name_rows(axes: "Axes", names: Sequence[str], label: str, size: int) -> None:
-    """Write names beside rows of bars, the first one above. ``label``: of x; ``size``: of the names, in points"""
-    axes.set_yticks(range(len(names)), names, fontsize=size)
-    axes.set(xlabel=label, ylim=(len(names) - 0.4, -0.6))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
 
 
 def say(axes: "Axes", text: str) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ringtrain.cli.main import run
-from ringtrain.report.page import inputs
 from ringtrain.report.sinks import JsonLines
 from tests.readers import EVENTS
 from tests.says import says
@@ -55,8 +54,6 @@ REFUSALS = {
     "locked": says("locked/log.jsonl", "Is a directory"),
     "a -o r.htm": says("--out", "r.htm", ".html, .png, .svg, .pdf"),
     "a -o none/r.html": says("--out", "none/r.html", "none"),
-    "a b --metrics m.json": says("--metrics", 2),
-    "a --metrics m.json": f"m.json cannot be read: No such file or directory; give a {inputs.TITLE}",
 }
 
 

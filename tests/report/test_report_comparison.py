@@ -182,8 +182,8 @@ def test_the_picture_has_a_colour_for_each_run(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["c.png"]
 
 
-def axes_of(runs, tall=False):
-    return comparison_figure(runs, rows_of(runs), tall).axes
+def axes_of(runs):
+    return comparison_figure(runs, rows_of(runs)).axes
 
 
 @pytest.mark.parametrize(("accuracy", "label"), [(None, "RMSE"), (0.5, ACCURACY.label)])
@@ -195,12 +195,9 @@ def test_runs_without_accuracy_are_drawn_by_their_first_metric(accuracy, label):
     assert not [text for each in axes for text in each.texts if "no run has recorded" in text.get_text()]
 
 
-@pytest.mark.parametrize("tall", [False, True])
-def test_a_picture_of_runs_with_next_to_nothing(tall):
-    axes = axes_of([replace(OLD, train=[], last_rate=None)], tall)
-    assert len([text for each in axes for text in each.texts if "no run has recorded" in text.get_text()]) == (
-        8 if tall else 5
-    )
+def test_a_picture_of_runs_with_next_to_nothing():
+    axes = axes_of([replace(OLD, train=[], last_rate=None)])
+    assert len([text for each in axes for text in each.texts if "no run has recorded" in text.get_text()]) == 5
 
 
 def test_bars_have_names_and_many_ranks_are_three_bars():
@@ -230,7 +227,7 @@ def test_runs_without_tests_have_the_end_of_training_and_its_curves_in_the_place
     )
     axes = axes_of(runs)
     assert [line.is_dashed() for line in axes[0].lines] == [False, True]
-    assert len(axes_of(runs, tall=True)) == len(axes) + 3  # one row, without three panels of accuracy
+    assert len(axes) == len(axes_of([of()])) - 3  # one row, without three panels of accuracy
     assert "test" not in [text.get_text() for text in axes[-1].get_legend().get_texts()]
 
 

@@ -11,45 +11,23 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib import rc_context
 
 from ringtrain.config.record import make_config
 from ringtrain.config.resolve import to_table
-from ringtrain.errors import UsageError
+from ringtrain.report import page as pages
 from ringtrain.report.comparison.logs import LOG
 from ringtrain.report.events import Failed, Note, RanksLost
-from ringtrain.report.page import document, figures, sections, timeline
-from ringtrain.report.page.document import report_page
-from ringtrain.report.page.inputs import read_reported
-from ringtrain.report.trace import DEVICE, LOOP, Slice, read_trace, write_trace
-from ringtrain.show import html
-from ringtrain.show.figures import INK, RULES, STYLE
+from ringtrain.report.page import read_reported, report_page, tag
 from tests.report.conftest import RANKS, ended, epoch, exchanged, iteration, logged, run
 from tests.says import says
 
 EVIL = "<script src=//evil.example/x.js></script>&\"' $x^2$ \x1b[2J"
-MS = 1_000_000
 
 
-def of_rank(rank):
-    return [
-        Slice(LOOP, "iteration 6", 0, 9 * MS),
-        Slice(LOOP, "load", 0, MS),
-        Slice(LOOP, "forward", MS, 3 * MS),
-        Slice(LOOP, "forward conv1", MS, 2 * MS),
-        Slice(LOOP, "backward", 3 * MS, 6 * MS),
-        Slice(LOOP, "wait gradients 0", 6 * MS, 8 * MS),
-        Slice(LOOP, "update", 8 * MS, 9 * MS),
-        Slice("gradients 0", "gradients 0", 4 * MS, 8 * MS, {"bytes": 64}),
-    ]
-
-
-def metrics_of(names, counts):
-    values = {"precision": 0.5, "recall": 0.25, "f1": 0.125, "iou": None}
-    classes = [
-        {"class": name, "labelled": sum(row), "predicted": 3} | values for name, row in zip(names, counts, strict=True)
-    ]
-    return {"checkpoint": "runs/a", "split": "test", "iteration": 7, "classes": classes, "confusion": counts}
+def write_metrics(folder, names, counts):
+    classes = [{"class": name, "labelled": 3, "iou": None} for name in names]
+    content = {"checkpoint": "runs/a", "split": "test", "iteration": 7, "classes": classes, "confusion": counts}
+    (folder / "metrics.json").write_text(json.dumps(content))
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +39,9 @@ def kept(tmp_path_factory):
     ranks = replace(RANKS, bytes_sent=[3_000_000, 5_000_000])
     events = [start, Note(text="a disk is full"), lost, *trained, epoch(), exchanged(), ranks, ended()]
     folder = logged(tmp_path_factory.mktemp("runs") / "whole" / LOG, *events)
-    config = {key: value for key, value in to_table(make_config(batch=96)).items() if value != []}
+    config = {key: value for key, value in to_table(make_config(batch=96, trace="t.json")).items() if value != []}
     (folder / "config.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()))
-    write_trace(folder / "trace.json", {0: of_rank(0), 1: of_rank(1)})
-    (folder / "metrics.json").write_text(json.dumps(metrics_of("ab", [[5, 1], [0, 7]])))
+    write_metrics(folder, ["cat", EVIL], [[5, 1], [0, 7]])
     return folder
 
 
@@ -99,7 +76,7 @@ class Reader(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.texts, self.ids, self.used = [], [], [], set()
+        self.open, self.texts = [], []
 
     def handle_starttag(self, tag, attrs):
         assert tag not in ("script", "link", "iframe", "object", "embed", "base", "form"), tag
@@ -107,8 +84,6 @@ class Reader(HTMLParser):
         for name, value in attrs:
             assert name not in self.FETCHING or value.startswith(("#", "data:")), (name, value)
             assert "url(" not in value or "url(#" in value, value
-            self.used |= set(re.findall(r"#([\w-]{6,})", value)) if name in self.FETCHING or "url(" in value else set()
-        self.ids += [value for name, value in attrs if name == "id"]
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -131,7 +106,7 @@ def read(page) -> Reader:
     reader.feed(page)
     reader.close()
     assert not reader.open
-    assert set(reader.ids) >= reader.used and len(page) < 3 << 20
+    assert len(page) < 3 << 20
     return reader
 
 
@@ -139,89 +114,64 @@ def words(page) -> str:
     return " ".join(" ".join(read(page).texts).split())
 
 
-def test_a_run_with_everything(page):
+def test_a_run_with_everything(kept, page):
     text = words(page)
     for part in (
-        "node7", "ringtrain 0.1.0", "2026-11-24 11:50 UTC", "ringtrain train --trace", "81",
-        "digits, 34,826 parameters",
-        "Learning curves", "Communication", "Timeline", "Results", "Configuration", "Environment", "Notes",
-        "a disk is full", "lost rank 3: 2 ranks", "87.50%",
-        "460", "setting value default batch 96 64", "a 6 3 50.00% 25.00% 12.50% –",
-        "rank 1 68 2 5 0.5 5 512", "2026-11-25 10:00 UTC",
+        "node7", "version 0.1.0", "2026-11-24 11:50 UTC", "command ringtrain train --trace", "job 81",
+        "parameters 34826", "Results", "Learning curves", "Communication", "Confusion matrix", "Options", "Environment",
+        "Notes", "a disk is full", "lost rank 3: 2 ranks", "87.50",
+        "batch 64 96", "gradients conv.weight ring 1 MiB 250 32.5", "cat 5 1", "2026-11-25 10:00 UTC",
+        f"trace {kept}/t.json, for https://ui.perfetto.dev",
     ):  # fmt: skip
         assert part in text, part
     assert not says("Not", "report").matches(text)
-    assert page.count("<svg ") == 4
 
 
-def test_every_picture_is_xml_by_itself_shares_no_id_and_takes_the_colours_of_the_page(page):
-    pictures = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
-    for picture in pictures:
-        root = ElementTree.fromstring(picture)
-        assert root.get("role") == "img" and root.get("aria-label")
-    ids = [set(re.findall(r' id="([^"]+)"', picture)) for picture in pictures]
-    assert sum(map(len, ids)) == len(set().union(*ids)) > 0
-    assert not [each for each in (INK, RULES, "#000000") if each in page.split("</style>")[1]]
-    assert all(word in page for word in ("currentColor", "var(--rule)", "prefers-color-scheme: dark", "@media print"))
+def test_the_picture_is_xml_by_itself_and_takes_the_colours_of_the_page(page):
+    (picture,) = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+    root = ElementTree.fromstring(picture)
+    assert root.get("role") == "img" and root.get("aria-label")
+    assert not [each for each in (pages.INK, pages.RULES, "#000000") if each in picture]
+    assert all(word in page for word in ("currentColor", "var(--rule)", "prefers-color-scheme: dark"))
 
 
 def test_what_a_run_lacks_is_a_line_and_names_are_text_wherever_they_stand(bare):
-    text = words(page_of(bare))
-    assert all(line in text for line in ("config.toml", "--trace", "cut short"))
-    for heading in ("Communication", "Timeline", "Results", "Configuration"):
-        assert f"{heading} " not in text.split("Not in this report")[0]
-    assert says("cut short", "1").matches(text)
     page = page_of(bare)
-    assert words(page).count("<script src=//evil.example/x.js></script>&\"' $x^2$ \\x1b[2J") >= 4
+    text = words(page)
+    present, absent = text.split("Not in this report")
+    assert all(line in absent for line in ("config.toml", "metrics.json", "cut short"))
+    assert not [title for title in ("Communication", "Confusion matrix", "Options") if f"{title} " in present]
+    assert "bare: the log ends after iteration 1," in present
+    assert text.count("<script src=//evil.example/x.js></script>&\"' $x^2$ \\x1b[2J") >= 4
     assert "default-src 'none'" in page
+    assert tag("p", "a < b", tag("b", "&"), class_='"x"') == '<p class="&quot;x&quot;">a &lt; b<b>&amp;</b></p>'
 
 
 def test_a_run_without_an_iteration(tmp_path):
     folder = logged(tmp_path / "none" / LOG, run(), Failed(error="StalledError", text="rank 1 did not come"))
     text = words(page_of(folder))
-    assert says("learning", "curves").matches(text) and "rank 1 did not come" in text
-    assert says("failed", "0").matches(text)
+    assert says("learning", "curves").matches(text) and "none: rank 1 did not come" in text and " failed " in text
 
 
-def test_spoiled_parts_are_left_out_with_their_reason(whole):
-    for name in ("trace.json", "metrics.json", "config.toml"):
+def test_spoiled_parts_are_left_out_with_their_reason_and_so_is_a_matrix_of_many_classes(whole):
+    for name in ("metrics.json", "config.toml"):
         (whole / name).write_text("[1")
     text = "\n".join(read_reported(whole, "a").left_out)
-    assert all(str(whole / name) in text for name in ("trace.json", "metrics.json", "config.toml"))
-    write_trace(whole / "trace.json", {})
-    assert says(whole / "trace.json").matches(read_reported(whole, "a").left_out)
-
-
-def test_metrics_that_are_named_must_be_there(whole, tmp_path):
-    (whole / "metrics.json").rename(tmp_path / "m.json")
-    assert read_reported(whole, "a", tmp_path / "m.json").metrics.split == "test"
-    with pytest.raises(UsageError, match=rf"{tmp_path}/n\.json .*No such file"):
-        read_reported(whole, "a", tmp_path / "n.json")
-
-
-def test_a_trace_is_read_in_the_run_folder_alone(whole, tmp_path):
-    """The configuration may be another's, and name any file of this machine."""
-    (whole / "trace.json").rename(tmp_path / "t.json")
-    with open(whole / "config.toml", "a") as file:
-        file.write(f'trace = "{tmp_path}/t.json"\n')
-    reported = read_reported(whole, "a")
-    assert not reported.trace and says(tmp_path / "t.json", whole / "t.json").matches(reported.left_out)
-    (tmp_path / "t.json").rename(whole / "t.json")
-    assert list(read_reported(whole, "a").trace) == [0, 1]
-    (whole / "t.json").rename(tmp_path / "t.json")
-    (whole / "t.json").symlink_to(tmp_path / "t.json")
-    assert not read_reported(whole, "a").trace
+    assert all(str(whole / name) in text for name in ("metrics.json", "config.toml"))
+    (whole / "config.toml").write_text("trace = 3\n")
+    write_metrics(whole, map(str, range(101)), [[1] * 101] * 101)
+    text = words(page_of(whole))
+    assert says("100 classes", whole / "metrics.json").matches(text) and "label \\ predicted" not in text
 
 
 def test_several_runs_beside_one_another(whole, bare):
     page = page_of(whole, bare)
     text = words(page)
     assert says(2, "whole, bare").matches(text)
-    differing = text.split("What differs")[1].split("Notes")[0]
-    assert "ranks 2 1" in differing and "batch 96 –" in differing and "version" not in differing
-    assert says("bare", "1").matches(text)
-    assert page.count("<svg ") == 4 and says("Not", "report").matches(text)
-    assert says("fact", "environment").matches(words(document._differences([read_reported(whole, "a")] * 2)))
+    assert "ranks 2 1" in text and "batch 64 96 –" in text and "different numbers of ranks: 2, but 1 (bare)" in text
+    bold = [words(line) for line in re.findall(r'<tr class="differs">.*?</tr>', page)]
+    assert "ranks 2 1" in bold and "batch 64 96 –" in bold and not [line for line in bold if "version" in line]
+    assert page.count("<svg ") == 1 and "bare: configuration" in text
 
 
 LOOK = """<script>document.title = JSON.stringify({
@@ -249,55 +199,3 @@ def test_a_browser_asks_for_nothing_and_has_all_within_its_width(whole, bare, tm
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     seen = json.loads(unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
     assert seen == {"wide": 0, "asked": [], "paper": paper, "outside": []}
-
-
-# ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_html_is_escaped_once():
-    assert html.tag("p", "a < b", html.tag("b", "&"), class_='"x"') == (
-        '<p class="&quot;x&quot;">a &lt; b<b>&amp;</b></p>'
-    )
-
-
-def test_a_timeline_has_rows_for_loop_and_buckets_of_the_last_iterations_of_the_first_ranks():
-    on_device = [*of_rank(0), Slice(DEVICE, "forward", MS, 4 * MS)]
-    axes = timeline.timeline_figure({0: on_device, 1: of_rank(1)}).axes[0]
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == ["rank 0", says("device"), says("buckets"), "rank 1", says("buckets")]
-    assert axes.get_xlim() == (0, 9) and [text.get_text() for text in axes.texts] == ["iteration 6"]
-    long = [Slice(LOOP, f"iteration {k}", 10 * k * MS, 10 * (k + 1) * MS) for k in range(9)]
-    axes = timeline.timeline_figure(dict.fromkeys(range(40), long)).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["iteration 6", "iteration 7", "iteration 8"]
-    assert len(axes.get_yticks()) == timeline.MOST_RANKS
-    assert timeline._joined([(0, 1), (2, 3), (10, 20), (15, 17)], 1) == [(0, 3), (10, 20)]  # too short to be seen
-
-
-def test_buckets_are_those_that_take_longest_and_a_confusion_matrix_has_counts_while_they_fit():
-    buckets = [
-        {"what": "gradients", "spans": f"s{k}", "nbytes": 1024, "total_s": 0.001 * (20 - k), "exposed_s": None}
-        for k in range(20)
-    ]
-    axes = figures.buckets_figure(buckets).axes[0]
-    labels = [label.get_text().split("\n")[1] for label in axes.get_yticklabels()]
-    assert labels == [f"s{k}" for k in range(figures.MOST_BUCKETS)]
-    with rc_context(STYLE):
-        small = figures.confusion_figure([[3, 1], [0, 0]], ["cat", EVIL]).axes[0]
-        large = figures.confusion_figure([[1] * 60] * 60, ["c"] * 60).axes[0]
-    assert [text.get_text() for text in small.texts] == ["3", "1"] and not large.texts
-    assert small.get_xticklabels()[1].get_text().endswith("…")
-
-
-def test_many_ranks_and_classes_are_told_in_short(whole):
-    of_many = {"images": list(range(40)), "peak_bytes": [1 << 20] * 40}
-    assert "least 0 1" in words(sections._by_rank(of_many)) and "most 39 1" in words(sections._by_rank(of_many))
-    names = [f"c{k}" for k in range(60)]
-    (whole / "metrics.json").write_text(json.dumps(metrics_of(names, [[1] * 60] * 60)))
-    text = words("".join(sections.classes(read_reported(whole, "a"))))
-    assert says(sections.MOST_CLASSES, "60").matches(text)
-
-
-# ── what is read ──────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_trace_is_read_as_it_was_written(tmp_path):
-    write_trace(tmp_path / "t.json", {1: of_rank(1), 0: [Slice(DEVICE, "x", 5, 5000)]})
-    slices = read_trace(tmp_path / "t.json")
-    assert list(slices) == [0, 1] and slices[0] == [Slice(DEVICE, "x", 5, 5000)]
-    assert sorted(each.name for each in slices[1]) == sorted(each.name for each in of_rank(1))

@@ -16,9 +16,8 @@ from ringtrain.cli import main
 from ringtrain.errors import RingtrainError, UsageError
 from ringtrain.report.comparison import logs
 from ringtrain.report.comparison.logs import read_iterations, read_run
-from ringtrain.report.page.inputs import read_metrics, read_reported
+from ringtrain.report.page import read_reported
 from ringtrain.report.sinks import is_log, kinds_at, truncate_log
-from ringtrain.report.trace import write_trace
 from ringtrain.runs.summary import list_runs
 from ringtrain.storage.run_folder.outcome import LARGEST_BYTES, read_outcome
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -64,7 +63,7 @@ THINGS = {
     "nothing in it": lambda path: path.write_bytes(b""),
     "no text": lambda path: path.write_bytes(b"\xff\xfe\x00" * 99),
 }
-FILES = ["outcome.json", "log.jsonl", "config.toml", "metrics.json", "trace.json"]
+FILES = ["outcome.json", "log.jsonl", "config.toml", "metrics.json"]
 COMMANDS = {
     "outcome": read_outcome,
     "runs": lambda folder: list_runs(folder.parent),
@@ -89,7 +88,6 @@ def little_memory():
 def folder(tmp_path):
     make_run(tmp_path / "runs" / "good")
     bad = make_run(tmp_path / "runs" / "bad")
-    write_trace(bad / "trace.json", {})
     metrics = {"checkpoint": "x", "split": "test", "iteration": 1, "classes": []}
     (bad / "metrics.json").write_text(json.dumps(metrics))
     return bad
@@ -114,7 +112,7 @@ def test_a_bad_file_ends_no_list_and_stops_no_reader(folder, name, thing, comman
         listed = {run.results["name"] for run in runs}
         assert "good" in listed and ("bad" in listed or any(note.startswith("bad") for note in notes)), notes
         assert len(notes) <= 1 and (notes or name != "config.toml" or thing == "nothing in it")
-    if command == "report" and name in ("metrics.json", "trace.json"):
+    if command == "report" and name == "metrics.json":
         assert any(name in line for line in result.left_out)
 
 
@@ -129,8 +127,6 @@ def test_a_link_to_a_good_file_is_not_followed(folder, name):
     except UsageError as error:
         message = str(error)
     assert says("link", "followed").matches(message) and name in message
-    if name == "metrics.json":  # one that the user has named
-        assert read_metrics(folder / name).iteration == 1
 
 
 def test_an_outcome_of_more_than_a_mebibyte_is_none(folder):
@@ -172,7 +168,7 @@ CALLS = [
     ["export", NAME, "-o", "w.safetensors"], ["export", "none", "-o", f"{NAME}.safetensors"],
     ["runs", NAME], ["runs", "--csv", NAME], ["runs", "--json", NAME], ["runs", "--log", NAME],
     ["models", "show", NAME], ["models", "copy", "lenet", "-o", NAME], ["outcome", NAME], ["report", NAME],
-    ["report", "none", "--metrics", NAME], ["plan", NAME], ["slurm", NAME],
+    ["plan", NAME], ["slurm", NAME],
     ["schedule", "draw", "ring", "-n", "4", "-o", f"{NAME}.svg"],
 ]  # fmt: skip
 

@@ -24,7 +24,7 @@ from ringtrain.report.comparison.scores import (
     series,
 )
 from ringtrain.report.figure import accuracy_view, loss_view, small_print
-from ringtrain.show.figures import COLOURS, GREY, broken, entitle, name_rows, new_figure, running_mean, say, thin_out
+from ringtrain.show.figures import COLOURS, GREY, broken, entitle, new_figure, running_mean, say, thin_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,11 +49,11 @@ Looks = Sequence[dict]  # colour and dashes of each run or variant
 Groups = Sequence[tuple[str, Sequence[RunLog]]]  # names, each with its runs
 
 
-def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict], tall: bool = False) -> "Figure":
-    """Return two rows of four panels, one of five where runs have losses alone, or with ``tall`` four rows of two.
-    ``rows``: of these runs, in their order"""
+def comparison_figure(runs: Sequence[RunLog], rows: Sequence[dict]) -> "Figure":
+    """Return two rows of four panels, or one of five where runs have losses alone. ``rows``: of these runs, in their
+    order"""
     groups, beside = [(run.name, [run]) for run in runs], (partial(_speeds, rows), partial(_bytes_by_rank, rows))
-    return _figure(runs, groups, series_of_one, beside, tall=tall)
+    return _figure(runs, groups, series_of_one, beside)
 
 
 def variants_figure(runs: Sequence[RunLog], variants: Sequence[dict], variant_of: Mapping[str, str]) -> "Figure":
@@ -69,9 +69,7 @@ def variants_figure(runs: Sequence[RunLog], variants: Sequence[dict], variant_of
     return _figure(ended, groups, mean_curve, [partial(_front, variants, *front) for front in FRONTS])
 
 
-def _figure(
-    runs: Sequence[RunLog], groups: Groups, curve: Callable, beside: Sequence[Callable], tall: bool = False
-) -> "Figure":
+def _figure(runs: Sequence[RunLog], groups: Groups, curve: Callable, beside: Sequence[Callable]) -> "Figure":
     """Return the figure. ``curve``: of a group, as :func:`mean_curve`; ``beside``: draw the last panel of a row"""
     looks = [
         {"color": COLOURS[n % len(COLOURS)], "linestyle": DASHES[n % 4], "marker": MARKERS[n // len(COLOURS) % 4]}
@@ -81,8 +79,8 @@ def _figure(
     entries = _legend([name for name, _ in groups], looks, curve is mean_curve, is_tested)
     second = second_score(runs)
     points = [point for run in runs for point in (*run.train, *run.test)]
-    scores = [LOSS, second] if tall or any(second.value(point) is not None for point in points) else [LOSS]
-    figure, panels, below = _lay_out(len(groups), len(entries), tall, len(scores))
+    scores = [LOSS, second] if any(second.value(point) is not None for point in points) else [LOSS]
+    figure, panels, below = _lay_out(len(groups), len(entries), len(scores))
     for row, score in zip(panels, scores, strict=True):
         for axes, against in zip(row, AGAINST, strict=False):
             _curves(axes, groups, looks, against, score, curve)
@@ -99,17 +97,15 @@ def _figure(
     return figure
 
 
-def _lay_out(names: int, entries: int, tall: bool, scores: int) -> "tuple[Figure, Any, Axes]":
+def _lay_out(names: int, entries: int, scores: int) -> "tuple[Figure, Any, Axes]":
     """Return (figure, its axes [row, column] of 2 × 4, or of 1 × 5 for one score, the axes of the legend below).
-    names: of runs or variants; entries: of the legend; tall: the columns go down the page
+    names: of runs or variants; entries: of the legend
     """
-    panel = max(3.2 if tall else 4.0, 1.5 + 0.42 * names)
-    count, below = 4 if tall else scores, 0.25 * -(-entries // LEGEND_COLUMNS)
-    figure = new_figure(11.5 if tall else 17, count * panel + below)
-    grid = figure.add_gridspec(2, 1, height_ratios=(count * panel, below))
-    shape = (4, 2) if tall else (2, 4) if scores == 2 else (1, 5)
-    panels: Any = grid[0].subgridspec(*shape).subplots(squeeze=False)
-    return figure, panels.T if tall else panels, figure.add_subplot(grid[1])
+    height, below = scores * max(4.0, 1.5 + 0.42 * names), 0.25 * -(-entries // LEGEND_COLUMNS)
+    figure = new_figure(17, height + below)
+    grid = figure.add_gridspec(2, 1, height_ratios=(height, below))
+    panels: Any = grid[0].subgridspec(*((2, 4) if scores == 2 else (1, 5))).subplots(squeeze=False)
+    return figure, panels, figure.add_subplot(grid[1])
 
 
 def _width_of_line(number: int, count: int) -> float:
@@ -212,8 +208,12 @@ def _bytes_by_rank(rows: Sequence[dict], axes: "Axes", looks: Looks) -> None:
 
 
 def _name_bars(axes: "Axes", rows: Sequence[dict], label: str) -> None:
-    """Write each run's name beside its bars, and leave room at their ends."""
-    name_rows(axes, ["\n".join(textwrap.wrap(row["name"], NAME_WIDTH)[:3]) for row in rows], label, 9)
+    """Write each run's name beside its bars, the first one above, and leave room at their ends."""
+    names = ["\n".join(textwrap.wrap(row["name"], NAME_WIDTH)[:3]) for row in rows]
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set(xlabel=label, ylim=(len(names) - 0.4, -0.6))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
     axes.margins(x=0.2)
 
 

@@ -1,1 +1,0 @@
-"""`ringtrain report`: runs as one HTML file that needs nothing else."""
