@@ -40,9 +40,8 @@ from ringtrain.report.comparison.rows import notes_of, rows_of
 from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
 from ringtrain.report.page import read_metrics
 from ringtrain.report.sinks import truncate_log
-from ringtrain.runs.conditions import sort_runs
 from ringtrain.runs.summary import list_runs
-from ringtrain.runs.table import NAME, iterations_text, json_text, run_columns
+from ringtrain.runs.table import NAME, iterations_text, json_text, run_columns, sort_runs
 from ringtrain.runs.table import csv_text as runs_csv
 from ringtrain.show.tables import Column, fitting_tables, plain_lines
 from ringtrain.storage.checkpoint import seal, store

@@ -93,7 +93,7 @@ ORDER = {
     "catalogue",
     "optim": "lr optimizers muon catalogue",
     "report": "events rates trace records sinks tensorboard screen figure comparison plots scaling page",
-    "runs": "summary conditions table",
+    "runs": "summary table",
     "plan": "layer_times exchange_times iteration strategies prediction plan_file target_times tables plots",
     "show": "output tables figures results",
     "storage": "files hdf5 checkpoint run_folder",

@@ -1,1 +1,1 @@
-"""The run folders below a folder: found, summarised, filtered, listed; and the log of one as a table."""
+"""The run folders below a folder: summarised and listed; and the log of one as a table."""

@@ -29,7 +29,7 @@ from ringtrain.storage.run_folder import lock, outcome
 from ringtrain.storage.run_folder.outcome import RUNNING, RunOutcome, read_outcome
 
 LOG, CONFIG, CHECKPOINTS = "log.jsonl", "config.toml", "checkpoints"
-# The results of a run, by their names in JSON, CSV and conditions: iteration and epoch are the finished ones.
+# The results of a run, by their names in JSON and CSV: iteration and epoch are the finished ones.
 RESULTS: dict[str, type] = {
     "name": str, "date": str, "outcome": str, "epoch": int, "iteration": int, "test_loss": float,
     "test_accuracy": float, **dict.fromkeys(METRICS, float), "images_per_s": float, "ranks": int,

@@ -1,15 +1,15 @@
-"""The list of runs as tables that fit the terminal, as JSON and as CSV."""
+"""The list of runs in its order, as tables that fit the terminal, as JSON and as CSV."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from ringtrain import __version__
-from ringtrain.config.option import kind_of
+from ringtrain.config.option import NEVER, kind_of
 from ringtrain.config.record import config_fields
-from ringtrain.errors import plain
+from ringtrain.errors import UsageError, nearest, plain
 from ringtrain.report.comparison.rows import METRICS
 from ringtrain.report.events import Iteration
-from ringtrain.runs.conditions import FRACTIONS, as_text, differing
+from ringtrain.report.screen.words import FRACTIONS
 from ringtrain.runs.summary import RESULTS, RunSummary
 from ringtrain.show import tables
 from ringtrain.show.tables import NOTHING, Column
@@ -29,6 +29,39 @@ WORK = (
     *(Column(name, name, "", COUNT) for name in ("epoch", "iteration", "images_per_s", "ranks")),
     Column("date", "date", "", lambda date: date[:MINUTE], left=True),
 )
+
+
+def sort_runs(runs: Iterable[RunSummary], key: str | None) -> list[RunSummary]:
+    """Return the runs in rising order of an option or a result, in falling order of "-NAME"; those without it are last.
+
+    ``key``: None is by date, the newest last. Raises UsageError for an unknown name.
+    """
+    if key is None:
+        return sorted(runs, key=lambda run: (run.value("date") or "", run.value("name")))
+    name, known = key.removeprefix("-").replace("-", "_"), {*RESULTS, *config_fields()}
+    if name not in known:
+        raise UsageError(f"--sort {key!r}: no option or result of a run is called {name!r}; {nearest(name, known)}")
+    runs = list(runs)
+    ranked = [run for run in runs if run.value(name) is not None]
+    ranked.sort(key=lambda run: _rank(run.value(name)), reverse=key.startswith("-"))
+    return [*ranked, *(run for run in runs if run.value(name) is None)]
+
+
+def _rank(value) -> tuple:
+    """Return a key for the order of values of several kinds: numbers before texts."""
+    return isinstance(as_text(value), str), as_text(value)
+
+
+def differing(runs: Sequence[RunSummary]) -> list[str]:
+    """Return the options whose values are not the same in all runs, without those about files and ``NEVER``."""
+    names = [name for name, spec in config_fields().items() if not spec.metadata["about_files"]]
+    known = [run.options for run in runs if run.options]
+    return [name for name in names if len({as_text(options[name]) for options in known} - {NEVER}) > 1]
+
+
+def as_text(value):
+    """Return a list as one text, as a flag has it; any other value as it is."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def run_columns(runs: Sequence[RunSummary]) -> tuple[list[tuple[Column]], list[dict]]:

@@ -74,8 +74,6 @@ runs
 runs --csv -
 runs --json -
 runs --csv r.csv
-runs --where model={name}
-runs --where {name}=3
 runs --sort {name}
 runs runs/{name} --log -
 runs runs/told --log -

@@ -40,6 +40,7 @@ SEEDS = (
     'mpirun -np 4 ringtrain compare --sync "allreduce,averaging --average-every 8" --seeds 2 '
     "-o runs/compare-20261121-123456 -- --model lenet --data fashion.h5 --iterations 2"
 )
+FILTERED = "ringtrain runs --json - | jq -r '.rows[] | select(.outcome == \"done\" and .options.lr >= 0.01) | .name'"
 OVER_SEEDS = "ringtrain compare --over-seeds runs/compare-20261121-123456/*/"
 SPREAD = (
     'mpirun -np 2 ringtrain compare --sync "allreduce --algorithm ring,allreduce --compress top-k,averaging '
@@ -212,7 +213,8 @@ PLANS = {
             *PLANNED,
         ),
         instead={
-            'ringtrain runs experiments --where "outcome!=done" --json -': "ringtrain runs runs --json -",
+            FILTERED: FILTERED.partition(" | ")[0],
+            "ringtrain runs experiments --sort lr": "ringtrain runs runs --sort lr",
             OVER_SEEDS: f"{SEEDS} && {OVER_SEEDS}",
             SPREAD.format(DIVERGES, 5, 100): SPREAD.format("", 2, 2),
             SYNTHETIC: SCALE.format(" --rounds 2 -o scale.png", f"--synthetic {TINY}"),

@@ -1,5 +1,4 @@
-"""Run folders are found and summarised, whatever is in them, without reading whole logs. Conditions on runs, and their
-order."""
+"""Run folders are found and summarised, whatever is in them, without reading whole logs. The order of runs."""
 
 import json
 import os
@@ -15,8 +14,8 @@ from ringtrain.errors import UsageError
 from ringtrain.report.comparison.rows import METRICS
 from ringtrain.report.events import Note
 from ringtrain.runs import summary
-from ringtrain.runs.conditions import differing, parse_condition, sort_runs
 from ringtrain.runs.summary import RESULTS, RunSummary, lines_backwards, list_runs
+from ringtrain.runs.table import differing, sort_runs
 from ringtrain.storage.run_folder.lock import is_held, take_lock
 from tests.report.conftest import ENDED, EPOCH, ITERATION, RUN
 from tests.run_folders import DIVERGED, log_of, make_run
@@ -222,58 +221,9 @@ def test_a_name_that_would_move_the_cursor(make):
     assert list_runs(folder.parent)[0][0].results["name"] == "a\\x1b[2Jb"
 
 
-# ── conditions on runs, and their order ───────────────────────────────────────────────────────────────────────────────
-OPTIONS = {
-    "lr": 0.1, "batch": 64, "model": "lenet", "augment": True, "clip_norm": None, "compress": "none",
-    "lr_steps": ["30ep", 40], "warmup": "5ep",
-}  # fmt: skip
-
-
-def run(name="a", **values):
-    results = dict.fromkeys(RESULTS) | {"name": name, "test_accuracy": 0.975, "date": "2026-01-31 23:59:00+01:00"}
-    results |= {key: value for key, value in values.items() if key in RESULTS}
-    return RunSummary(name, results, OPTIONS | {key: value for key, value in values.items() if key not in RESULTS})
-
-
-@pytest.mark.parametrize(
-    ("text", "holds"),
-    [
-        ("lr=0.1", True), ("lr!=0.1", False), ("lr<0.1", False), ("lr<=0.1", True), ("lr>0.1", False),
-        ("lr>=1e-1", True), (" lr  >  0.09 ", True), ("batch=64", True), ("batch>63.5", True),
-        ("model=lenet", True), ("model!=lenet", False), ("model=le net", False), ("model>alexnet", True),
-        ("augment=true", True), ("augment=No", False), ("augment!=no", True),
-        ("clip_norm=none", True), ("clip-norm!=none", False), ("clip_norm>0", False), ("clip_norm!=1", True),
-        ("compress=none", True), ("lr_steps=30ep,40", True), ("lr-steps!=30ep", True),
-        ("warmup=5ep", True), ("warmup>100", False), ("warmup!=100", True),
-        ("test_accuracy>0.97", True), ("test_accuracy>=97.5%", True), ("test_loss<1", False), ("test_loss=none", True),
-        ("date>=2026-01-31", True), ("date>2026-02", False), ("name=a", True),
-    ],
-)  # fmt: skip
-def test_a_condition(text, holds):
-    assert parse_condition(text).holds(run()) is holds
-
-
-def test_a_run_without_options_is_unequal_to_all():
-    without = RunSummary("a", run().results)
-    assert not parse_condition("lr=0.1").holds(without) and parse_condition("lr!=0.1").holds(without)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        *((text, says("--where", f"{text!r}")) for text in ("lr", "lr>", ">3", "lr~3", "", "lr=>3 ")),
-        ("lrr>3", says("--where", "'lrr'") + "did you mean 'lr'"),
-        ("lr>fast", says("--where", "lr", "number")),
-        ("test_accuracy>97", says("--where", "test_accuracy", "fraction", "such")),
-        ("augment=maybe", says("--where", "augment", "true", "false")),
-        ("augment>true", says("--where", "augment")),
-        ("lr_steps<3", says("--where", "lr_steps")),
-        ("lr<none", says("--where", "none")),
-    ],
-)
-def test_a_condition_that_is_refused(text, message):
-    with pytest.raises(UsageError, match=message):
-        parse_condition(text)
+# ── the order of runs ─────────────────────────────────────────────────────────────────────────────────────────────────
+def run(name="a", date=None, **options):
+    return RunSummary(name, dict.fromkeys(RESULTS) | {"name": name, "date": date}, options)
 
 
 def names(runs, key):
