@@ -4,7 +4,6 @@ import datetime
 import os
 import shlex
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from ringtrain.cli.scaled import PlannedRun, Scaled, read_scaled
 from ringtrain.errors import UsageError
 from ringtrain.humanize import RATE
 from ringtrain.launch.mpirun import find_launcher, run_to_file
-from ringtrain.plan.plan_file import PlanFile, SoughtRun, find_rates, read_plan
 from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.scaling.figures import beside_predictions, sample_of, scaling_rows
+from ringtrain.report.scaling.figures import sample_of, scaling_rows
 from ringtrain.report.scaling.shown import csv_text, interval_note, scaling_figure, scaling_table
 from ringtrain.show.output import complain, echo, echo_notes
 from ringtrain.show.results import OutputPaths
@@ -27,9 +25,6 @@ from ringtrain.show.tables import json_text, print_whole
 from ringtrain.storage.files import Folder
 from ringtrain.storage.run_folder.run_folder import RUNS, make_unused_folder
 from ringtrain.template import Lines, joined
-
-RowsAndNotes = tuple[list[dict], list[str]]
-RowsOf = Callable[[list[dict]], RowsAndNotes]
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -43,20 +38,13 @@ RowsOf = Callable[[list[dict]], RowsAndNotes]
     metavar="B",
     help="Of a script: {batch} in its command is B over the ranks (strong), or B (weak).",
 )
-@click.option(
-    "--plan",
-    "plan_paths",
-    multiple=True,
-    metavar="FILE",
-    help="JSON of `ringtrain plan`, shown beside the figures; may be repeated, as for --strong and --weak.",
-)
 @click.option("--launcher", metavar="TEXT", help='Start ranks so: "srun --mpi=pmix -n {ranks}". [mpirun, or srun]')
 @click.option("--out", help="Folder of the runs. [runs/scale-DATE-TIME]")
 @click.option("-o", "--plot", "plot_path", type=click.Path(), help="Draw to PNG, SVG or PDF.")
 @click.option("--json", "json_path", type=click.Path(), help="Write everything, every run too.")
 @click.option("--csv", "csv_path", type=click.Path(), help="Write a line for each number of ranks.")
 @click.argument("words", metavar="-- train [OPTIONS]... | COMMAND", nargs=-1, type=click.UNPROCESSED)
-def scale(counts, rounds, strong, weak, batch, plan_paths, launcher, out, words, **files):
+def scale(counts, rounds, strong, weak, batch, launcher, out, words, **files):
     """Measure the strong and weak scaling of a training, or of a script of PyTorch.
 
     \b
@@ -71,8 +59,7 @@ def scale(counts, rounds, strong, weak, batch, plan_paths, launcher, out, words,
         raise UsageError(f"-n {','.join(map(str, counts))}: scaling wants two numbers of ranks or more, as -n 1,2,4")
     counts = sorted(set(counts))
     scaled = read_scaled(words, batch, scalings, counts)
-    plans = [read_plan(path) for path in plan_paths]
-    planned, rows_of = scaled.planned(counts, scalings), partial(_rows, plans, scaled)
+    planned = scaled.planned(counts, scalings)
     start = find_launcher(launcher, os.environ, "scale")
     paths = OutputPaths(**files)
     paths.check()
@@ -86,8 +73,8 @@ def scale(counts, rounds, strong, weak, batch, plan_paths, launcher, out, words,
                     where = folder / f"{run.name}-round-{number}"
                     echo(f"round {number} of {rounds}  {run.name:<14} batch {run.batch or 'as it is':<8} ", end="")
                     _take(run, number, start(run.ranks), scaled, where, runs, failed)
-                    Folder(folder).write("scale.json", _json(scaled, runs, failed, rows_of).encode())
-    return _tell(scaled, runs, failed, paths, rows_of)
+                    Folder(folder).write("scale.json", _json(scaled, runs, failed).encode())
+    return _tell(scaled, runs, failed, paths)
 
 
 def _folder(out: str | None) -> str:
@@ -135,37 +122,23 @@ def _take(
 
 
 # ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _rows(plans: list[PlanFile], scaled: Scaled, runs: list[dict]) -> RowsAndNotes:
-    """Return the rows of the table, beside plans if there are any, and notes on what these lack."""
-    samples = [{**run, "scaling": scaling} for run in runs for scaling in run["scalings"]]
-    rows = scaling_rows(samples)
-    if not plans:
-        return rows, []
-
-    facts = ("model", "ranks", "nodes", "batch")
-    sought = {
-        (each["scaling"], each["ranks"]): SoughtRun(
-            scaled.config, is_script=scaled.is_script, **{name: each[name] for name in facts}
-        )
-        for each in samples
-    }
-    rates, notes = find_rates(plans, sought)
-    return beside_predictions(rows, rates), notes
+def _rows(runs: list[dict]) -> list[dict]:
+    return scaling_rows([{**run, "scaling": scaling} for run in runs for scaling in run["scalings"]])
 
 
-def _tell(scaled: Scaled, runs: list[dict], failed: dict[str, str], paths: OutputPaths, rows_of: RowsOf) -> int:
-    rows, notes = rows_of(runs)
+def _tell(scaled: Scaled, runs: list[dict], failed: dict[str, str], paths: OutputPaths) -> int:
+    rows = _rows(runs)
     if rows:
         echo()
         print_whole(scaling_table(rows))
-        echo_notes([interval_note(rows), *notes])
-    paths.write(lambda: _json(scaled, runs, failed, rows_of), lambda: csv_text(rows))
+        echo_notes([interval_note(rows)])
+    paths.write(lambda: _json(scaled, runs, failed), lambda: csv_text(rows))
     if rows:
         paths.draw(partial(scaling_figure, rows, runs))
     return 1 if failed else 0
 
 
-def _json(scaled: Scaled, runs: list[dict], failed: dict[str, str], rows_of: RowsOf) -> str:
+def _json(scaled: Scaled, runs: list[dict], failed: dict[str, str]) -> str:
     command = shlex.join(scaled.words if scaled.is_script else ["ringtrain", *scaled.words])
-    facts = {"ringtrain": __version__, "command": command, "rows": rows_of(runs)[0], "runs": runs, "failed": failed}
+    facts = {"ringtrain": __version__, "command": command, "rows": _rows(runs), "runs": runs, "failed": failed}
     return json_text(facts)

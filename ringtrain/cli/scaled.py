@@ -9,7 +9,6 @@ from ringtrain.cli.commands import FOLDER, LAUNCHER, read_script
 from ringtrain.cli.options import explicit_flags
 from ringtrain.cli.train import train
 from ringtrain.config.option import NEVER
-from ringtrain.config.record import TrainConfig
 from ringtrain.errors import UsageError
 from ringtrain.train.checkpoints.resume import Origin, resolve_run
 from ringtrain.train.options import read_options
@@ -39,7 +38,6 @@ class Scaled:
     """A training, or a command that starts a script."""
 
     words: Sequence[str]  # as they stand after --
-    config: TrainConfig  # of the training; of a script its exchange alone
     batch: int | None  # of all ranks in strong scaling, of a rank in weak; None: the script's own
     options: Sequence[str] = ()  # the words up to the script; none of a training
 
@@ -93,7 +91,7 @@ def read_scaled(words: Sequence[str], batch: int | None, scalings: Sequence[str]
             "scale names the folders of the runs, and each begins anew: leave "
             f"{'--out' if config.run.out is not None else '--resume'} out after --"
         )
-    return Scaled(words, config, config.run.batch)
+    return Scaled(words, config.run.batch)
 
 
 def _script(words: Sequence[str], batch: int | None, scalings: Sequence[str], counts: Sequence[int]) -> Scaled:
@@ -111,4 +109,4 @@ def _script(words: Sequence[str], batch: int | None, scalings: Sequence[str], co
     uneven = [ranks for ranks in counts if "strong" in scalings and batch is not None and batch % ranks]
     if uneven:
         raise UsageError(f"--batch {batch} cannot be divided among {uneven[0]} ranks: give a multiple of each of -n")
-    return Scaled(words, TrainConfig(exchange=parsed.exchange), batch, options)
+    return Scaled(words, batch, options)

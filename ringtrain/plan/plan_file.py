@@ -1,7 +1,6 @@
 """Files of ``ringtrain plan --json``, and the row in them that is of a run."""
 
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -31,14 +30,13 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True)
 class SoughtRun:
-    """A run whose prediction is looked for. batch: over all ranks; is_script: a script of PyTorch"""
+    """A run whose prediction is looked for. batch: over all ranks"""
 
     config: TrainConfig
     model: str
     ranks: int
     nodes: int
     batch: int
-    is_script: bool = False
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -49,43 +47,26 @@ def read_plan(path: str | Path) -> PlanFile:
 
 
 # ── looking for a row ─────────────────────────────────────────────────────────────────────────────────────────
-def find_row(plans: Sequence[PlanFile], run: SoughtRun) -> PlanRow | None:
+def find_row(plan: PlanFile, run: SoughtRun) -> PlanRow | None:
     """Return the row of a run: of its model, ranks, nodes, strategy, batch, settings and algorithm; with the algorithm
-    ``auto`` the fastest. None if no plan has it."""
-    rows, _ = _fitting(plans, run)
+    ``auto`` the fastest. None if the plan has none."""
+    rows, _ = _fitting(plan, run)
     return min(rows, key=lambda row: row.step_s, default=None)
 
 
-def find_rates(
-    plans: Sequence[PlanFile], runs: Mapping[tuple[str, int], SoughtRun]
-) -> tuple[dict[tuple[str, int], float], list[str]]:
-    """Return the predicted examples/s of runs by kind of scaling and number of ranks; and a note for each kind with a
-    run that has no row."""
-    rows = {key: find_row(plans, run) for key, run in runs.items()}
-    notes = []
-    for scaling in dict.fromkeys(scaling for scaling, _ in runs):
-        counts = sorted(ranks for kind, ranks in runs if kind == scaling)
-        missing = [ranks for ranks in counts if rows[scaling, ranks] is None]
-        if missing:
-            what = f"{scaling} scaling on ranks {', '.join(map(str, missing))}"
-            notes.append(missing_note(plans, runs[scaling, missing[-1]], what, counts, scaling == "weak"))
-    return {key: row.images_per_s for key, row in rows.items() if row is not None}, notes
+def missing_note(plan: PlanFile, run: SoughtRun) -> str:
+    """Say why there is no row of a run, and which command makes it."""
+    _, reason = _fitting(plan, run)
+    text = f"{plan.path} has no prediction of this run: {reason}"
+    return text if _unplanned(run.config) else f"{text}; `{_command(run)}` makes one"
 
 
-def missing_note(plans: Sequence[PlanFile], run: SoughtRun, what: str, counts: Sequence[int], weak=False) -> str:
-    """Say why there is no row of a run, and which command makes the rows of these numbers of ranks. ``what``: in words,
-    what has no prediction"""
-    _, reason = _fitting(plans, run)
-    text = f"{', '.join(plan.path for plan in plans)} has no prediction of {what}: {reason}"
-    return text if _unplanned(run.config) else f"{text}; `{_command(run, counts, weak)}` makes one"
-
-
-def _fitting(plans: Sequence[PlanFile], run: SoughtRun) -> tuple[list[PlanRow], str]:
+def _fitting(plan: PlanFile, run: SoughtRun) -> tuple[list[PlanRow], str]:
     """Return the rows of a run; without any the first of the run's facts that no row has, in words."""
     unplanned = _unplanned(run.config)
     if unplanned:
         return [], f"plans are of runs without {unplanned}"
-    left = [(_facts(plan, row), row) for plan in plans for row in plan.rows]
+    left = [(_facts(plan, row), row) for row in plan.rows]
     for name, value in _wanted(run).items():
         known = dict.fromkeys(str(facts[name]) for facts, _ in left)
         left = [(facts, row) for facts, row in left if facts[name] == value]
@@ -132,19 +113,19 @@ def _typed(name: str, value) -> str:
     return as_flag(name) if value is True else f"{as_flag(name)} {shlex.quote(str(value))}"
 
 
-def _command(run: SoughtRun, counts: Sequence[int], weak: bool) -> str:
-    """Return the command that makes the rows of a run on these numbers of ranks."""
+def _command(run: SoughtRun) -> str:
+    """Return the command that makes the row of a run."""
     values = run.config.values()
     options = [
-        f"-n {','.join(map(str, counts))}",
+        f"-n {run.ranks}",
         f"--per-node {-(-run.ranks // run.nodes)}",
         _typed("sync", of_strategy(run.config.exchange)),
-        f"-b {run.batch // run.ranks} --weak" if weak else f"-b {run.batch}",
+        f"-b {run.batch}",
         *(
             _typed(name, values[name])
             for name in ("algorithm", "overlap", "bucket_bytes")
             if values[name] != DEFAULTS[name]
         ),
     ]
-    layers = "--profile RUN" if run.is_script else f"{shlex.quote(run.model)} --layers LAYERS.json"
+    layers = f"{shlex.quote(run.model)} --layers LAYERS.json"
     return f"ringtrain plan {layers} --fabric SWEEP.json {' '.join(options)} --json PLAN.json"

@@ -15,7 +15,6 @@ from ringtrain.errors import Interrupted
 from ringtrain.report.events import record
 from ringtrain.report.sinks import JsonLines
 from tests.cli_calls import call as call_command
-from tests.plan_rows import plan_row, plan_text
 from tests.readers import EVENTS
 from tests.says import says
 
@@ -104,22 +103,6 @@ def test_a_launcher_that_starts_other_ranks_is_told(run):
     assert [row["ranks"] for row in json.loads(Path("s/scale.json").read_text())["rows"]] == [1]
 
 
-def test_a_plan_is_shown_beside_the_figures(run):
-    """Two ranks take 60 / 141 s, and are predicted to take 0.5 s: 18 % more. Four ranks have no prediction."""
-    rows = plan_row(batch=60, step_s=0.5), plan_row(2, batch=60, step_s=0.5)
-    Path("plan.json").write_text(plan_text(*rows, model="digits"))
-    asked = ("--plan", "plan.json", "--rounds", "1", "--out", "s", "--csv", "s.csv", "-o", "s.svg")
-    code, output = run("-n", "1,2,4", *asked, *TRAIN)
-    assert code == 0, output
-    assert re.search(r"\nstrong +2 .* 120 +\+18\n", output) and re.search(r"\nstrong +4 .* – +–\n", output), output
-    assert says("plan.json has no prediction of", "strong", 4).matches(output)
-    content = json.loads(Path("s/scale.json").read_text())["rows"]
-    assert [row["predicted_speedup"] for row in content] == [1.0, 1.0, None]
-    errors = [row["error"] for row in csv.DictReader(Path("s.csv").read_text().splitlines())]
-    assert [float(error) for error in errors[:2]] == [pytest.approx(100 / 120 - 1), pytest.approx(2**0.5 / 1.2 - 1)]
-    assert says("strong", "predicted").matches(Path("s.svg").read_text())
-
-
 def test_the_error_of_a_run_is_told_and_a_file_in_place_of_the_folder_of_runs(tmp_path, run):
     (tmp_path / "o.txt").write_text("ringtrain 0.1.0\nringtrain: --batch 60 is too small\nprterun: x\n")
     assert last_words(tmp_path / "o.txt") == "ringtrain: --batch 60 is too small"
@@ -164,14 +147,6 @@ def test_a_script_that_divides_otherwise_or_makes_no_step_is_a_failure_with_its_
     assert code == 1 and says("weak-2", "no log", "optimizer").matches(output)
 
 
-def test_the_plan_of_a_script_is_sought_by_its_strategy(run):
-    rows = plan_row(batch=60, step_s=0.5), plan_row(2, batch=60, step_s=0.5, strategy="sharded")
-    Path("plan.json").write_text(plan_text(*rows, model="digits"))
-    code, output = run("-n", "1,2", "--rounds", "1", "--batch", "60", "--plan", "plan.json", "--out", "s", *SCRIPT)
-    assert code == 0 and re.search(r"\nstrong +2 .* 120 +\+18\n", output), output
-    assert says("plan.json", "strong", "`ringtrain plan --profile RUN --fabric SWEEP.json").matches(output)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -197,7 +172,6 @@ def test_the_plan_of_a_script_is_sought_by_its_strategy(run):
         (("-n", "1,2", "--csv", "no/s.csv", *TRAIN), says("no/s.csv")),
         (("-n", "1,2", "-o", "s.pgn", *TRAIN), "--plot s.pgn: .*'pgn'"),
         (("-n", "1,2", "--launcher", "sh", *TRAIN), says("--launcher", "'sh'")),
-        (("-n", "1,2", "--plan", "no.json", *TRAIN), r"no\.json .*No such file"),
         (("-n", "1,2", "--out", ".", *TRAIN), says("--out", ".", "File exists")),
     ],
 )

@@ -50,15 +50,9 @@ DIVERGES = ",allreduce --lr 1e30"
 SCALE = "ringtrain scale -n 1,2,4{} -- train --model resnet20 {}"
 TINY = "--batch 8 --batch-norm ghost:2 --iterations 2"
 SYNTHETIC = SCALE.format(" --strong --weak -o scale.png", "--synthetic --batch 128 --iterations 30")
-BESIDE = SCALE.format(" --plan plan.json -o beside.png", "--synthetic --batch 128 --iterations 30")
 OF_SCRIPT = (
     "ringtrain scale -n 1,2,4 --strong --weak --batch 64 -o scale.png -- "
     "python -m ringtrain.torch train.py --batch {batch}"
-)
-PLANNED = (
-    "ringtrain time resnet20 -b 8 -n 1 -w 0 --json layers.json",
-    "mpirun -np 2 ringtrain bench-allreduce -b 64K -e 256K -n 2 -w 0 --json sweep.json",
-    "ringtrain plan resnet20 --layers layers.json --fabric sweep.json -n 1,2,4 --per-node 4 --json plan.json",
 )
 CURVES = (
     'mpirun -np 4 ringtrain compare --sync "allreduce,gossip,averaging --average-every 16" --seeds 3 -o curves -- '
@@ -210,7 +204,6 @@ PLANS = {
             "ringtrain train --iterations 2 --lr 0.004 --out runs/lr-0.004",
             "ringtrain train --iterations 2 --optimizer sgd --lr 0.1 --out runs/sgd",
             "ringtrain train --iterations 2 --out runs/b",
-            *PLANNED,
         ),
         instead={
             FILTERED: FILTERED.partition(" | ")[0],
@@ -218,7 +211,6 @@ PLANS = {
             OVER_SEEDS: f"{SEEDS} && {OVER_SEEDS}",
             SPREAD.format(DIVERGES, 5, 100): SPREAD.format("", 2, 2),
             SYNTHETIC: SCALE.format(" --rounds 2 -o scale.png", f"--synthetic {TINY}"),
-            BESIDE: f"{BESIDE.replace('-n', '--rounds 1 -n')} {TINY}",
         },
         more={
             COMPARE: "--iterations 4 --evaluate-every 2",

@@ -23,7 +23,7 @@ from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
 from ringtrain.plan.iteration import BackwardTimes, exposed_s
 from ringtrain.plan.layer_times import LayerTimes
-from ringtrain.plan.plan_file import SoughtRun, find_rates, find_row, missing_note, read_plan
+from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan
 from ringtrain.plan.prediction import PlanSettings, last_that_pays, predict
 from tests.cli_calls import call
 from tests.plan_rows import plan_row, plan_text
@@ -256,9 +256,9 @@ ROWS = plan_row(), plan_row(2), RING, SLICED, plan_row(4, step_s=0.05, strategy=
 
 
 @pytest.fixture
-def plans(tmp_path):
+def plan_file(tmp_path):
     (tmp_path / "plan.json").write_text(plan_text(*ROWS))
-    return [read_plan(tmp_path / "plan.json")]
+    return read_plan(tmp_path / "plan.json")
 
 
 def sought(ranks=4, nodes=1, batch=64, model="mlp", **flags):
@@ -266,20 +266,20 @@ def sought(ranks=4, nodes=1, batch=64, model="mlp", **flags):
 
 
 # ── the row of a run ──────────────────────────────────────────────────────────────────────────────────────────
-def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_as_often(plans):
-    assert find_row(plans, sought()) == SLICED
-    assert find_row(plans, sought(algorithm="ring")) == RING
-    assert find_row(plans, sought(sync="sharded")).step_s == 0.05
-    assert find_row(plans, sought(batch=256)).batch == 256
-    assert find_row(plans, sought(1, algorithm="tree", overlap="none", bucket_bytes=1)) == ROWS[0]
+def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_as_often(plan_file):
+    assert find_row(plan_file, sought()) == SLICED
+    assert find_row(plan_file, sought(algorithm="ring")) == RING
+    assert find_row(plan_file, sought(sync="sharded")).step_s == 0.05
+    assert find_row(plan_file, sought(batch=256)).batch == 256
+    assert find_row(plan_file, sought(1, algorithm="tree", overlap="none", bucket_bytes=1)) == ROWS[0]
     row = plan_row(4, strategy="averaging")
-    every = [replace(plans[0], rows=(row,), settings=replace(plans[0].settings, average_every=4))]  # of before
+    every = replace(plan_file, rows=(row,), settings=replace(plan_file.settings, average_every=4))  # of before
     row = replace(row, strategy="averaging --average-every 4")
     run = sought(sync="averaging")
-    for plans_of_fourth in every, [replace(plans[0], rows=(row,))]:
-        assert find_row(plans_of_fourth, sought(sync="averaging", average_every=4)) == plans_of_fourth[0].rows[0]
-        assert find_row(plans_of_fourth, run) is None
-        assert says("--sync", "averaging --average-every 4").matches(missing_note(plans_of_fourth, run, "x", [4]))
+    for of_fourth in every, replace(plan_file, rows=(row,)):
+        assert find_row(of_fourth, sought(sync="averaging", average_every=4)) == of_fourth.rows[0]
+        assert find_row(of_fourth, run) is None
+        assert says("--sync", "averaging --average-every 4").matches(missing_note(of_fourth, run))
 
 
 @pytest.mark.parametrize(
@@ -295,10 +295,10 @@ def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_a
         (sought(algorithm="tree"), "--algorithm", "ring, sliced", "tree"),
     ],
 )
-def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plans, run, name, known, value):
-    assert find_row(plans, run) is None
+def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plan_file, run, name, known, value):
+    assert find_row(plan_file, run) is None
     reason = says(name, known, value)
-    assert says(plans[0].path, "x", reason).matches(missing_note(plans, run, "x", [run.ranks]))
+    assert says(plan_file.path, reason).matches(missing_note(plan_file, run))
 
 
 @pytest.mark.parametrize(
@@ -310,14 +310,13 @@ def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plans, r
         ({"wire": "float16", "accumulate": 4}, "--accumulate 4"),
     ],
 )
-def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plans, flags, options):
+def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plan_file, flags, options):
     run = sought(**flags)
-    assert find_row(plans, run) is None
+    assert find_row(plan_file, run) is None
     reason = says(options)
-    assert missing_note(plans, run, "x", [4]) == says(plans[0].path, "x", reason)
+    assert missing_note(plan_file, run) == says(plan_file.path, reason)
 
 
-@pytest.mark.parametrize("weak", [False, True])
 @pytest.mark.parametrize(
     "flags",
     [
@@ -327,32 +326,15 @@ def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plans, f
         {"sync": "server", "servers": 2, "staleness": 3},
     ],
 )
-def test_the_command_that_is_named_makes_the_row(tmp_path, plans, weak, flags):
+def test_the_command_that_is_named_makes_the_row(tmp_path, plan_file, flags):
     """It is run as it is told, with files in place of the words in capitals."""
     run = sought(8, batch=512, **flags)
-    assert find_row(plans, run) is None
-    command = shlex.split(re.search("`(.*)`", missing_note(plans, run, "x", [2, 8], weak))[1])
+    assert find_row(plan_file, run) is None
+    command = shlex.split(re.search("`(.*)`", missing_note(plan_file, run))[1])
     files = {"LAYERS.json": layers_file(tmp_path), "SWEEP.json": sweep_file(tmp_path), "PLAN.json": tmp_path / "p.json"}
     code, said = call(ringtrain, *(str(files.get(word, word)) for word in command[1:]))
     assert code == 0, said
-    assert find_row([read_plan(tmp_path / "p.json")], run).batch == 512
-
-
-# ── rows of a scaling ─────────────────────────────────────────────────────────────────────────────────────────
-def test_rates_of_a_scaling_what_lacks_and_several_plans(plans, tmp_path):
-    strong = {("strong", ranks): sought(ranks) for ranks in (1, 2, 4)}
-    weak = {("weak", ranks): sought(ranks, batch=64 * ranks) for ranks in (1, 2, 4)}
-    rates, notes = find_rates(plans, strong | weak)
-    assert rates == {
-        ("strong", 1): 640, ("strong", 2): 640, ("strong", 4): 640, ("weak", 1): 640, ("weak", 4): 2560
-    }  # fmt: skip
-    what = says("weak", "2")
-    reason = says("--batch", "64", 128)
-    command = says("--layers", "--fabric", "--json", "mlp", "-n 1,2,4 --per-node 2 --sync allreduce -b 64 --weak")
-    assert notes == [says(plans[0].path, what, reason, command)]
-    (tmp_path / "weak.json").write_text(plan_text(plan_row(2, batch=128), weak=True))
-    both = [*plans, read_plan(tmp_path / "weak.json")]
-    assert find_rates(both, {("weak", 2): sought(2, batch=128)}) == ({("weak", 2): 1280.0}, [])
+    assert find_row(read_plan(tmp_path / "p.json"), run).batch == 512
 
 
 # ── defaults ──────────────────────────────────────────────────────────────────────────────────────────────────

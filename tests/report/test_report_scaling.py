@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from ringtrain.report.scaling.figures import BESIDE, beside_predictions, median_interval, sample_of, scaling_rows
+from ringtrain.report.scaling.figures import median_interval, sample_of, scaling_rows
 from ringtrain.report.scaling.shown import csv_text, interval_note, scaling_figure, scaling_table
 from ringtrain.show.figures import COLOURS, drawn
 from ringtrain.show.tables import plain_lines
@@ -89,37 +89,15 @@ def curves(rows):
     }
 
 
-def test_the_picture_has_measured_curves_and_those_of_a_plan(tmp_path):
-    rows = beside_predictions(scaling_rows([*WEAK, *STRONG]), {("strong", 1): 100.0, ("strong", 2): 195.0})
+def test_the_picture_has_a_curve_for_each_kind_of_scaling():
+    rows = scaling_rows([*WEAK, *STRONG])
     lines = curves(rows)
-    ideal, planned, measured, weak = sorted(lines)
-    assert (ideal, measured, planned) == ("ideal", says("strong", "global"), says("strong", "predicted"))
-    assert weak == says("weak", "same")
-    predicted, measured = lines[planned], lines[measured]
-    assert (list(predicted.get_xdata()), list(predicted.get_ydata())) == ([1, 2], [1.0, 1.95])
-    assert predicted.is_dashed() and not measured.is_dashed() and measured.get_marker() == "o"
+    ideal, strong, weak = sorted(lines)
+    assert (ideal, strong, weak) == ("ideal", says("strong", "global"), says("weak", "same"))
+    assert list(lines[strong].get_ydata()) == [1.0, 1.9] and lines[strong].get_marker() == "o"
     make = partial(scaling_figure, rows, [{"model": "lenet", "data": "fashion", "hosts": ["a host"]}])
     text = drawn(make, "svg").decode()
     wanted = (*lines, "1 rank", "lenet on fashion", "a host")
     assert all(f"{word} -->" in text for word in wanted)
     assert all(text.count(f"stroke: {colour}") > 1 for colour in COLOURS[:2])
     assert drawn(make, "pdf").startswith(b"%PDF")
-
-
-# ── beside a plan ─────────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_plan_is_beside_rows_table_and_csv_with_the_error_of_a_step():
-    """The speed-up of the plan is over the fewest ranks that were measured, as the speed-up of the runs."""
-    rows = scaling_rows([sample(2, 1, 200), sample(4, 1, 300), sample(8, 1, 500), sample(4, 1, 90, "weak")])
-    two, four, eight, weak = beside_predictions(rows, {("strong", 1): 1.0, ("strong", 2): 160.0, ("strong", 4): 320.0})
-    assert (two["error"], two["predicted_speedup"]) == (0.25, 1.0)  # 64 / 160 s an iteration, in place of 64 / 200
-    assert (four["predicted_images_per_s"], four["predicted_step_s"], four["predicted_speedup"]) == (320, 0.2, 2)
-    assert four["error"] == pytest.approx(four["predicted_step_s"] / four["step_s"] - 1)
-    assert [row[name] for row in (eight, weak) for name in BESIDE] == 2 * [None, None, None, None]
-    rows = beside_predictions(scaling_rows(STRONG), {("strong", 2): 200.0})
-    assert rows[1]["error"] == pytest.approx(-0.1) and rows[1]["predicted_speedup"] is None
-    assert sorted(curves(rows)) == ["ideal", says("strong", "global")]  # the plan lacks the fewest ranks
-    one, two = (" ".join(line.split()) for line in plain_lines(scaling_table(rows))[2:])
-    assert one.endswith(" 1 [1, 1] – –") and two.endswith(" 1 [1, 1] 200 -10")
-    lines = list(csv.DictReader(io.StringIO(csv_text(rows))))
-    assert [row["predicted_images_per_s"] for row in lines] == ["", "200.0"] and "error" in lines[0]
-    assert "error" not in csv_text(scaling_rows(STRONG))

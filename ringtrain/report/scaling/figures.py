@@ -3,13 +3,12 @@
 The rounds are interleaved: each has a run of every number of ranks, so a speed-up is of two runs of the same round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import comb
 from statistics import median
 
 from ringtrain.report.comparison.logs import RunLog
 from ringtrain.report.comparison.over_seeds import ENDED
-from ringtrain.report.rates import step_error
 
 CONFIDENCE = 0.95
 FIELDS = (
@@ -18,7 +17,6 @@ FIELDS = (
       for part in ("", "_low", "_high")),
     "confidence",
 )  # fmt: skip
-BESIDE = ("predicted_images_per_s", "predicted_step_s", "predicted_speedup", "error")  # of a row beside a plan
 
 
 def sample_of(run: RunLog) -> dict | None:
@@ -74,26 +72,6 @@ def _row(samples: Sequence[dict], base: dict[int, float], fewest: int) -> dict:
             low = high = None  # it is 1 by definition
         row |= {key: middle, f"{key}_low": low, f"{key}_high": high}
     return {name: row[name] for name in FIELDS}
-
-
-def beside_predictions(rows: Sequence[dict], predicted: Mapping[tuple[str, int], float]) -> list[dict]:
-    """Return the rows with :data:`BESIDE`, None without a prediction.
-
-    predicted: examples/s by kind of scaling and number of ranks
-    ``predicted_speedup`` is over the fewest ranks of the rows, ``error`` is :func:`ringtrain.report.rates.step_error`.
-    """
-    fewest: dict[str, int] = {}
-    for row in rows:
-        fewest[row["scaling"]] = min(row["ranks"], fewest.get(row["scaling"], row["ranks"]))
-    return [row | _beside(row, predicted, fewest[row["scaling"]]) for row in rows]
-
-
-def _beside(row: dict, predicted: Mapping[tuple[str, int], float], fewest: int) -> dict:
-    rate, base = (predicted.get((row["scaling"], ranks)) for ranks in (row["ranks"], fewest))
-    if rate is None:
-        return dict.fromkeys(BESIDE)
-    predictions = (rate, row["batch"] / rate, rate / base if base else None, step_error(rate, row["images_per_s"]))
-    return dict(zip(BESIDE, predictions, strict=True))
 
 
 def median_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None, float | None]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ringtrain.humanize import RATE, plural
 from ringtrain.report.figure import small_print
-from ringtrain.report.scaling.figures import BESIDE, FIELDS
+from ringtrain.report.scaling.figures import FIELDS
 from ringtrain.show import tables
 from ringtrain.show.figures import COLOURS, doubling_x, entitle, new_figure
 from ringtrain.show.tables import Column, make_table
@@ -33,19 +33,11 @@ COLUMNS = (
     Column("efficiency", "efficiency", "%", "{:.0f}", scale=100),
     Column("exposed_s", "exposed", "ms a step", _interval("{:.3g}"), spread=ENDS, scale=1e3),
 )
-BESIDE_COLUMNS = (
-    Column("predicted_images_per_s", "predicted", RATE, "{:,.0f}"),
-    Column("error", "error", "%", lambda error: f"{error:+.0%}".removesuffix("%")),
-)
 
 
 def scaling_table(rows: Sequence[dict]) -> "Table":
-    """Return a line for each kind of scaling and number of ranks, beside a plan with its columns."""
-    return make_table(COLUMNS + (BESIDE_COLUMNS if _is_beside(rows) else ()), rows)
-
-
-def _is_beside(rows: Sequence[dict]) -> bool:
-    return any(name in row for row in rows for name in BESIDE)
+    """Return a line for each kind of scaling and number of ranks."""
+    return make_table(COLUMNS, rows)
 
 
 def interval_note(rows: Sequence[dict]) -> str:
@@ -58,8 +50,8 @@ def interval_note(rows: Sequence[dict]) -> str:
 
 
 def csv_text(rows: Sequence[dict]) -> str:
-    """Return a line for each kind of scaling and number of ranks, beside a plan with its figures."""
-    return tables.csv_text(FIELDS + (BESIDE if _is_beside(rows) else ()), rows)
+    """Return a line for each kind of scaling and number of ranks."""
+    return tables.csv_text(FIELDS, rows)
 
 
 # ── the picture ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -68,21 +60,20 @@ LOOKS: dict[str, dict] = {
     "strong": {"color": COLOURS[0], "marker": "o", "label": "strong: the same global batch"},
     "weak": {"color": COLOURS[1], "marker": "s", "label": "weak: the same batch a rank"},
 }
-PREDICTED = {"strong": "strong, predicted", "weak": "weak, predicted"}
 ASIDE = 0.05  # of an octave, so that intervals do not hide one another
 
 
 def scaling_figure(rows: Sequence[dict], runs: Sequence[dict]) -> "Figure":
-    """Return the figure of rows of :func:`ringtrain.report.scaling.figures.scaling_rows`, with a dashed line of their
-    predictions if they have these. ``runs``: facts of the ``start`` records of their runs"""
+    """Return the figure of rows of :func:`ringtrain.report.scaling.figures.scaling_rows`. ``runs``: facts of the
+    ``start`` records of their runs"""
     figure = new_figure(*SIZE)
     speedup, efficiency = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    rows = [row for row in rows if row["speedup"] is not None or row.get("predicted_speedup") is not None]
+    rows = [row for row in rows if row["speedup"] is not None]
     counts = sorted({row["ranks"] for row in rows})
     line: dict = {"color": "black", "linewidth": 1, "linestyle": ":"}
     speedup.plot(counts, [ranks / counts[0] for ranks in counts], label="ideal", **line)
     efficiency.axhline(100, **line)
-    scalings = list(dict.fromkeys(row["scaling"] for row in rows if row["speedup"] is not None))
+    scalings = list(dict.fromkeys(row["scaling"] for row in rows))
     for number, scaling in enumerate(scalings):
         curve, aside = [row for row in rows if row["scaling"] == scaling], ASIDE * (number - (len(scalings) - 1) / 2)
         _draw(speedup, curve, 2**aside, dict.fromkeys(counts, 1.0))
@@ -101,18 +92,13 @@ def scaling_figure(rows: Sequence[dict], runs: Sequence[dict]) -> "Figure":
 
 
 def _draw(axes: "Axes", rows: Sequence[dict], aside: float, scales: Mapping[int, float]) -> None:
-    """Draw points with intervals, and a dashed line of predictions. ``scales``: times the speed-ups, by ranks"""
-    look, measured = LOOKS[rows[0]["scaling"]], [row for row in rows if row["speedup"] is not None]
+    """Draw points with intervals. ``scales``: times the speed-ups, by ranks"""
+    look = LOOKS[rows[0]["scaling"]]
     ends = [
-        [scales[row["ranks"]] * (0.0 if row[end] is None else abs(row["speedup"] - row[end])) for row in measured]
+        [scales[row["ranks"]] * (0.0 if row[end] is None else abs(row["speedup"] - row[end])) for row in rows]
         for end in ("speedup_low", "speedup_high")
     ]
-    x, y = [aside * row["ranks"] for row in measured], [scales[row["ranks"]] * row["speedup"] for row in measured]
+    x, y = [aside * row["ranks"] for row in rows], [scales[row["ranks"]] * row["speedup"] for row in rows]
     axes.errorbar(x, y, yerr=ends if any(map(any, ends)) else None, capsize=4, linewidth=1.5, markersize=6, **look)
     for at in zip(x, y, strict=True):
         axes.annotate(f"{at[1]:.3g}", at, (6, -9), textcoords="offset points", fontsize=8, color=look["color"])
-    predicted = {row["ranks"]: value for row in rows if (value := row.get("predicted_speedup")) is not None}
-    if predicted:
-        y = [scales[ranks] * value for ranks, value in predicted.items()]
-        label = PREDICTED[rows[0]["scaling"]]
-        axes.plot(list(predicted), y, color=look["color"], linewidth=1.3, linestyle="--", label=label)

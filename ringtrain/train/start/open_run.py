@@ -100,15 +100,15 @@ def find_prediction(transport: Transport, config: TrainConfig, model: str, after
         from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan  # 40 ms, with all of plan
 
         try:
-            plans = [read_plan(path)]
+            plan = read_plan(path)
         except UsageError as error:
             if not after_death:
                 raise
             return None, f"without --plan from here on: {error}"
         run = SoughtRun(config, model, transport.size, transport.nodes, config.run.batch)
-        row = find_row(plans, run)
+        row = find_row(plan, run)
         if row is None:
-            return None, missing_note(plans, run, "this run", [run.ranks])
+            return None, missing_note(plan, run)
         return {name: getattr(row, name) for name in PredictedSpeed.__slots__}, None
 
     speed, note = on_root(transport, look)
