@@ -90,7 +90,7 @@ def run(arguments: list[str]) -> int:
         echo(*error.ctx.get_help().splitlines())
         return UsageError.exit_code
     except click.ClickException as error:
-        return end_with(UsageError(in_words(error, arguments)), alone)
+        return end_with(UsageError(in_words(error)), alone)
     except (click.Abort, KeyboardInterrupt):
         return 130
     except RingtrainError as error:

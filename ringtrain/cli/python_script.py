@@ -36,7 +36,7 @@ def parse_script_command(arguments: Sequence[str]) -> ScriptCommand | str:
     try:
         context = _context_of(arguments)
     except click.ClickException as error:
-        raise UsageError(in_words(error, arguments)) from None
+        raise UsageError(in_words(error)) from None
     options = dict(context.params)
     words, is_module, run_file = options.pop("words"), options.pop("is_module"), options.pop("run_file")
     is_exact, batch = options.pop("exact_order"), options.pop("global_batch")

@@ -56,7 +56,7 @@ def _variant(name: str, words: list[str]):
     try:
         flags = dict(train.make_context("train", words).params)
     except click.ClickException as error:
-        raise UsageError(f"variant {name!r}: {hint(error, words) or error.format_message()}") from None
+        raise UsageError(f"variant {name!r}: {hint(error) or error.format_message()}") from None
     if flags["out"] is not None:
         raise UsageError(
             f"variant {name!r}: compare names the folders, not --out {flags['out']}: put --out before the --"
