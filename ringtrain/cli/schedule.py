@@ -7,8 +7,6 @@ from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import NUMBERS, Listed, Size, plugin_option
 from ringtrain.collectives import texts as collectives_texts
 from ringtrain.collectives.algorithms.canonical import canonical
-from ringtrain.collectives.algorithms.pipelined import pipelined
-from ringtrain.collectives.algorithms.shards import partials
 from ringtrain.collectives.catalogue import GOALS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.node_program import canonical_program
 from ringtrain.collectives.inspect.cost import MOST_RANKS as MOST_COSTED
@@ -42,7 +40,6 @@ def _options(command):
     for option in (
         click.option("--shards", type=click.IntRange(1), help="Shards of the batch, for canonical and proofs. [8]"),
         click.option("--rounded", is_flag=True, help="Messages of 16 bits: owners round the sums that they send."),
-        click.option("--pieces", type=click.IntRange(1), default=1, help="Pieces of the buffer, pipelined. [1]"),
         click.option(
             "--goal", type=click.Choice(GOALS), default=GOALS[0], help="The whole all-reduce, or one of its halves."
         ),
@@ -74,9 +71,9 @@ def list_schedules():
 @schedule.command()
 @_options
 @click.option("--rank", type=int, help="Show this rank alone. [all]")
-def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
+def show(name, ranks, nodes, goal, rounded, shards, rank):
     """Show NAME step by step, as every rank takes it."""
-    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
+    schedule, topology = _make(name, ranks, nodes, goal, rounded, shards)
     if rank is None:
         _limit(topology, SHOWN, "showing all ranks", "name one with --rank")
     elif not 0 <= rank < topology.size:
@@ -91,14 +88,14 @@ def show(name, ranks, nodes, goal, pieces, rounded, shards, rank):
 
 @schedule.command()
 @_options
-def verify(name, ranks, nodes, goal, pieces, rounded, shards):
+def verify(name, ranks, nodes, goal, rounded, shards):
     """Prove NAME right for a number of ranks.
 
     Each contribution is added exactly once, nothing deadlocks, nothing is overwritten while it is read, all ranks
     round alike, and no rank sends more than the schedule states. With --shards also: the gradients of the shards are
     added in the one tree that --reproducible needs.
     """
-    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards if name == CANONICAL else None)
+    schedule, topology = _make(name, ranks, nodes, goal, rounded, shards if name == CANONICAL else None)
     _limit(topology, VERIFIED, "a proof", "prove it for fewer")
     in_tree = SHARDS if name == CANONICAL and shards is None else shards
     if in_tree is None:
@@ -123,22 +120,6 @@ def verify(name, ranks, nodes, goal, pieces, rounded, shards):
 
 
 @schedule.command()
-@plugin_option
-@click.option("--shards", type=click.IntRange(1, SHOWN), default=SHARDS, show_default=True, help="Shards of the batch.")
-def qualify(shards):
-    """List the schedules that add --shards in one tree, as --reproducible needs, for each number of ranks.
-
-    A proof decides. The sums of a rank are the subtrees of its own shards: with one sum a rank a schedule may qualify.
-    `canonical` qualifies at any number of ranks.
-    """
-    rows = []
-    for ranks in range(1, shards + 1):
-        sums = [len(partials(rank, ranks, shards)) for rank in range(ranks)]
-        rows.append((ranks, _range(sums), ", ".join([CANONICAL, *addition_order.qualifying(ranks, shards)])))
-    _print_table(("ranks", "sums a rank", "schedule"), rows)
-
-
-@schedule.command()
 @_options
 @click.option("--bytes", "sizes", type=Listed(Size()), help="Sizes of the buffers, as 64K,4M. [1K to 256M]")
 @click.option("--alpha-us", default=2.0, show_default=True, help="Latency between nodes, microseconds.")
@@ -147,7 +128,7 @@ def qualify(shards):
 @click.option("--local-gb-s", default=10.0, show_default=True, help="Rate between two ranks of a node, GB/s.")
 @click.option("--add-gb-s", default=10.0, show_default=True, help="Rate of adding, GB/s.")
 @click.option("--message-us", default=0.5, show_default=True, help="A rank's own time for a message, microseconds.")
-def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
+def cost(name, ranks, nodes, goal, rounded, shards, sizes, **rates):
     """Predict the time of NAME, or of several such as ring,tree, on a machine.
 
     Each node has one network interface, which its ranks share. `of bound` is the share of the rate that no schedule
@@ -155,7 +136,7 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
     """
     topology, fabric, rows, travels = requested(ranks, nodes), _fabric(**rates), [], ROUNDED if rounded else 1.0
     _limit(topology, MOST_COSTED, "a prediction", "predict for fewer")
-    schedules = [_make(each, ranks, nodes, goal, pieces, rounded, shards)[0] for each in name.split(",")]
+    schedules = [_make(each, ranks, nodes, goal, rounded, shards)[0] for each in name.split(",")]
     for nbytes in sizes or [1 << k for k in range(10, 29, 2)]:
         for schedule in schedules:
             predicted = schedule_cost(schedule, topology, nbytes, fabric, travels)
@@ -175,9 +156,9 @@ def cost(name, ranks, nodes, goal, pieces, rounded, shards, sizes, **rates):
 @schedule.command()
 @_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="A picture: .svg, .png, .pdf. [a table here]")
-def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
+def draw(name, ranks, nodes, goal, rounded, shards, output):
     """Draw NAME: a table of rounds and ranks, or a picture."""
-    schedule, topology = _make(name, ranks, nodes, goal, pieces, rounded, shards)
+    schedule, topology = _make(name, ranks, nodes, goal, rounded, shards)
     _limit(topology, MOST_DRAWN, "a drawing", "draw fewer")
     if output:
         picture(schedule, topology, output)
@@ -189,7 +170,7 @@ def draw(name, ranks, nodes, goal, pieces, rounded, shards, output):
     echo(collectives_texts.LEGEND)
 
 
-def _make(name, ranks, nodes, goal, pieces, rounded, shards):
+def _make(name, ranks, nodes, goal, rounded, shards):
     topology = requested(ranks, nodes)
     if name == CANONICAL:
         schedule = _canonical(topology, goal, rounded, shards or SHARDS)
@@ -197,9 +178,6 @@ def _make(name, ranks, nodes, goal, pieces, rounded, shards):
         schedule = make_schedule(name, topology, goal, rounded)
     else:
         raise UsageError(f"--shards {shards} is for {CANONICAL} and for `ringtrain schedule verify`: leave it out")
-    if pieces > 1:
-        _limit(topology, VERIFIED, "pipelining here", "leave --pieces out")
-        schedule = pipelined(schedule, pieces)
     return schedule, topology
 
 

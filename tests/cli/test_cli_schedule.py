@@ -43,14 +43,12 @@ def test_verify_says_what_it_proved_of_rounded_schedules_too():
     assert "ring-all-gather(ranks=5, chunks=5) is proved: all-gather" in run(
         "verify", "ring", "-n", 5, "--goal", "all-gather"
     )
-    assert "tree*3(ranks=4, chunks=3) is proved" in run("verify", "tree", "--pieces", 3)
     assert "hierarchical:sliced:tree(ranks=6, chunks=3)" in run(
         "verify", "hierarchical:sliced:tree", "-n", 6, "--nodes", 2
     )
     assert "    1  1:2 = 1:2\n" in run("show", "ring", "--ranks", 2, "--rounded")
     proved = run("verify", "hierarchical", "--nodes", "2,3", "--rounded")
     assert "hierarchical(ranks=5, chunks=6) is proved: all-reduce, over messages that are rounded" in proved
-    assert "ring*3(ranks=4, chunks=12) is proved" in run("verify", "ring", "--rounded", "--pieces", 3)
     slow_links = ("cost", "ring", "--nodes", 2, "--bytes", 1_000_000, "--gbit-s", 0.01)
     whole, half = (cells(run(*slow_links, *more), "1,000,000") for more in ((), ("--rounded",)))
     assert (whole[3], half[3]) == ("1,000,000", "500,000")
@@ -66,9 +64,6 @@ def test_shards_are_added_in_one_tree():
     assert "shards" not in run("verify", "sliced", "-n", 4)
     lanes = {shards: run("show", "canonical", "-n", 3, "--shards", shards, "--rank", 1) for shards in (3, 8)}
     assert "  0  →2 2:3  →0 0:1  ←2" in lanes[3] and "  0  →2 5:6  →2 2:3  →0 3:4  →0 0:1  ←2" in lanes[8]
-    lines = run("qualify", "--shards", 7)
-    assert cells(lines, "2") == ["2", "2", "canonical"] and cells(lines, "4")[1] == "1 to 2"
-    assert cells(lines, "7") == ["7", "1", "canonical, tree, butterfly, recursive-doubling, sliced"]
 
 
 def test_cost_predicts():
@@ -110,7 +105,6 @@ def test_draw_makes_tables_and_pictures(tmp_path):
         (["draw", "ring", "-n", "33"], says(33, "a drawing", 32)),
         (["show", "ring", "-n", "33"], says(33, "showing all ranks", 32, "name one with --rank")),
         (["show", "ring", "-n", "3", "--rank", "3"], says("--rank", 3, 2)),
-        (["show", "ring", "-n", "129", "--rank", "3", "--pieces", "2"], says(129, "pipelining here")),
         (["cost", "ring", "--gbit-s", "0"], says("--gbit-s", "0")),
         (["cost", "ring", "--alpha-us", "-1"], says("alpha_s", -1e-06)),
         (["cost", "ring", "--bytes", "-5"], says("--bytes", -5)),

@@ -121,7 +121,6 @@ schedule draw {name}
 schedule draw ring -o {name}.txt
 schedule cost {name}
 schedule verify {name}
-schedule qualify {name}
 schedule list {name}
 bench-allreduce --algorithm {name}
 bench-allreduce --json {name}-none/b.json

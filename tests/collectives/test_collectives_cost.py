@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.inspect.cost import Cost, Fabric, least_s, schedule_cost
 from ringtrain.collectives.schedule import Move, Schedule, Step
@@ -66,15 +65,6 @@ def test_the_root_of_the_star_is_where_time_goes():
     n, times = 1000.0, [seconds("star", even(p, p), 1000.0, WIRE) for p in (2, 4, 8)]
     assert times == [2 * n, 6 * n, 14 * n]
     assert [seconds("ring", even(p, p), n, WIRE) for p in (2, 4, 8)] == [n, 1.5 * n, 1.75 * n]
-
-
-def test_pieces_overlap_what_steps_keep_apart():
-    """A tree of 8 whose levels wait for one another: in pieces, they work at once."""
-    alone, n = even(8, 8), 4096.0
-    whole = make_schedule("tree", alone)
-    assert (
-        schedule_cost(pipelined(whole, 16), alone, n, WIRE).seconds < 0.8 * schedule_cost(whole, alone, n, WIRE).seconds
-    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

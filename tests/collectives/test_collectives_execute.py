@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ringtrain.collectives.algorithms.pipelined import pipelined
 from ringtrain.collectives.catalogue import HALVES, PAIRS, SCHEDULES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.proof.verify import verify_schedule
@@ -48,18 +47,8 @@ def test_sums_are_exact_at_every_length(name, size, dtype):
 def test_sums_are_exact_on_any_nodes(name, counts):
     schedule = make_schedule(name, filled(counts))
     for count in sorted({0, 1, schedule.size - 1, schedule.size, schedule.size + 1, 101, 10007}):
-        for kind in (schedule, pipelined(schedule, 3)):
-            for buffer in executed(kind, [exact(rank, count) for rank in range(schedule.size)], 1000):
-                np.testing.assert_array_equal(buffer, total(schedule.size, count))
-
-
-@pytest.mark.parametrize("size", [3, *thorough(8)])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_pipelined_sums_are_exact(name, size):
-    inputs = [exact(rank, 1009, "f8") for rank in range(size)]
-    for pieces in (1, 3):
-        for buffer in executed(pipelined(make_schedule(name, size), pieces), inputs, segment_bytes=64):
-            np.testing.assert_array_equal(buffer, total(size, 1009, "f8"))
+        for buffer in executed(schedule, [exact(rank, count) for rank in range(schedule.size)], 1000):
+            np.testing.assert_array_equal(buffer, total(schedule.size, count))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])

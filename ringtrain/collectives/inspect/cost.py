@@ -5,10 +5,8 @@ sender, its receiver and, between nodes, both nodes' network interfaces for ``o 
 ``alpha`` later, and an addition of it then takes ``n · gamma``. A rank sends one message at a time,
 and receives one at a time, and does both at once; so does an interface, which the ranks of a node share.
 
-A rank continues with its next step when this one is done. Execution forgets steps, and overlaps the segments of one
-with the next step's; to model this, pass a schedule of
-:func:`ringtrain.collectives.algorithms.pipelined.pipelined`. Messages are served first come, first served,
-messages of one step in the order in which the step names them.
+A rank continues with its next step when this one is done; execution overlaps the segments of one with the next
+step's. Messages are served first come, first served, messages of one step in the order in which the step names them.
 
 Source: Hockney, Parallel Computing 1994 (alpha, beta); Alexandrov et al., LogGP, SPAA 1995 (o, and the gap that
 messages of one port keep).
