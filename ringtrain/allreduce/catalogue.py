@@ -14,6 +14,7 @@ from ringtrain.allreduce.dtypes import NumberType
 from ringtrain.allreduce.machine import RankLayout, rank_layout
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.arrays import Array
+from ringtrain.collectives import texts
 from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import HOST, NATIVE, Combine, Reduction, ReductionDevice, WireFormat
@@ -28,13 +29,13 @@ from ringtrain.collectives.shared_memory import (
     topology_of,
     unavailable,
 )
-from ringtrain.collectives.stream import STREAMS, cannot_stream, check_stream, is_stream, prepare_streamed
+from ringtrain.collectives.stream import STREAM, cannot_stream, prepare_streamed
 from ringtrain.errors import ConfigError, RankLostError, TransportError, UsageError, nearest
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
 AUTO = "auto"
-ALGORITHMS = (NATIVE, MAPPED, *STREAMS, ROUTED, *SCHEDULES)
+ALGORITHMS = (NATIVE, MAPPED, STREAM, ROUTED, *SCHEDULES)
 # The types that any MPI reduces. bfloat16 is not among them: kept as uint16, it would be added as whole numbers.
 NATIVE_TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
@@ -81,8 +82,8 @@ def make_allreduce(
     def prepare(name: str) -> Reduction:
         if name == NATIVE:
             return NativeAllReduce(transport, buffer, op, device)
-        if is_stream(name):
-            return prepare_streamed(transport, buffer, name, op, dtype, content)
+        if name == STREAM:
+            return prepare_streamed(transport, buffer, op, dtype, content)
         if is_shared(name):
             return prepare_shared(transport, buffer, name, combine, op, dtype, tag, segment, device, wire)
         schedule = schedule_for(name, transport, wire is not None)
@@ -149,8 +150,8 @@ def find_candidates(transport: Transport, span, dtype: str, wired: bool = False,
     eligible = static_candidates(rank_layout(transport.gather_json(transport.node)), dtype, wired)
     eligible = replace(eligible, on_device=not isinstance(span, np.ndarray))
     refusals = {name: unavailable(transport, span, name, [tag]) for name in eligible.candidates if is_shared(name)}
-    if any(map(is_stream, eligible.candidates)):
-        refusals |= dict.fromkeys(STREAMS, cannot_stream(transport, span, dtype))
+    if STREAM in eligible.candidates:
+        refusals[STREAM] = cannot_stream(transport, span, dtype)
     return _without(eligible, {name: reason for name, reason in refusals.items() if reason})
 
 
@@ -167,15 +168,15 @@ def _without(eligible: Candidates, refused: dict[str, str]) -> Candidates:
 
 def _unfit(layout: RankLayout, dtype: str, wired: bool, name: str) -> str | None:
     """Return the reason why ``auto`` does not consider an algorithm; None if it may."""
-    if layout.ranks == 1 and (name == NATIVE or is_shared(name) or is_stream(name)):
+    if layout.ranks == 1 and (name in (NATIVE, STREAM) or is_shared(name)):
         return "there is one rank"
     if layout.nodes == 1 and (name == ROUTED or (name in SCHEDULES and needs_nodes(name))):
         return "there is one node"
-    if layout.nodes > 1 and (name == MAPPED or is_stream(name)):
+    if layout.nodes > 1 and name in (MAPPED, STREAM):
         return f"there are {layout.nodes} nodes"
     if name == NATIVE and dtype not in NATIVE_TYPES:
         return f"MPI has no {dtype}"
-    if (name == MAPPED or is_stream(name)) and (why := not_added(dtype)):
+    if name in (MAPPED, STREAM) and (why := not_added(dtype)):
         return why
     try:
         check_algorithm(name, wired)
@@ -208,9 +209,9 @@ def check_algorithm(name: str, wired: bool = False) -> None:
         raise UsageError(f"unknown algorithm {name!r} (one of your own needs --plugin FILE.py): {nearest(name, known)}")
     if is_shared(name):
         check_shared(name, wired)
-    elif is_stream(name):
-        check_stream(name, wired)
-    elif name != NATIVE:
+    elif name == STREAM and wired:
+        raise UsageError(texts.NO_MESSAGES.format(name=name))
+    elif name not in (NATIVE, STREAM):
         check_name(name, wired)
     elif wired:
         raise UsageError(

@@ -334,7 +334,7 @@ class CollectiveRuns:
         count //= self._size if collective in (native_call.REDUCE_SCATTER, native_call.ALL_TO_ALL) else 1
         numbers = call.op or "sum", call.dtype, count, call.numbers.itemsize if call.op else 1
         root = call.root or 0
-        return make_streamed(self._transport, STREAM, *numbers, call=str(call), collective=collective, root=root)
+        return make_streamed(self._transport, *numbers, call=str(call), collective=collective, root=root)
 
     def can_repeat(self, call: AgreedCall) -> bool:
         """Whether the call needs no check when the same arrays come again: the guard numbers all calls."""

@@ -238,7 +238,7 @@ class Communicator(CommunicatorMethods):
             taken.settle()
             if again and isinstance(plan, StreamPlan):
                 stream = self._builder.stream
-                self._same.keep(array, target, op, lambda arrays: stream(request, plan.name).bind(target, arrays))
+                self._same.keep(array, target, op, lambda arrays: stream(request).bind(target, arrays))
             return out
 
         return self._progress.perform(request, run, async_op)
@@ -370,8 +370,8 @@ class Communicator(CommunicatorMethods):
         plan = self._stream_plans.find(request) or self._plans.find(request)
         if plan is not None:
             return plan
-        if name := self._builder.stream_for(request):
-            return self._stream_plans.get(request, lambda: self._builder.stream(request, name))
+        if self._builder.is_streamed(request):
+            return self._stream_plans.get(request, lambda: self._builder.stream(request))
         return self._plans.get(request, lambda: self._make_plan(request, flat))
 
     def _make_plan(self, request: Request, flat: np.ndarray) -> AllReducePlan:

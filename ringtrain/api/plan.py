@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ringtrain.allreduce import catalogue
-from ringtrain.allreduce.auto import Candidates, select_algorithm
 from ringtrain.allreduce.catalogue import check_native
 from ringtrain.allreduce.dtypes import MEAN
 from ringtrain.allreduce.tuning_table import Table
@@ -20,7 +19,7 @@ from ringtrain.api.request import Agreement, Request
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.execution.streamed import Streamed
-from ringtrain.collectives.stream import STREAM, STREAMS, cannot_stream, is_stream, make_streamed
+from ringtrain.collectives.stream import STREAM, cannot_stream, make_streamed
 from ringtrain.errors import UsageError, everywhere
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
@@ -108,33 +107,26 @@ class PlanBuilder:
         self._tags.add(tag)
         return PreparedReduction(request, span, reduction, tag, self._transport.size)
 
-    def stream_for(self, request: Request) -> str | None:
-        """Return the name of the stream that runs a request: within a node, where its array is not in the
-        communicator's memory; None if none does. Collective. Raises UsageError, on all ranks, for a stream that is
-        asked for by name and cannot run."""
-        named, transport = is_stream(request.algorithm), self._transport
+    def is_streamed(self, request: Request) -> bool:
+        """Whether a stream runs a request: within a node, where its array is not in the communicator's memory.
+        Collective. Raises UsageError, on all ranks, for a stream that is asked for by name and cannot run."""
+        named, transport = request.algorithm == STREAM, self._transport
         anywhere = request.position is None and request.wire == NONE and math.prod(request.shape) > 0
         if transport.size == 1 or not anywhere or not (named or request.algorithm == catalogue.AUTO):
-            return None
+            return False
         if not self._agreed_to_stream:
             self._agreement.on(f"allreduce, {request}")
             self._agreed_to_stream = True
-        why = cannot_stream(transport, np.empty(0), request.dtype, name=request.algorithm if named else STREAM)
+        why = cannot_stream(transport, np.empty(0), request.dtype)
         if why and named:
             raise everywhere(UsageError(texts.CANNOT_RUN.format(algorithm=request.algorithm, why=why)))
-        if why or named:
-            return None if why else request.algorithm
-        if self._tuning is None:
-            return STREAM
-        nbytes = math.prod(request.shape) * request.numbers.itemsize
-        candidates = Candidates(self._tuning.layout, tuple(STREAMS), {})
-        return select_algorithm(nbytes, request.dtype, request.reduction, candidates, self._tuning).algorithm
+        return why is None
 
-    def stream(self, request: Request, name: str) -> "StreamPlan":
-        """Return the streamed all-reduce of that name. Not collective: the window is there already."""
+    def stream(self, request: Request) -> "StreamPlan":
+        """Return the streamed all-reduce. Not collective: the window is there already."""
         numbers, count = request.numbers, math.prod(request.shape)
         streamed = make_streamed(
-            self._transport, name, request.op, request.dtype, count, numbers.itemsize, content=request.of
+            self._transport, request.op, request.dtype, count, numbers.itemsize, content=request.of
         )
         watched: Reduction = streamed
         if self._guard is not None:
@@ -186,10 +178,6 @@ class StreamPlan:
     reduction: Reduction
     storage: np.dtype
     parts: Sequence[PreparedReduction] = ()
-
-    @property
-    def name(self) -> str:
-        return self.streamed.algorithm
 
     @property
     def bytes_sent(self) -> int:

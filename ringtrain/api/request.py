@@ -12,7 +12,7 @@ from ringtrain.allreduce.dtypes import MEAN, OPS, TYPES, NumberType, reduction_o
 from ringtrain.allreduce.wire_formats import NONE, check_wire
 from ringtrain.api.libraries import BorrowedArray
 from ringtrain.collectives.execution.streamed import Streamed
-from ringtrain.collectives.stream import STREAM, cannot_stream, make_streamed
+from ringtrain.collectives.stream import cannot_stream, make_streamed
 from ringtrain.errors import UsageError, everywhere, nearest
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Handle, Transport
@@ -173,7 +173,7 @@ class Agreement:
             if len(self._sync_points) >= SYNC_POINTS:
                 del self._sync_points[next(iter(self._sync_points))]
             numbers = _TOKEN.dtype.name, _TOKEN.size, _TOKEN.itemsize
-            sync_point = self._sync_points[call] = make_streamed(self._transport, STREAM, "max", *numbers, call=call)
+            sync_point = self._sync_points[call] = make_streamed(self._transport, "max", *numbers, call=call)
             sync_point.bind(_TOKEN, _TOKEN)
         if called:
             sync_point.called = called

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import ringtrain
 from ringtrain.allreduce.machine import cpu_model
-from ringtrain.collectives.levels import levels_text, node_levels
 from ringtrain.humanize import plural
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.transport.base import Transport
@@ -68,7 +67,6 @@ def make_header(transport: Transport, start: str) -> dict:
         "nodes": transport.nodes,
         "hosts": {host: sum(p["host"] == host for p in placements) for host in hosts},
         "host_by_rank": [placement["host"] for placement in placements],
-        "levels": levels_text(node_levels(transport)) if transport.nodes == 1 else None,
         "binding": [ranges(placement["cores"]) for placement in placements],
         "host_cores": min(placement["host_cores"] for placement in placements),
         "crowded": why_cores_are_shared(placements),

@@ -1,24 +1,16 @@
-"""All-reduces in memory that the ranks of a node share, by name: ``mapped`` within one node, by levels as the kernel
-knows them, and ``mapped:8x4`` and ``mapped:flat`` by others; ``routed`` over several, or ``routed:OUTER`` with a
-schedule other than the ring between nodes.
+"""All-reduces in memory that the ranks of a node share, by name: ``mapped`` within one node; ``routed`` over several,
+or ``routed:OUTER`` with a schedule other than the ring between nodes.
 """
 
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-
 from ringtrain.arrays import Array
-from ringtrain.collectives import levels, texts
+from ringtrain.collectives import texts
 from ringtrain.collectives.algorithms import sliced
 from ringtrain.collectives.catalogue import FLAT, check_name, make_schedule
 from ringtrain.collectives.execution.mapped import AT_ONCE, make_mapped, on_host
-from ringtrain.collectives.execution.node_program import (
-    NodeProgram,
-    levels_program,
-    one_pass_program,
-    two_shot_program,
-)
+from ringtrain.collectives.execution.node_program import NodeProgram, one_pass_program, two_shot_program
 from ringtrain.collectives.execution.reduction import Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.execution.routed import LEAST_BYTES, Routed, make_pipeline, slice_segments
 from ringtrain.collectives.topology import Topology, topology_from_nodes
@@ -46,10 +38,7 @@ def check_shared(algorithm: str, wired: bool) -> None:
     """Check the name of an algorithm in shared memory. Raises UsageError if it is unknown, or if ``wired`` and it has
     no messages to round."""
     kind, pair, outer = algorithm.partition(":")
-    if kind == MAPPED and pair:
-        _shape(algorithm)
-        outer = ""
-    elif pair and (kind != ROUTED or outer not in FLAT):
+    if pair and (kind != ROUTED or outer not in FLAT):
         raise UsageError(
             f"unknown algorithm {algorithm!r}: routed:OUTER names the algorithm between nodes: {nearest(outer, FLAT)}"
         )
@@ -80,10 +69,6 @@ def prepare_shared(
     if transport.nodes == 1:
         if why := not_added(dtype):
             raise Unavailable(texts.CANNOT_RUN.format(algorithm=algorithm, why=why))
-        places = levels.levels_of_shape(transport, _shape(algorithm))
-        if on_host(views) and len(places.shape) > 1:
-            by_levels = levels_program(places.shape)
-            return make_mapped(by_levels, transport, views, counter, op, dtype, device, ranks=places.ranks)
         return make_mapped(program, transport, views, counter, op, dtype, device)
     outer = make_schedule(algorithm.partition(":")[2] or OUTER, transport.nodes, rounded=wire is not None)
     least = LEAST_BYTES // buffer.dtype.itemsize
@@ -97,27 +82,12 @@ def prepare_shared(
 def unavailable(transport: Transport, buffer: Array, algorithm: str, tags: Sequence[int]) -> str | None:
     """Return the reason why an algorithm in shared memory cannot run on this buffer under these tags; None if it can.
     Collective."""
-    if is_mapped(algorithm) and transport.nodes > 1:
+    if algorithm == MAPPED and transport.nodes > 1:
         return f"ranks are on {transport.nodes} nodes, and memory is shared within one: use {ROUTED}"
-    if shape := _shape(algorithm):
-        if why := levels.unlike(shape, transport.local_size):
-            return why
-        if not isinstance(buffer, np.ndarray):
-            return "the buffer is not in host memory, and a device adds at one level"
     lacking = transport.gather_json(_lacking(transport, buffer, tags))
     first = next(filter(None, lacking), None)
     alike = peers(rank for rank, what in enumerate(lacking) if what == first)
     return first and f"{first}, on {alike}"
-
-
-def is_mapped(algorithm: str) -> bool:
-    """Whether the algorithm is ``mapped``, by any levels."""
-    return algorithm.partition(":")[0] == MAPPED
-
-
-def _shape(algorithm: str) -> tuple[int, ...] | None:
-    """Return the shape that a name of ``mapped`` has, as :func:`ringtrain.collectives.levels.named_shape`."""
-    return levels.named_shape(algorithm) if is_mapped(algorithm) else None
 
 
 def not_added(dtype: str) -> str | None:

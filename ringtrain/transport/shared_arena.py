@@ -92,13 +92,9 @@ class SignalCounter:
         return True
 
     def late(self) -> list[int]:
-        """Return the local ranks that have advanced least, if less often than this one: others may wait for them."""
-        counts = zip(self._local_ranks, (other[0] for other in self._others), strict=True)
-        return [index for index, count in counts if count == self.least() < self._count[0]]
-
-    def least(self) -> int:
-        """Return how often the last of the ranks has advanced."""
-        return min([self._count[0], *(other[0] for other in self._others)])
+        """Return the local ranks that have not."""
+        count = self._count[0]
+        return [index for index, other in zip(self._local_ranks, self._others, strict=True) if other[0] < count]
 
 
 class SignalCounters:

@@ -18,7 +18,6 @@ from ringtrain.allreduce.machine import RankLayout, cpu_model, differences, insp
 from ringtrain.allreduce.tuning_file import VARIABLE, find_tuning, read_tuning, tuning_source
 from ringtrain.allreduce.tuning_table import Table, TimeModel, Tuning, TuningRow
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.stream import STREAMS
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.errors import UsageError
 from ringtrain.humanize import format_bytes, format_seconds
@@ -219,9 +218,9 @@ def test_nodes_memory_and_wires_decide_what_is_considered():
     flat, deep, alone = considered(4), considered(4, 2), considered(1)
     nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), says("there", "node"))
     assert flat.refused == nodeless and "mapped" in flat.candidates
-    assert deep.refused == dict.fromkeys(("mapped", *STREAMS), says(2, "there", "nodes"))
-    assert {*STREAMS} < {*flat.candidates} and "routed" in deep.candidates
-    assert all(alone.refused[name] == says("one rank") for name in ("mpi", "mapped", "routed", *STREAMS))
+    assert deep.refused == dict.fromkeys(("mapped", "stream"), says(2, "there", "nodes"))
+    assert "stream" in flat.candidates and "routed" in deep.candidates
+    assert all(alone.refused[name] == says("one rank") for name in ("mpi", "mapped", "routed", "stream"))
     for eligible in (flat, deep, alone):
         assert static_candidates(eligible.layout, "float32") == eligible
         assert {*eligible.candidates, *eligible.refused} == set(ALGORITHMS)

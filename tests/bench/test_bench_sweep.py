@@ -19,7 +19,6 @@ from ringtrain.bench.sweep.plots import sweep_figure
 from ringtrain.bench.sweep.sweep import Watcher
 from ringtrain.collectives import catalogue as schedules
 from ringtrain.collectives.catalogue import make_schedule
-from ringtrain.collectives.stream import STREAMS
 from ringtrain.errors import ScheduleError, TransportError, UsageError
 from ringtrain.show.figures import check_picture, write_picture
 from ringtrain.storage.files import check_writable
@@ -28,7 +27,7 @@ from tests.loopback.world import ThreadHandle, ThreadTransport
 from tests.says import says
 
 pytestmark = pytest.mark.usefixtures("short_streams")
-OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped", **dict.fromkeys(STREAMS, "streamed")}  # on one node
+OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped", "stream": "streamed"}  # on one node
 
 
 @pytest.fixture(scope="module")

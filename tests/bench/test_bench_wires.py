@@ -14,14 +14,13 @@ from ringtrain.bench.measure.rows import COLUMNS, label
 from ringtrain.bench.model.bounds import bound_s
 from ringtrain.bench.sweep import files, gates, tables
 from ringtrain.bench.sweep.plots import sweep_figure
-from ringtrain.collectives.stream import STREAMS
 from ringtrain.show.figures import drawn
 from tests.bench.sweeps import by, swept
 from tests.says import says
 from tests.tiers import thorough
 
 ALL = ("none", "float16", "bfloat16")
-UNPACKED = ("mpi", "mapped", *STREAMS, "routed", "recursive-doubling")  # on one node
+UNPACKED = ("mpi", "mapped", "stream", "routed", "recursive-doubling")  # on one node
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,9 @@ def with_steps(schedule: Schedule, steps) -> Schedule:
     return replace(schedule, make=lambda rank: steps[rank])
 
 
-def with_phase(program: NodeProgram, number: int, rank: int, **fields) -> NodeProgram:
-    """Give a rank other ``tasks``, or other ranks that are ``awaited``, in one phase."""
-    phase = program.phases[number]
-    changed = {name: (*(each := getattr(phase, name))[:rank], new, *each[rank + 1 :]) for name, new in fields.items()}
-    return replace(program, phases=(*program.phases[:number], phase._replace(**changed), *program.phases[number + 1 :]))
-
-
 def with_tasks(program: NodeProgram, rank: int, tasks) -> NodeProgram:
     """Let a rank do this between the two waits."""
-    return with_phase(program, 0, rank, tasks=tasks)
+    return replace(program, tasks=(*program.tasks[:rank], tasks, *program.tasks[rank + 1 :]))
 
 
 def all_steps(schedule: Schedule) -> list[list[Step]]:

@@ -15,11 +15,6 @@ action             waits until                          reads, of other ranks' s
 ``copy others``    every rank has summed the chunk      the sums of the other slices                           done
 =================  ===================================  =============================  ======================  =========
 
-By levels (:mod:`ringtrain.collectives.levels`) a rank waits for the ranks of its group alone, of the level of the
-action. ``sum own`` is taken level by level, from the nearest ranks on: each time of a slice of the slice before, from
-the others' sums of that. ``copy others`` is taken on the way back: it puts what it copies in its slot, for nearer
-ranks. A slot is free when its readers are done with it, the ranks of its groups.
-
 Where the kernel reads another rank's memory (``ONCE``), a rank publishes where its array lies, in no slot; the others
 copy their parts from there; and it leaves when all have.
 
@@ -27,8 +22,7 @@ The other collectives are the first program with less in it: a rank publishes a 
 each rank, or nothing, and in the place of ``sum`` it adds or copies some of the others' slots, or none. What orders all
 accesses orders fewer.
 
-``sum`` and ``sum own`` add contributions in the order of ranks: all ranks get the same bits, by either program. By
-levels these are sums of the sums of groups.
+``sum`` and ``sum own`` add contributions in the order of ranks: all ranks get the same bits, by either program.
 
 A rank takes the actions on a chunk one after another, and an action on one chunk after another. Any order beyond that
 will do, as :mod:`tests.collectives.stream_proof` shows: a rank may publish as far ahead as it has slots. The
@@ -44,12 +38,11 @@ PUBLISHED, SUMMED, DONE = "published", "summed", "done"
 
 class StreamAction(NamedTuple):
     """What a rank does with a chunk. awaits: the counter in which every rank must have the chunk; "": it awaits a slot;
-    advances: its own counter, in which it has the chunk then; level: of the ranks that it waits for"""
+    advances: its own counter, in which it has the chunk then"""
 
     name: str
     awaits: str
     advances: str
-    level: int = 1
 
 
 Program = tuple[StreamAction, ...]
@@ -68,15 +61,3 @@ ONCE = (
     StreamAction(COPY_ARRAYS, PUBLISHED, SUMMED),
     StreamAction(LEAVE, SUMMED, DONE),
 )
-
-
-def by_levels(levels: int) -> Program:
-    """Return the program of a node with so many levels."""
-    sums = [(SUM_OWN, level) for level in range(1, levels + 1)]
-    actions = [(PUBLISH_OTHERS, 1), *sums, *((COPY_OTHERS, level) for level in range(levels, 0, -1))]
-    counters = [PUBLISHED, *(f"{name} {level}" for name, level in actions[1:-1]), DONE]
-    awaited = ["", *counters]
-    return tuple(
-        StreamAction(name, awaits, advances, level)
-        for (name, level), awaits, advances in zip(actions, awaited, counters, strict=False)
-    )

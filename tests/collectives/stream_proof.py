@@ -11,7 +11,6 @@ are for counters that only grow, and the others' counters say how many slots are
 A vector clock holds, for each rank, how many of its events lie before an event. Source: Mattern 1989.
 """
 
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,11 +61,8 @@ class StreamTask:
 
 
 class StreamCall(NamedTuple):
-    """shape: the ranks of a group by level; (): all, at one level"""
-
     program: Program
     chunks: int
-    shape: tuple[int, ...] = ()
 
 
 class Rank:
@@ -102,19 +98,15 @@ class Walk:
         state = self.ranks[rank]
         if state.call == len(self.calls):
             return
-        program, chunks, _ = self.calls[state.call]
+        program, chunks = self.calls[state.call]
         for action, taken, before in zip(program, state.taken, [chunks, *state.taken], strict=False):
             chunk = state.first + taken
             if taken < before and action.awaits:
-                awaited = [(other, action.awaits, chunk) for other in _group(self._shape(rank), rank, action.level)]
-                yield StreamTask(rank, action, chunk, awaited)
+                yield StreamTask(rank, action, chunk, [(other, action.awaits, chunk) for other in range(self.size)])
             elif taken < before and action.name == PUBLISH_ARRAY:
                 yield StreamTask(rank, action, chunk, [])
             elif taken < before:
                 yield from (StreamTask(rank, action, chunk, last, slot) for slot, last in enumerate(state.last))
-
-    def _shape(self, rank: int) -> tuple[int, ...]:
-        return self.calls[self.ranks[rank].call].shape or (self.size,)
 
     def take(self, task: StreamTask) -> None:
         """Take the action. Raises ScheduleError if the rank reads the wrong chunk, or unordered with a write."""
@@ -124,7 +116,7 @@ class Walk:
         state.clock[task.rank] += 1
         self._act(task)
         self.counted[task.rank, task.action.advances, task.chunk] = tuple(state.clock)
-        program, chunks, _ = self.calls[state.call]
+        program, chunks = self.calls[state.call]
         state.taken[program.index(task.action)] += 1
         if min(state.taken) == chunks:
             state.call, state.first = state.call + 1, state.first + chunks
@@ -139,44 +131,35 @@ class Walk:
             self._write(rank, (CALL, rank, state.call % 2, 0), state.call)
 
     def _act(self, task: StreamTask) -> None:
-        rank, action, level, chunk = task.rank, task.action.name, task.action.level, task.chunk
-        state, shape = self.ranks[rank], self._shape(rank)
-        group = _group(shape, rank, level)
-        others = [other for other in group if other != rank]
+        rank, action, chunk = task.rank, task.action.name, task.chunk
+        state, everyone = self.ranks[rank], range(self.size)
+        others = [other for other in everyone if other != rank]
         if action in (PUBLISH, PUBLISH_OTHERS):
-            readers = {other for each in range(len(shape)) for other in _group(shape, rank, each + 1)}
-            state.last[task.slot] = [(reader, DONE, chunk) for reader in sorted(readers)]
+            state.last[task.slot] = [(reader, DONE, chunk) for reader in everyone]
             self._write(rank, (NUMBER, rank, chunk % self.slots, 0), chunk, (task.slot,))
-            left_out = [] if action == PUBLISH else _slice(shape, rank, 1)
-            for part in set(range(self.size)) - set(left_out):
+            for part in everyone if action == PUBLISH else others:
                 self._write(rank, (SLOT, rank, task.slot, part), chunk, (rank,))
         if action == COPY_ARRAYS:
             for other in others:
                 self._read(rank, (CALL, other, state.call % 2, 0), state.call)
                 self._read(rank, (ARRAY, other, 0, 0), state.call)
-            self.sums |= {(rank, chunk, part): tuple(group) for part in range(self.size)}
+            self.sums |= {(rank, chunk, part): tuple(everyone) for part in everyone}
         if action in (SUM, SUM_OWN):
             for other in others:
                 self._read(rank, (CALL, other, state.call % 2, 0), state.call)
-            for part in range(self.size) if action == SUM else _slice(shape, rank, level):
-                self.sums[rank, chunk, part] = self._sum(rank, chunk, part, group, level)
+            for part in everyone if action == SUM else [rank]:
+                self.sums[rank, chunk, part] = self._sum(rank, chunk, part)
                 if action == SUM_OWN:
-                    self._give(rank, chunk, part)
+                    self._write(rank, self._slot(rank, rank, chunk, part), chunk, self.sums[rank, chunk, part])
         if action == COPY_OTHERS:
-            for other, part in ((each, part) for each in others for part in _slice(shape, each, level)):
-                self.sums[rank, chunk, part] = self._read(rank, self._slot(rank, other, chunk, part), chunk)
-                if level > 1:
-                    self._give(rank, chunk, part)
+            for other in others:
+                self.sums[rank, chunk, other] = self._read(rank, self._slot(rank, other, chunk, other), chunk)
 
-    def _give(self, rank: int, chunk: int, part: int) -> None:
-        self._write(rank, self._slot(rank, rank, chunk, part), chunk, self.sums[rank, chunk, part])
-
-    def _sum(self, rank: int, chunk: int, part: int, group: Sequence[int], level: int) -> tuple[int, ...]:
+    def _sum(self, rank: int, chunk: int, part: int) -> tuple[int, ...]:
         """Return the contributions in the order of ranks, its own among them."""
-        mine = (rank,) if level == 1 else self.sums.get((rank, chunk, part), ())
         shares = (
-            mine if source == rank else self._read(rank, self._slot(rank, source, chunk, part), chunk)
-            for source in group
+            (rank,) if source == rank else self._read(rank, self._slot(rank, source, chunk, part), chunk)
+            for source in range(self.size)
         )
         return tuple(each for share in shares for each in share)
 
@@ -208,32 +191,6 @@ class Walk:
                 )
         # What comes after a write comes after all before it.
         self.accesses[part] = [*([] if writes else before), Access(rank, clock[rank], writes)]
-
-
-def _places(rank: int, shape: Sequence[int]) -> list[int]:
-    """Return a rank's number in its group, by level."""
-    places = []
-    for count in shape:
-        places.append(rank % count)
-        rank //= count
-    return places
-
-
-def _group(shape: Sequence[int], rank: int, level: int) -> list[int]:
-    """Return the ranks that differ from this one at this level alone."""
-    place = _places(rank, shape)
-
-    def alike(other: int) -> bool:
-        pairs = enumerate(zip(place, _places(other, shape), strict=True), 1)
-        return all(a == b or number == level for number, (a, b) in pairs)
-
-    return [other for other in range(math.prod(shape)) if alike(other)]
-
-
-def _slice(shape: Sequence[int], rank: int, level: int) -> list[int]:
-    """Return the parts of a chunk that a rank adds at a level: there are as many parts as ranks."""
-    wanted = _places(rank, shape)[:level]
-    return [part for part in range(math.prod(shape)) if _places(part, shape)[:level] == wanted]
 
 
 def by_chance(number: int, size: int) -> Callable[[Sequence[StreamTask]], StreamTask]:

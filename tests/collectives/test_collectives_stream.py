@@ -1,7 +1,6 @@
 """Streamed all-reduces: the proof of their program, and the compiled call among threads."""
 
 import gc
-import math
 import re
 import weakref
 from functools import reduce
@@ -12,20 +11,19 @@ import pytest
 
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.collectives.execution import streamed
-from ringtrain.collectives.stream import STREAMS, cannot_stream, make_streamed, prepare_streamed, stream_window
+from ringtrain.collectives.stream import cannot_stream, make_streamed, prepare_streamed, stream_window
 from ringtrain.errors import MismatchError, ScheduleError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.ops.cpu.streamed import ADDING, COLLECTIVES, IN_PIECES
 from ringtrain.transport.loopback import Loopback
 from tests.collectives.executions import any_bits, stalled
-from tests.collectives.stream_program import DONE, ONCE, PUBLISHED, SLICED, SUMMED, WHOLE, by_levels
+from tests.collectives.stream_program import DONE, ONCE, PUBLISHED, SLICED, SUMMED, WHOLE
 from tests.collectives.stream_proof import StreamCall, verify_order, verify_stream
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
 from tests.tiers import thorough
 
 MIXED = [(WHOLE, 1), (SLICED, 3), (ONCE, 3), (WHOLE, 9), (SLICED, 1), (ONCE, 1), (ONCE, 2), (SLICED, 9), (WHOLE, 2)]
-SHAPES = (2, 2), (3, 2), (2, 3), (2, 2, 2)
 
 
 # ── the proof ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -38,18 +36,6 @@ FEW_ORDERS, MANY_ORDERS = (
 @pytest.mark.parametrize(("size", "slots", "orders"), [*FEW_ORDERS, *thorough(*MANY_ORDERS)])
 def test_the_programs_need_no_more_waits(size, slots, orders):
     verify_stream([StreamCall(*each) for each in MIXED], size, slots, orders)
-
-
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_levels_need_no_more_waits_also_beside_programs_without(shape, slots):
-    levels = by_levels(len(shape))
-    calls = [(SLICED, 2), (levels, 4, shape), (WHOLE, 1), (levels, 1, shape), (SLICED, 3), (levels, 2, shape)]
-    verify_stream([StreamCall(*each) for each in calls], math.prod(shape), slots, 20)
-
-
-def test_by_levels_the_sliced_program_is_that_of_one_level():
-    assert [(each.name, each.level) for each in by_levels(1)] == [(each.name, each.level) for each in SLICED]
 
 
 @pytest.mark.parametrize(
@@ -109,24 +95,6 @@ def test_a_program_that_is_wrong_is_refused(program, slots, error):
         verify_stream([StreamCall(program, 9)], 3, slots)
 
 
-@pytest.mark.parametrize("action", range(1, 5))
-@pytest.mark.parametrize("wrong", ["early", "level", "left out"])
-def test_levels_that_are_wrong_are_refused(action, wrong):
-    """An action that waits for what comes before what it needs, for ranks of another level, or is not there."""
-    program = list(by_levels(2))
-    each = program[action]
-    changed = {
-        "early": [each._replace(awaits=program[action - 2].advances if action > 1 else "never")],
-        "level": [each._replace(level=3 - each.level)],
-        "left out": [],
-    }[wrong]
-    program[action : action + 1] = changed
-    if wrong == "left out" and action < 4:
-        program[action] = program[action]._replace(awaits=program[action - 1].advances)
-    with pytest.raises(ScheduleError):
-        verify_stream([StreamCall(tuple(program), 9, (2, 2))], 4, 4)
-
-
 # ── the other collectives ─────────────────────────────────────────────────────────────────────────────────────
 def expected(collective, sources, rank, root):
     """What a rank's target has then; None where nothing comes."""
@@ -147,9 +115,9 @@ def expected(collective, sources, rank, root):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("once", [False, True], ids=["slots", "once"])
 def test_every_collective_gives_what_numpy_does(small_chunks, monkeypatch, once, size, collective):
-    """Rows of one chunk and of many, each root, all ways, and twice: the second call may find slots in use."""
+    """Rows of one chunk and of many, each root, both ways, and more than once: a later call may find slots in use."""
     monkeypatch.setattr(streamed, "ONCE_BYTES", 1024 if once else 1 << 40)
-    cases = [(way, row, root) for way in STREAMS for row in (0, 1, 33, 1300, 20_011) for root in {0, size - 1}]
+    cases = [(row, root) for row in (0, 1, 33, 1300, 20_011) for root in {0, size - 1}]
     adds, has_rows = collective in ADDING, collective in IN_PIECES
 
     def source(rank, row):
@@ -157,12 +125,12 @@ def test_every_collective_gives_what_numpy_does(small_chunks, monkeypatch, once,
         return np.random.default_rng([rank, row]).integers(-99, 99, count).astype("f4" if adds else "i1")
 
     def body(t):
-        for way, row, root in [case for case in cases for _ in range(2)]:
+        for row, root in [case for case in cases for _ in range(4)]:
             sources = [source(rank, row) for rank in range(size)]
             wanted, array = expected(collective, sources, t.rank, root), sources[t.rank].copy()
             target = array if collective == "broadcast" else np.zeros(0 if wanted is None else wanted.size, array.dtype)
             what = {"call": f"{collective} {row} {root}", "collective": collective, "root": root}
-            run = make_streamed(t, way, "sum", "float32", row, array.itemsize, **what)
+            run = make_streamed(t, "sum", "float32", row, array.itemsize, **what)
             run.bind(array, target)
             run.run(20.0)
             assert wanted is None or target.tolist() == wanted.tolist()
@@ -193,7 +161,7 @@ def test_where_the_kernel_does_not_read_another_rank_slots_are_used_and_a_later_
         if processes is not None:
             window.processes = np.array(processes)
         array = np.full(1 << 20, t.rank, "u1")
-        run = make_streamed(t, "stream", "sum", "uint8", 1 << 20, 1, call="broadcast", collective="broadcast")
+        run = make_streamed(t, "sum", "uint8", 1 << 20, 1, call="broadcast", collective="broadcast")
         run.bind(array, array)
         run.run(20.0)
         return int(array.sum())
@@ -230,23 +198,24 @@ def told(total, op):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Several chunks in a slot's turn, and slices of short arrays."""
+    """Several chunks in a slot's turn, slices of short arrays, and both ways of writing them, in turns at first."""
     monkeypatch.setattr(streamed, "SLOT_BYTES", 2048)
     monkeypatch.setattr(streamed, "SLICED_BYTES", 1024)
+    monkeypatch.setattr(streamed, "LEARNING_BYTES", 0)
 
 
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_type_and_operation_has_the_bits_of_numpy_in_the_order_of_ranks(small_chunks, size, name):
-    """In all ways, of arrays of one chunk and of many, in place and into another array."""
+    """In both ways, of arrays of one chunk and of many, in place and into another array."""
     numbers, counts = TYPES[name], (0, 1, 7, 129, 20_011)
     operations = [op for op in ("sum", "mean", "max", "min") if op != "mean" or not numbers.integral]
-    asked = [(way, op, count) for way in STREAMS for op in operations for count in counts]
+    asked = [(op, count) for op in operations for count in counts for _ in range(2)]
 
     def body(t):
         bits = []
-        for way, op, count in asked:
-            run = make_streamed(t, way, op, name, count, numbers.itemsize)
+        for op, count in asked:
+            run = make_streamed(t, op, name, count, numbers.itemsize)
             array, other = any_bits(t.rank, count, numbers), np.zeros(count, numbers.storage)
             run.bind(array, other)
             run.run(20.0)
@@ -258,19 +227,17 @@ def test_every_type_and_operation_has_the_bits_of_numpy_in_the_order_of_ranks(sm
             bits.append(told(array, op))
         return bits
 
-    totals = [
-        (one_by_one([any_bits(r, count, numbers) for r in range(size)], numbers, op), op) for _, op, count in asked
-    ]
+    totals = [(one_by_one([any_bits(r, count, numbers) for r in range(size)], numbers, op), op) for op, count in asked]
     assert LoopbackWorld(size).run(body) == [[told(*each) for each in totals]] * size
 
 
 def test_ranks_may_write_their_slots_in_different_ways():
-    """Each learns by itself: no bit hangs on it."""
-    ways = [way for way, chosen in STREAMS.items() if chosen.chunk_bytes == STREAMS["stream"].chunk_bytes]
+    """Each learns by itself: no bit hangs on it. Its first calls are in both ways in turns, by the number of calls."""
 
     def body(t):
         buffer = np.full(100_003, t.rank + 0.1, "f4")
-        prepare_streamed(t, buffer, ways[t.rank], "sum", "float32").run(20.0)
+        stream_window(t).costs("all-reduce", buffer.nbytes).view(np.int64)[8] = t.rank
+        prepare_streamed(t, buffer, "sum", "float32").run(20.0)
         return buffer.tobytes()
 
     wanted = one_by_one([np.full(100_003, rank + 0.1, "f4") for rank in range(3)], TYPES["float32"], "sum")
@@ -283,7 +250,7 @@ def test_both_ways_are_tried(size):
 
     def body(t):
         for count in (100, 50_000):
-            run = prepare_streamed(t, np.ones(count, "f4"), "stream", "sum", "float32")
+            run = prepare_streamed(t, np.ones(count, "f4"), "sum", "float32")
             for _ in range(8):
                 run.run(20.0)
         small, large = (stream_window(t).costs("all-reduce", 4 * count) for count in (100, 50_000))
@@ -300,7 +267,7 @@ def test_reductions_in_flight_run_in_the_order_of_their_starts(small_chunks):
 
     def body(t):
         buffers = [np.full(count, t.rank + 1.0) for count in (3000, 5, 700)]
-        return t, buffers, [prepare_streamed(t, each, "stream", "sum", "float64") for each in buffers]
+        return t, buffers, [prepare_streamed(t, each, "sum", "float64") for each in buffers]
 
     ranks = LoopbackWorld(2).run(body)
     (one, first, mine), (_, second, theirs) = ranks
@@ -325,7 +292,7 @@ def test_a_rank_publishes_as_far_ahead_as_it_has_slots_while_the_other_does_not_
 
     def body(t):
         buffer = np.full(20_011, t.rank + 1.0)
-        return buffer, prepare_streamed(t, buffer, "stream", "sum", "float64"), stream_window(t)
+        return buffer, prepare_streamed(t, buffer, "sum", "float64"), stream_window(t)
 
     (first, one, window), (second, other, _) = LoopbackWorld(2).run(body)
     slots, chunks = window.slots, -(-first.nbytes // window.slot_bytes)
@@ -343,7 +310,7 @@ def test_an_array_is_kept_while_it_is_in_flight_and_no_longer():
     """By hand, rank by rank, in one thread."""
 
     def body(t):
-        return make_streamed(t, "stream", "sum", "float64", 900, 8)
+        return make_streamed(t, "sum", "float64", 900, 8)
 
     runs = LoopbackWorld(2).run(body)
     arrays = [np.ones(900) for _ in runs]
@@ -364,7 +331,7 @@ def test_an_array_is_kept_while_it_is_in_flight_and_no_longer():
 def test_a_run_behind_others_ends_after_them():
     def body(t):
         buffers = [np.full(70_000, t.rank + 1.0), np.full(3, t.rank + 1.0)]
-        before, last = [prepare_streamed(t, each, "stream", "sum", "float64") for each in buffers]
+        before, last = [prepare_streamed(t, each, "sum", "float64") for each in buffers]
         before.start()
         last.run(20.0)
         assert before.test()
@@ -382,7 +349,7 @@ def test_a_call_that_the_user_interrupts_ends_before_the_next(monkeypatch):
 
     def body(t):
         buffers = [np.full(200_000, t.rank + 1.0), np.full(200_000, t.rank + 5.0)]
-        first, second = [prepare_streamed(t, each, "stream", "sum", "float64") for each in buffers]
+        first, second = [prepare_streamed(t, each, "sum", "float64") for each in buffers]
         if t.rank == 0:
             wait = first._call.wait
 
@@ -409,24 +376,22 @@ def test_a_call_that_the_user_interrupts_ends_before_the_next(monkeypatch):
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("guarded", [False, True])
-@pytest.mark.parametrize("other", [("max", 11, "stream"), ("sum", 10, "stream:64K")], ids=["call", "chunks"])
-def test_different_calls_are_named_on_all_ranks(other, guarded):
-    calls = [("sum", 10, "stream"), other]
+def test_different_calls_are_named_on_all_ranks(guarded):
+    calls = [("sum", 10), ("max", 11)]
 
     def body(t):
-        op, count, name = calls[t.rank]
-        run = prepare_streamed(t, np.ones(count, "f4"), name, op, "float32")
+        op, count = calls[t.rank]
+        run = prepare_streamed(t, np.ones(count, "f4"), op, "float32")
         if guarded:
             run = Guard(t, deadline_s=20.0, turn_s=0.0).watch(run, op, "float32", count)
         with pytest.raises(MismatchError) as error:
             run.run(20.0)
         return str(error.value)
 
-    chunks = [STREAMS[name].chunk_bytes for _, _, name in calls]
-    words = says(*(word for (op, count, _), nbytes in zip(calls, chunks, strict=True) for word in (op, count, nbytes)))
+    words = says(*(word for call in calls for word in (*call, streamed.SLOT_BYTES)))
     for error in LoopbackWorld(2).run(body):
         if guarded:
-            assert all(op in error for op, *_ in calls) and not error.startswith("ranks make different")
+            assert all(op in error for op, _ in calls) and not error.startswith("ranks make different")
         else:
             assert error == words + says("different", "float32", "rank 0", "rank 1")
 
@@ -440,7 +405,7 @@ def test_a_late_rank_is_named_by_the_world():
             t.barrier()
             return None
         assert stream_window(group).memory is not None
-        run = prepare_streamed(group, np.ones(200_000), "stream", "sum", "float64")
+        run = prepare_streamed(group, np.ones(200_000), "sum", "float64")
         return stalled(t, run, says("streamed", "all-reduce"))
 
     _, _, second, third = LoopbackWorld(4).run(body)
@@ -454,7 +419,7 @@ def test_a_rank_that_stops_after_it_has_published_ahead_is_the_late_one(small_ch
     monkeypatch.setattr(streamed, "SLICED_BYTES", sliced_bytes)
 
     def body(t):
-        return prepare_streamed(t, np.ones(20_011), "stream", "sum", "float64")
+        return prepare_streamed(t, np.ones(20_011), "sum", "float64")
 
     first, stopped, last = LoopbackWorld(3).run(body)
     for run in (stopped, first, last):
@@ -477,12 +442,12 @@ def test_what_cannot_be_streamed_is_told():
     assert re.match(says("uint8"), cannot_stream(t, np.ones(3, "u1"), "uint8"))
     assert cannot_stream(t, object(), "float32") == says("buffer", "host")
     with pytest.raises(UsageError, match=says("stream")):
-        without.run(lambda t: prepare_streamed(t, np.ones(3, "f4"), "stream", "sum", "float32"))
+        without.run(lambda t: prepare_streamed(t, np.ones(3, "f4"), "sum", "float32"))
 
 
 def test_a_window_goes_with_its_transport():
     t = Loopback()
-    prepare_streamed(t, np.ones(3), "stream", "sum", "float64").run(1.0)
+    prepare_streamed(t, np.ones(3), "sum", "float64").run(1.0)
     window, reference = stream_window(t), weakref.ref(t)
     assert stream_window(t) is window
     del t, window

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 import pytest
 
 from ringtrain.allreduce.catalogue import ALGORITHMS
-from ringtrain.collectives.stream import is_stream
 from tests.fakes.clock import until
 from tests.mpi.conftest import PATIENCE_S
 from tests.says import says
@@ -49,18 +48,10 @@ def test_a_sweep_beside_the_mpi(sweep, ranks):
     other = {"shared": "ordinary", "ordinary": "shared"}
     assert all(row["reason"].endswith(f"as fast as in {other[row['memory']]} memory") for row in mpi)
     for row in rows:
-        assert row["algorithm"] == "mpi" or row["memory"] == ("ordinary" if is_stream(row["algorithm"]) else "shared")
+        assert row["algorithm"] == "mpi" or row["memory"] == ("ordinary" if row["algorithm"] == "stream" else "shared")
     assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in output
     assert output.count("# ringtrain ") == 1
     assert f"\n# a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests\n" in output
-
-
-def test_levels_beside_one_level(sweep):
-    names = "mapped,mapped:2x2,mapped:flat,stream,stream:2x2,stream:flat"
-    output, header, rows = sweep(4, "--algorithm", names)
-    assert {row["algorithm"] for row in rows} == set(names.split(","))
-    assert {(row["status"], row["wrong"], row["same_on_ranks"]) for row in rows} == {("ok", 0, True)}
-    assert f"; levels {header['levels']}" in output
 
 
 @pytest.mark.parametrize("name", ["all-to-all", "broadcast"])

@@ -18,7 +18,7 @@ from ringtrain.allreduce.dtypes import MEAN, NumberType
 from ringtrain.arrays import Array
 from ringtrain.bench.measure.memory import check_device_memory, check_memory
 from ringtrain.collectives.execution.reduction import HOST, Host
-from ringtrain.collectives.shared_memory import is_mapped
+from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.transport.base import Transport
 
 if TYPE_CHECKING:  # a host loads no code of devices
@@ -134,7 +134,7 @@ class DeviceBuffers(Buffers):
         self._ops_of = cache(ops_of)  # each has a stream of its own, and all work on one buffer has one order
 
     def ways_of(self, algorithm: str) -> tuple[str, ...]:
-        alone = algorithm in (NATIVE, AUTO, NCCL) or is_mapped(algorithm)
+        alone = algorithm in (NATIVE, AUTO, NCCL, MAPPED)
         return (NO_WAY,) if alone else tuple(self.ways)
 
     def by(self, way: str) -> Transport:

@@ -22,7 +22,7 @@ from ringtrain.bench.model.fit import fit_sweep
 from ringtrain.bench.sweep.sizes import whole_elements
 from ringtrain.collectives.execution.execute import segment_for
 from ringtrain.collectives.shared_memory import topology_of
-from ringtrain.collectives.stream import STREAM, is_stream
+from ringtrain.collectives.stream import STREAM
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.activity import Activity
 from ringtrain.transport.base import Transport
@@ -30,8 +30,7 @@ from ringtrain.transport.base import Transport
 Contender = tuple[str, str, str]  # algorithm, wire, way
 GLOO = "gloo"
 # Where algorithms are measured: arrays that are streamed lie anywhere, others are faster in one kind or another.
-STREAMED = {STREAM: (ORDINARY,)}  # and its variants
-PLACED = {NATIVE: (SHARED, ORDINARY), GLOO: (SHARED, ORDINARY), **STREAMED}
+PLACED = {NATIVE: (SHARED, ORDINARY), GLOO: (SHARED, ORDINARY), STREAM: (ORDINARY,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,7 @@ class Sweep:
     def memories_of(self, algorithm: str, buffers: Buffers) -> list[str]:
         if self.collective != ALL_REDUCE:
             return [ORDINARY]
-        kinds = self.memories.get(STREAM if is_stream(algorithm) else algorithm, ())
-        names = [name for name in kinds if name in buffers.memories]
+        names = [name for name in self.memories.get(algorithm, ()) if name in buffers.memories]
         return names or [buffers.memories[0]]
 
     def all_memories(self, buffers: Buffers) -> list[str]:

@@ -53,8 +53,6 @@ def header_lines(header: dict) -> list[str]:
     hosts = ", ".join(f"{host} x {ranks}" for host, ranks in header["hosts"].items())
     protocol = header["protocol"]
     crowded = f"; {header['crowded']}: times include the scheduler's" if header["crowded"] else ""
-    shape = header.get("levels")
-    levels = f"; levels {shape}" if shape else ""
     lines = [
         f"ringtrain {header['ringtrain']} bench-allreduce {header['at']}, load {header['load']:.1f}",
         f"{header['library']}; transport {header['transport']} ({header['transport_why']})",
@@ -62,7 +60,7 @@ def header_lines(header: dict) -> list[str]:
             f"{plural(header['ranks'], 'rank')} on {plural(header['nodes'], 'node')}: {hosts}; {header['cpu']}; "
             f"{header['machine']}"
         ),
-        f"cores by rank: {' | '.join(header['binding'])}{levels}{crowded}",
+        f"cores by rank: {' | '.join(header['binding'])}{crowded}",
         (
             f"{protocol['repeats']} iterations after {protocol['warm_up']}, algorithms interleaved (seed "
             f"{protocol['seed']}), ranks started by a {header['start']}; time: median of the slowest rank's"

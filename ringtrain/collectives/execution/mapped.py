@@ -13,17 +13,12 @@ import numpy as np
 
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
-from ringtrain.collectives.execution.node_program import (
-    BufferChunk,
-    NodePhase,
-    NodeProgram,
-    exchanged,
-    one_pass_order,
-)
+from ringtrain.collectives.execution.node_program import BufferChunk, NodeProgram, one_pass_order
 from ringtrain.collectives.execution.reduction import DeviceMark, Reduction, ReductionDevice
 from ringtrain.collectives.schedule import bounds
 from ringtrain.errors import TransportError
-from ringtrain.ops.cpu.mapped import MappedCall, MappedOperation, MappedPhase
+from ringtrain.ops.cpu.mapped import COMING as CALL_COMING
+from ringtrain.ops.cpu.mapped import MappedCall, MappedOperation
 from ringtrain.transport.base import Transport
 from ringtrain.transport.shared_arena import SignalCounter
 from ringtrain.transport.waiting import peers, wait_for
@@ -46,7 +41,6 @@ def make_mapped(
     dtype: str,
     device: ReductionDevice,
     inputs: Sequence[Sequence[Array]] = (),
-    ranks: Sequence[int] | None = None,
 ) -> Reduction:
     """Return the all-reduce of one buffer by a two-shot program. Collective over the node.
 
@@ -56,37 +50,26 @@ def make_mapped(
     dtype:   one of :data:`ringtrain.ops.cpu.mapped.TYPES`
     device:  computes. Outside host memory ``op`` is its sum; a host lends its threads
     inputs:  further input arrays, if the program has any: the views of each, as of the buffer. They are overwritten
-    ranks:   the local rank of each of the program's ranks; None: they are the same
     """
-    ranks = ranks or range(program.size)
-    rank = ranks.index(transport.neighbours.index(transport.rank))
-    arrays = [[each[local] for local in ranks] for each in (views, *inputs)]
-    edges = bounds(arrays[0][rank].size, program.chunks)
+    rank = transport.neighbours.index(transport.rank)
+    start, stop = spans(views[rank].size, program.chunks)[rank]
+    # It reads the others' contributions to its chunk, and writes the sum to their buffers.
+    moved = sum(program.inputs_of) - program.inputs_of[rank] + program.size - 1
+    nbytes = moved * (stop - start) * views[rank].dtype.itemsize
+    arrays = [views, *inputs]
 
-    def at(chunk: BufferChunk, width: int = 1) -> Array:
-        start = chunk[1] % program.chunks
-        return arrays[chunk[1] // program.chunks][chunk[0]][edges[start] : edges[start + width]]
+    def at(chunk: BufferChunk) -> Array:
+        return arrays[chunk[1] // program.chunks][chunk[0]][start:stop]
 
-    nbytes = sum(at(place, width).size for place, width in exchanged(program, rank)) * views[0].dtype.itemsize
     if not on_host(views):
         return MappedOnDevice(transport, counter, device, device_operations(device, program, rank, at), nbytes)
-    spins = transport.patience.spin_s > 0
-    counters = [counter.addresses[local] for local in ranks]
-    phases = [_mapped_phase(phase, rank, counters, op, at) for phase in program.phases]
-    call = MappedCall(dtype, counters[rank], phases, spins, device.helpers)
-    return Mapped(transport, counter, call, arrays, nbytes)
-
-
-def _mapped_phase(
-    phase: NodePhase, rank: int, counters: Sequence[int], op: str, at: Callable[[BufferChunk, int], Array]
-) -> MappedPhase:
-    places = [[np.asarray(at(place, phase.width)) for place in task[:2]] for task in phase.tasks[rank]]
     operations = [
-        MappedOperation(op if task.add else "copy", *map(array_address, pair))
-        for task, pair in zip(phase.tasks[rank], places, strict=True)
+        MappedOperation(op if task.add else "copy", *(array_address(np.asarray(at(place))) for place in task[:2]))
+        for task in program.tasks[rank]
     ]
-    length = places[0][0].size if places else 0
-    return MappedPhase(length, [counters[other] for other in phase.awaited[rank]], operations)
+    spins = transport.patience.spin_s > 0
+    call = MappedCall(dtype, stop - start, counter.addresses, rank, operations, spins, device.helpers)
+    return Mapped(transport, counter, call, arrays, nbytes)
 
 
 class Mapped(Reduction):
@@ -128,8 +111,7 @@ class Mapped(Reduction):
 
     def _awaited(self) -> str:
         late = awaited_ranks(self._world, self._counter)
-        started = self._counter.least() > self._counter.count - self._state[0]
-        awaited = texts.AWAITED_END if started else texts.AWAITED_START
+        awaited = texts.AWAITED_START if self._state[0] == CALL_COMING else texts.AWAITED_END
         return awaited.format(whom=late, name=SHARED, rank=self._world.world_ranks[self._world.rank])
 
 

@@ -15,8 +15,7 @@ of a rank then changes nothing: :func:`verify_node_program` proves this, and tha
 every contribution, once each. The order of additions, and so the bits of the result, are the schedule's.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,36 +37,16 @@ class ChunkOperation(NamedTuple):
     add: bool
 
 
-class NodePhase(NamedTuple):
-    """What ranks do between two waits. awaited[rank]: the ranks for which it waits first, itself among them;
-    tasks[rank]: its operations then, each on ``width`` chunks from the named one on."""
-
-    awaited: tuple[tuple[int, ...], ...]
-    tasks: tuple[tuple[ChunkOperation, ...], ...]
-    width: int = 1
-
-
 @dataclass(frozen=True, slots=True)
 class NodeProgram:
-    """The phases of all ranks; the last one has no operations. ``inputs_of[rank]``: the number of its input arrays
-    (:meth:`ringtrain.collectives.schedule.Schedule.inputs_of`)."""
+    """``tasks[rank]``: the rank's operations between the two waits, in this order, all on chunk ``rank``.
+    ``inputs_of[rank]``: the number of its input arrays (:meth:`ringtrain.collectives.schedule.Schedule.inputs_of`)."""
 
     name: str
     size: int
     chunks: int
-    phases: tuple[NodePhase, ...]
+    tasks: tuple[tuple[ChunkOperation, ...], ...]
     inputs_of: tuple[int, ...]
-
-    @property
-    def tasks(self) -> tuple[tuple[ChunkOperation, ...], ...]:
-        """The operations of each rank after the first wait: of a two-shot program all of them, on chunk ``rank``."""
-        return self.phases[0].tasks
-
-
-def between_two_waits(tasks: Sequence[Sequence[ChunkOperation]]) -> tuple[NodePhase, ...]:
-    """Return the phases of ranks that wait for all before these operations, and after them."""
-    everyone, nothing = (tuple(range(len(tasks))),) * len(tasks), ((),) * len(tasks)
-    return NodePhase(everyone, tuple(map(tuple, tasks))), NodePhase(everyone, nothing)
 
 
 def two_shot_program(name: str, scatter: Schedule, gather: Schedule) -> NodeProgram:
@@ -79,7 +58,7 @@ def two_shot_program(name: str, scatter: Schedule, gather: Schedule) -> NodeProg
     for message in messages(gather, all_steps(gather)):
         _check(gather, message)
         tasks[message.source] += _copies(message)
-    return NodeProgram(name, scatter.size, scatter.chunks, between_two_waits(tasks), _inputs(scatter))
+    return NodeProgram(name, scatter.size, scatter.chunks, tuple(map(tuple, tasks)), _inputs(scatter))
 
 
 def _inputs(scatter: Schedule) -> tuple[int, ...]:
@@ -126,52 +105,6 @@ def _check(schedule: Schedule, message: MatchedMessage) -> None:
         )
 
 
-def levels_program(shape: Sequence[int]) -> NodeProgram:
-    """Return the all-reduce by levels: places (:class:`ringtrain.collectives.levels.Levels`) are its ranks. Level by
-    level each rank adds a slice among the ranks of its group, a slice of the slice before; the last sum goes to all of
-    the group; and on the way back each rank writes its slices to its nearer groups."""
-    size = math.prod(shape)
-    up, down = [], [NodePhase(_groups(shape, 0), ((),) * size)]
-    for level, several in enumerate(shape):
-        groups, width = _groups(shape, level), size // math.prod(shape[: level + 1])
-        program = two_shot_program("sliced", sliced.reduce_scatter(several), sliced.all_gather(several))
-        tasks = [
-            _among(program.tasks[group.index(rank)], group, _first_chunk(shape, level, rank))
-            for rank, group in enumerate(groups)
-        ]
-        if level + 1 == len(shape):
-            up.append(NodePhase(groups, tuple(tasks), width))
-        else:
-            additions, copies = (
-                tuple(tuple(task for task in each if task.add == adds) for each in tasks) for adds in (True, False)
-            )
-            up.append(NodePhase(groups, additions, width))
-            down.insert(0, NodePhase(_groups(shape, level + 1), copies, width))
-    return NodeProgram(f"levels {'x'.join(map(str, shape))}", size, size, (*up, *down), (1,) * size)
-
-
-def _groups(shape: Sequence[int], level: int) -> tuple[tuple[int, ...], ...]:
-    """Return the group of each rank at a level."""
-    step, several = math.prod(shape[:level]), shape[level]
-    firsts = [rank - rank // step % several * step for rank in range(math.prod(shape))]
-    return tuple(tuple(range(first, first + several * step, step)) for first in firsts)
-
-
-def _first_chunk(shape: Sequence[int], level: int, rank: int) -> int:
-    """Return where the rank's slice at a level begins."""
-    chunk, width = 0, math.prod(shape)
-    for several in shape[: level + 1]:
-        width //= several
-        chunk += rank % several * width
-        rank //= several
-    return chunk
-
-
-def _among(tasks: Sequence[ChunkOperation], group: Sequence[int], chunk: int) -> tuple[ChunkOperation, ...]:
-    """Return the tasks of one of the group, on a slice that begins at a chunk."""
-    return tuple(ChunkOperation((group[t.target[0]], chunk), (group[t.source[0]], chunk), t.add) for t in tasks)
-
-
 def one_pass_program(size: int) -> NodeProgram:
     """Return the program that adds contributions in the order of ranks: a device does so in one pass over all
     contributions, with each partial sum in a register."""
@@ -182,17 +115,7 @@ def one_pass_program(size: int) -> NodeProgram:
         )
         for rank in range(size)
     ]
-    return NodeProgram("one after another", size, size, between_two_waits(tasks), (1,) * size)
-
-
-def exchanged(program: NodeProgram, rank: int) -> Iterator[tuple[BufferChunk, int]]:
-    """Yield the places in the memory of others that a rank reads, and those that it writes, with their chunks: each as
-    often as its bytes move."""
-    for phase in program.phases:
-        tasks = phase.tasks[rank]
-        read = {place for task in tasks if task.add for place in task[:2]}
-        written = {task.target for task in tasks if not task.add}
-        yield from ((place, phase.width) for places in (read, written) for place in places if place[0] != rank)
+    return NodeProgram("one after another", size, size, tuple(tasks), (1,) * size)
 
 
 def addition_order(program: NodeProgram, rank: int) -> list[int]:

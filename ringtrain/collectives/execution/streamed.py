@@ -8,7 +8,6 @@ so they run one after another in the order of their starts, which all ranks make
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
 
@@ -17,7 +16,6 @@ import numpy as np
 from ringtrain.arrays import Array, array_address
 from ringtrain.collectives import texts
 from ringtrain.collectives.execution.reduction import Reduction
-from ringtrain.collectives.levels import in_order, levels_of_shape, levels_text, node_levels
 from ringtrain.errors import MismatchError, TransportError
 from ringtrain.ops.cpu.streamed import (
     ADDING,
@@ -40,6 +38,7 @@ from ringtrain.ops.cpu.streamed import (
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers, wait_for
 
+STREAM = "stream"  # the name of the algorithm
 STREAMED = "a streamed {}"  # in messages
 ROOTED = (REDUCE, BROADCAST, GATHER, SCATTER)  # where ranks do not all write and read: none learns what both cost
 How = Literal["test", "wait", "rest"]
@@ -52,16 +51,6 @@ LEARNING_BYTES = 4 << 10  # from here on bytes take the time that a rank can mea
 ONCE_BYTES = 512 << 10  # from here on the kernel's one copy is faster than two through slots, as measured:
 ONCE_BROADCAST_BYTES = 8 << 20  # above, the root's copies into slots go beside the others' from them
 SLICED_BYTES = 32 << 10  # from here on the ranks of a larger node add slices: below, a wait costs more than it saves
-
-
-@dataclass(frozen=True, slots=True)
-class StreamVariant:
-    """How chunks go into slots. stores: among :data:`ringtrain.ops.cpu.streamed.WAYS`; chunk_bytes: longest chunk;
-    shape: of the node's levels; (): one level; None: as the kernel knows them"""
-
-    stores: str
-    chunk_bytes: int
-    shape: tuple[int, ...] | None = None
 
 
 def readable_processes(transport: Transport) -> np.ndarray | None:
@@ -99,7 +88,6 @@ class StreamWindow:
         self.memory: Sequence[Array] | None = transport.peer_views(window) if isinstance(window, np.ndarray) else None
         self._counts = np.asarray(window)[:HEADER_BYTES].view(np.int64) if self.memory is not None else np.zeros(0, int)
         self.running = deque[Streamed]()
-        node_levels(transport)  # collective now, and known from here on
         self.processes = readable_processes(transport)
         self._moving = Lock()  # a prepared reduction and one in flight are moved by two threads
         self._costs: dict[str, np.ndarray] = {}
@@ -108,9 +96,9 @@ class StreamWindow:
         """Return what calls on arrays of about this size have cost on this rank."""
         return self._costs.setdefault(collective, np.zeros((MOST_BITS, COSTS)))[nbytes.bit_length()]
 
-    def chunk_bytes(self, longest: int, pieces: int) -> int:
+    def chunk_bytes(self, pieces: int) -> int:
         """Return the bytes of a chunk of which a slot has so many pieces; 0 if it has no room for them."""
-        return min(longest, self.slot_bytes // pieces) // LINE_BYTES * LINE_BYTES
+        return self.slot_bytes // pieces // LINE_BYTES * LINE_BYTES
 
     def move(self, last: "Streamed", how: How = "test") -> None:
         """Let the reductions go on that were started, up to ``last``. ``how``: as of :class:`StreamedCall`"""
@@ -130,7 +118,6 @@ class StreamWindow:
 class Streamed(Reduction):
     """All-reduces, or other collectives, of one type, by one operation, of arrays of this rank.
 
-    name:  of the algorithm
     op:    sum, mean, max or min; of those that add
     dtype: of those that add; the others move bytes
     count: elements, of a row where an array has one for each rank
@@ -139,14 +126,12 @@ class Streamed(Reduction):
     collective: among :data:`ringtrain.ops.cpu.streamed.COLLECTIVES`; root: the rank, of those that have one
     """
 
-    transport = "streamed"
+    algorithm, transport = STREAM, "streamed"
 
     def __init__(
         self,
         transport: Transport,
         window: StreamWindow,
-        name: str,
-        variant: StreamVariant,
         op: str,
         dtype: str,
         count: int,
@@ -156,42 +141,32 @@ class Streamed(Reduction):
         collective: str = ALL_REDUCE,
         root: int = 0,
     ):
-        self._window, self.algorithm = window, name
-        self._count, self._world = count, transport
+        self._window, self._count, self._world = window, count, transport
         nbytes, size = count * itemsize, transport.local_size
         once = window.processes is not None and is_copied_once(collective, size, nbytes)
         pieces = size if collective in IN_PIECES else 1
-        chunk_bytes = ONCE_BYTES if once else window.chunk_bytes(variant.chunk_bytes, pieces)
+        chunk_bytes = ONCE_BYTES if once else window.chunk_bytes(pieces)
         self._collective = collective
-        levels = levels_of_shape(transport, variant.shape)
-        if collective == ALL_REDUCE and size > 2 and (variant.shape or nbytes >= SLICED_BYTES):
+        if collective == ALL_REDUCE and size > 2 and nbytes >= SLICED_BYTES:
             collective = SLICED_ALL_REDUCE
-        else:
-            levels = in_order((size,))
         assert window.memory is not None, "a window without memory reduces nothing"
-        memory = [np.asarray(window.memory[rank]) for rank in levels.ranks]
-        self._names = [transport.world_ranks[transport.neighbours[rank]] for rank in levels.ranks]
-        place = levels.ranks.index(transport.neighbours.index(transport.rank))
+        self._names = [transport.world_ranks[rank] for rank in transport.neighbours]
         learns = nbytes >= LEARNING_BYTES and collective not in ROOTED and not once
-        chosen = variant.stores if learns or variant.stores != "faster" else "plain"
         spins = transport.patience.spin_s > 0
         carried = f" {content}" if content else ""
         self.called = call  # while it is awaited; "": a chunk is
-        by_levels = f" by levels of {levels_text(levels)} ranks" if len(levels.shape) > 1 else ""
-        self._words = call or f"{op} of {count:,} {dtype}{carried} in chunks of {chunk_bytes:,} bytes{by_levels}"
+        self._words = call or f"{op} of {count:,} {dtype}{carried} in chunks of {chunk_bytes:,} bytes"
         self._call = StreamedCall(
             collective,
             dtype,
             op,
             transport.neighbours.index(root) if collective in ROOTED else 0,
-            levels.shape,
-            levels.ranks,
-            memory,
-            place,
+            [np.asarray(memory) for memory in window.memory],
+            transport.neighbours.index(transport.rank),
             window.slots,
             window.slot_bytes,
             chunk_bytes,
-            chosen,
+            learns,
             self._words,
             window.costs(self._collective, nbytes),
             window.processes if once else None,
@@ -285,10 +260,10 @@ class Streamed(Reduction):
             raise self._mismatch(-1 - outcome)
         return not self.started
 
-    def _mismatch(self, place: int) -> MismatchError:
-        rank, other = self._world.world_ranks[self._world.rank], self._names[place]
+    def _mismatch(self, local_rank: int) -> MismatchError:
+        rank, other = self._world.world_ranks[self._world.rank], self._names[local_rank]
         return MismatchError(
-            f"ranks make different calls: rank {rank} {self._words}, rank {other} {self._call.call_of(place)}: "
+            f"ranks make different calls: rank {rank} {self._words}, rank {other} {self._call.call_of(local_rank)}: "
             "all ranks make the same calls in the same order"
         )
 
@@ -301,7 +276,7 @@ class Streamed(Reduction):
 
     def awaited(self) -> str:
         """Return the ranks that it waits for, and the chunk."""
-        late = peers([self._names[place] for place in self._call.behind()])
+        late = peers([self._names[local_rank] for local_rank in self._call.behind()])
         if self.called:
             return f"{late} to join the {self.called}"
         chunk, streamed = f"chunk {self._call.chunk} of {self._chunks}", STREAMED.format(self._collective)

@@ -18,11 +18,9 @@ ADDING = (ALL_REDUCE, SLICED_ALL_REDUCE, REDUCE, REDUCE_SCATTER)
 COLLECTIVES = (*ADDING, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL)
 IN_PIECES = (REDUCE_SCATTER, SCATTER, ALL_TO_ALL)  # a slot has a piece for each rank
 OPERATIONS = ("sum", "mean", "max", "min")
-WAYS = ("plain", "past caches", "faster")
 COSTS = 9
 LINE_BYTES = 128
-MOST_LEVELS = 3
-MOST_STAGES = 2 * MOST_LEVELS + 1
+MOST_STAGES = 3
 HEADER_BYTES = (MOST_STAGES + 4) * LINE_BYTES  # of a rank's memory in the window: counters, its call. Its slots follow
 MOST_SLOTS = 32
 MOST_RANKS = 1024
@@ -30,7 +28,7 @@ YIELDS = 200  # of a wait on shared cores, in place of spins
 # Where they are in a header, as int64: how many chunks are through each stage, the last of which is done; the call.
 *COUNTERS, WORDS = (line * LINE_BYTES // 8 for line in range(MOST_STAGES + 1))
 DONE = COUNTERS[-1]
-AT, SOURCE, TARGET, COUNT, REFUSED = 33, 43, 44, 45, 46  # words of the job
+AT, SOURCE, TARGET, COUNT, REFUSED = 19, 25, 26, 27, 28  # words of the job
 
 
 class StreamedCall:
@@ -38,18 +36,16 @@ class StreamedCall:
 
     collective:  one of :data:`COLLECTIVES`; of a sliced all-reduce each rank adds a slice of each chunk, of the other
                  each adds all
-    shape:       of a sliced all-reduce, the ranks of a group by level, the nearest first; their product is all ranks
-    ranks:       the local rank at each place: memory, root and all ranks here are by places
     dtype:       of those that add, one of :data:`ringtrain.ops.cpu.mapped.TYPES`; the others move bytes
     operation:   one of :data:`OPERATIONS`; mean is of floating-point numbers
     root:        local rank, of those that have one
     memory:      the ranks' memory in the window, uint8; this rank's is at ``local_rank``
     slots:       of each rank, at most :data:`MOST_SLOTS`, of ``slot_bytes`` bytes, a multiple of :data:`LINE_BYTES`
     chunk_bytes: of a row, a multiple of :data:`LINE_BYTES`; with the pieces for all ranks at most ``slot_bytes``
-    way:         how slots are written: one of :data:`WAYS`
+    learns:      whether it learns the faster way to write slots, and tries the other now and then; if not, stores are
+                 plain
     call:        what all ranks ask for, in words
-    costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros, for
-                 ``faster``: it learns the faster way, and tries the other now and then
+    costs:       what calls on arrays of about this size have taken, :data:`COSTS` numbers that begin as zeros
     processes:   numbers of the ranks' processes, which may read one another's memory: what is not added is copied once,
                  from where it lies, and no slots are used; None: through slots
     spins:       whether a wait spins first; if ranks share cores, it yields
@@ -65,14 +61,12 @@ class StreamedCall:
         dtype: str,
         operation: str,
         root: int,
-        shape: Sequence[int],
-        ranks: Sequence[int],
         memory: Sequence[np.ndarray],
         local_rank: int,
         slots: int,
         slot_bytes: int,
         chunk_bytes: int,
-        way: str,
+        learns: bool,
         call: str,
         costs: np.ndarray,
         processes: np.ndarray | None = None,
@@ -82,20 +76,15 @@ class StreamedCall:
         self._kept = memory, costs, words, processes  # the call knows only their addresses
         self._headers = [array[:HEADER_BYTES].view(np.int64) for array in memory]
         self._local_rank, self._slots = local_rank, slots
-        shape = shape if collective == SLICED_ALL_REDUCE else (len(memory),)
-        several = collective == SLICED_ALL_REDUCE or processes is not None
-        self._stages = 2 * len(shape) + 1 if several else 2
+        self._stages = 3 if collective == SLICED_ALL_REDUCE or processes is not None else 2
         patience = (SPINS, 0) if spins else (0, YIELDS)
         numbers, itemsize = 0, 1
         if collective in ADDING:
             numbers, itemsize = TYPES.index(dtype), 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
-        kinds = numbers, OPERATIONS.index(operation), WAYS.index(way)
-        layout = f"{tuple(shape)} {tuple(ranks)}"
-        number = _number(f"{call} {layout}")
-        asked = *kinds, array_address(costs), number, array_address(words)
+        number = int.from_bytes(blake2b(call.encode(), digest_size=8).digest(), "little", signed=True)
+        asked = numbers, OPERATIONS.index(operation), learns, array_address(costs), number, array_address(words)
         chunks = COLLECTIVES.index(collective), root, chunk_bytes // itemsize, slots, slot_bytes
-        head = [0, *patience, *asked, *chunks, len(memory), local_rank, len(shape), *_groups(shape, local_rank)]
-        head.append(_number(layout))
+        head = [0, *patience, *asked, *chunks, len(memory), local_rank]
         job = [*head, *[0] * (REFUSED + 1 - len(head)), 0 if processes is None else array_address(processes)]
         job += map(array_address, memory)
         self.state = (ctypes.c_int64 * len(job))(*job)
@@ -131,21 +120,6 @@ class StreamedCall:
         """Return the call of a local rank, or the start of its words."""
         words = self._headers[local_rank][WORDS : WORDS + LINE_BYTES // 8]
         return words.tobytes().rstrip(b"\0").decode(errors="ignore")
-
-
-def _number(text: str) -> int:
-    """Return 64 bits that tell texts apart."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
-
-
-def _groups(shape: Sequence[int], local_rank: int) -> list[int]:
-    """Return the words of a rank's groups: the first rank, the step to the next, their number, and this one's place."""
-    words, stride = [], 1
-    for count in shape:
-        position = local_rank // stride % count
-        words += [local_rank - position * stride, stride, count, position]
-        stride *= count
-    return words + [0] * 4 * (MOST_LEVELS - len(shape))
 
 
 def read_process(process: int, address: int, nbytes: int) -> bytes | None:

@@ -1,6 +1,5 @@
 // The all-reduce in memory that the ranks of a node share, as one call: come, wait for all, run the operations of this
-// rank's chunk, leave, wait for all. By levels there are more waits and operations in between. Compiled once a library,
-// not once a type.
+// rank's chunk, leave, wait for all. Compiled once a library, not once a type.
 //
 // Its operations are the node program's (collectives/execution/node_program.py), in their order. They run on a piece of
 // the chunk after another: what an addition has written is in the cache when it is read again, and a line that it has
@@ -13,37 +12,24 @@ constexpr Int PIECE = 4 * 1024;  // bytes of each array
 
 namespace {
 
+enum State : Int { IDLE, COMING, LEAVING };
 enum Action : Int { COPY, SUM, MAX, MIN };
 
 struct Operation { Action action; char *target, *source; };
 
-// Operations on `length` elements, after a wait for the ranks of as many counters.
-struct Phase { Int length, awaited, operations; };
-
 // In the caller's memory: a call that has waited long enough ends there, and the next goes on.
 struct Job {
-  Int waited;         // the phase that is waited for, from 1; 0: none
+  State state;
   Int spins, yields;  // of a call that waits
   Context* context;   // null: the caller's thread works alone
   Type type;
-  Counter* counter;
-  Int phases;
-  // the phases, then the counters and operations of each
-};
+  Int count;  // elements of this rank's chunk
+  Int size, place, operations;
+  // size pointers to counters, then the operations
 
-// A phase with what it waits for and does.
-struct Work {
-  Phase phase;
-  Counter** counters;
-  Operation* operations;
+  Counter** counters() { return (Counter**)(this + 1); }
+  Operation* operation() { return (Operation*)(counters() + size); }
 };
-
-Work work(Job& job, Int number) {
-  Phase* phase = (Phase*)(&job + 1);
-  auto counters = (Counter**)(phase + job.phases);
-  for (; --number; phase++) counters = (Counter**)((Operation*)(counters + phase->awaited) + phase->operations);
-  return {*phase, counters, (Operation*)(counters + phase->awaited)};
-}
 
 // Whether the second operation copies the result of the first over its source: then both are one pass.
 bool gives_back(const Operation& first, const Operation& second) {
@@ -76,35 +62,32 @@ template <class Numbers> void run_part(const Operation* operations, Int several,
   }
 }
 
-template <class Numbers> void run(Job& job, const Work& work) {
-  Int several = work.phase.operations, length = work.phase.length;
-  if (!job.context) return run_part<Numbers>(work.operations, several, 0, length);
-  job.context->parts(length, GRAIN, [&](Int first, Int end, Workspace&) {
-    run_part<Numbers>(work.operations, several, first, end);
+template <class Numbers> void run(Job& job) {
+  if (!job.context) return run_part<Numbers>(job.operation(), job.operations, 0, job.count);
+  job.context->parts(job.count, GRAIN, [&](Int first, Int end, Workspace&) {
+    run_part<Numbers>(job.operation(), job.operations, first, end);
   });
 }
 
-bool all_reached(const Work& work, Int count, Patience& patience) {
-  for (Int i = 0; i < work.phase.awaited; i++)
-    if (!reached(*work.counters[i], count, patience)) return false;
+bool all_reached(Job& job, Int count, Patience& patience) {
+  for (Int i = 0; i < job.size; i++)
+    if (!reached(*job.counters()[i], count, patience)) return false;
   return true;
 }
 
 bool proceed(Job& job, Patience patience) {
-  if (!job.waited) {
-    advance(*job.counter);
-    job.waited = 1;
+  Counter& own = *job.counters()[job.place];
+  if (job.state == IDLE) {
+    advance(own);
+    job.state = COMING;
   }
-  for (;;) {
-    Work next = work(job, job.waited);
-    if (!all_reached(next, job.counter->count, patience)) return false;
-    if (job.waited == job.phases) break;
-    by_type(job.type, [&](auto numbers) { run<decltype(numbers)>(job, next); });
-    advance(*job.counter);
-    job.waited++;
+  if (job.state == COMING && all_reached(job, own.count, patience)) {
+    by_type(job.type, [&](auto numbers) { run<decltype(numbers)>(job); });
+    advance(own);
+    job.state = LEAVING;
   }
-  job.waited = 0;
-  return true;
+  if (job.state == LEAVING && all_reached(job, own.count, patience)) job.state = IDLE;
+  return job.state == IDLE;
 }
 
 }  // namespace

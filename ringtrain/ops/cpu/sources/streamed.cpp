@@ -8,8 +8,7 @@
 // cache, which a virtual machine does not tell, and may change. So a rank times its own copies and additions, without its
 // waits, and takes the faster way for arrays of a size; the other is tried again now and then. No bit hangs on that.
 //
-// A sliced all-reduce has stages: a rank publishes; adds its slice of the chunk, of the ranks that are near, then its
-// slice of that slice, of those further away, level by level; and copies the others' slices on the way back.
+// A sliced all-reduce has three stages: a rank publishes; adds its slice of the chunk; and copies the others' slices.
 //
 // Where one rank may read another's memory by the kernel (process_vm_readv), long arrays that are not added are copied
 // once, from where they lie: a rank publishes an address in place of a slot, and returns when all have read.
@@ -26,7 +25,7 @@
 
 constexpr Int LINE = 128;              // bytes of two cache lines, which some CPUs fetch together
 constexpr Int MOST_SLOTS = 32;
-constexpr Int MOST_LEVELS = 3, MOST_STAGES = 2 * MOST_LEVELS + 1;
+constexpr Int MOST_STAGES = 3;
 constexpr Int NEAR_SLOTS = 4;          // that stay in the cache
 constexpr Int AHEAD = 2;               // chunks that are published before the first of them is done, while the others come
 constexpr Int BLOCK_BYTES = 8 * 1024;  // of the sum of several arrays, which stays in the nearest cache
@@ -39,25 +38,22 @@ namespace {
 enum Collective : Int { ALL_REDUCE, SLICED_ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL };
 enum Operation : Int { ADD, MEAN, MAX, MIN };
 
-enum Way : Int { PLAIN, PAST_CACHES, FASTER };
+enum Way : Int { PLAIN, PAST_CACHES };
 
-struct alignas(LINE) Line { Counter counter; };
-
-// The start of a rank's memory in the window. It counts the chunks that it has published, that it has taken through each
-// stage in between, and that it is done with; from `ends` on only this rank reads.
+// The start of a rank's memory in the window. It counts the chunks that it has published, that it has taken through the
+// stage in between, if there is one, and that it is done with; from `ends` on only this rank reads.
 struct Header {
   alignas(LINE) Counter published;
   char slots[MOST_SLOTS];
-  Line between[MOST_STAGES - 2];
-  Line done;
+  alignas(LINE) Counter between;
+  alignas(LINE) Counter done;
   alignas(LINE) char words[LINE];  // of the call: they stay, since no rank gets past a call that differs
-  Int ends[MOST_SLOTS];            // by slot: how many chunks its readers must be done with before it is written again
+  Int ends[MOST_SLOTS];            // by slot: how many chunks all ranks must be done with before it is written again
   Int freed;                       // how many they were done with when this rank looked last
   Int called;                      // calls so far
-  Int layout, before;              // of the last call; the chunks before those of this layout
 
   // A stage other than the last.
-  Counter& stage(Int stage) { return stage ? between[stage - 1].counter : published; }
+  Counter& stage(Int stage) { return stage ? between : published; }
 
   // Beside the first counter, of this call and the one before: a rank is at most one call ahead of another.
   Int& call(Int called) { return published.beside[called % 2]; }
@@ -92,20 +88,13 @@ struct Costs {
   }
 };
 
-// Ranks that lie `stride` apart; this one is at `position`.
-struct Group {
-  Int first, stride, count, position;
-
-  Int rank(Int i) const { return first + i * stride; }
-};
-
 // In the caller's memory: a call that has waited long enough ends there, and the next goes on.
 struct Job {
   Int moved;           // actions taken, and one for the start
   Int spins, yields;   // of each wait
   Type type;
   Operation operation;
-  Way asked;
+  Int learns;          // whether it learns the faster way; if not, stores are plain
   Costs* costs;        // of arrays of about this size
   Int call;            // what all ranks must ask for: a hash of its words
   const char* words;   // LINE bytes
@@ -113,9 +102,6 @@ struct Job {
   Int root;
   Int chunk, slots, slot_bytes;
   Int size, place;
-  Int levels;
-  Group groups[MOST_LEVELS];  // by level, the nearest first; all ranks at one level if it is not sliced
-  Int layout;          // a number that tells these groups of ranks from others
   Int first;           // chunks that went through the window before
   Int chunks;          // of this call
   Int stages, at[MOST_STAGES];     // how many of them are through each stage
@@ -129,9 +115,6 @@ struct Job {
   // size pointers to the ranks' memory
 
   Int done() { return at[stages - 1]; }
-  Int level(Int stage) { return stage <= levels ? stage : stages - stage; }
-  const Group& group(Int level) { return groups[level - 1]; }
-  Group everyone() { return {0, 1, size, place}; }
   Header& header(Int rank) { return *((Header**)(this + 1))[rank]; }
   Header& header() { return header(place); }
   Int called() { return header().called; }
@@ -139,15 +122,7 @@ struct Job {
   char* slot(Int rank, Int at) { return (char*)(&header(rank) + 1) + slot_of(rank, at) * slot_bytes; }
 };
 
-struct Span {
-  Int start, stop;
-
-  // Slices begin on cache lines.
-  template <class T> Span slice(Int number, Int slices) const {
-    Int longest = up(parts_of(stop - start, slices), LINE / Int(sizeof(T)));
-    return {least(start + number * longest, stop), least(start + (number + 1) * longest, stop)};
-  }
-};
+struct Span { Int start, stop; };
 
 INLINE Int ticks() {
 #if defined(__x86_64__)
@@ -280,53 +255,45 @@ template <class Numbers> struct Chunk {
   }
 
   void put_others() {
-    Span span = slice(1);
+    Span span = slice(job.place);
     put({0, span.start});
     put({span.stop, length});
   }
 
-  // What this rank adds at a level: a slice of what it adds at the one before.
-  Span slice(Int level) { return level ? slice_of(level, job.group(level).position) : Span{0, length}; }
-  Span slice_of(Int level, Int member) { return slice(level - 1).template slice<T>(member, job.group(level).count); }
-
-  void sum(Int level) {
-    if (job.collective == REDUCE && job.place != job.root) return;
-    if (job.collective == REDUCE_SCATTER) return sum(1, {0, length}, row_for(job.place), job.place);
-    if (job.collective != SLICED_ALL_REDUCE) return sum(1, {0, length}, source, 0);
-    Span span = slice(level);
-    sum(level, span, level == 1 ? source : target, 0);
-    give(span);
+  // What a rank adds: slices begin on cache lines.
+  Span slice(Int rank) {
+    Int longest = up(parts_of(length, job.size), LINE / Int(sizeof(T)));
+    return {least(rank * longest, length), least((rank + 1) * longest, length)};
   }
 
-  // Write what is in the target to this rank's slot.
-  void give(Span span) {
+  void sum() {
+    if (job.collective == REDUCE && job.place != job.root) return;
+    if (job.collective == REDUCE_SCATTER) return sum({0, length}, row_for(job.place), job.place);
+    if (job.collective != SLICED_ALL_REDUCE) return sum({0, length}, source, 0);
+    Span span = slice(job.place);
+    sum(span, source, 0);
     const T* from = target + span.start;
     write_slot(job, (char*)(slot(job.place) + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
   }
 
-  void sum(Int level, Span span, const T* own, Int piece) {
+  void sum(Span span, const T* own, Int piece) {
     const T* sources[MOST_RANKS];
-    const Group& group = job.group(level);
-    for (Int i = 0; i < group.count; i++) {
-      Int rank = group.rank(i);
-      sources[i] = (rank == job.place ? own : slot(rank, piece)) + span.start;
-    }
+    for (Int rank = 0; rank < job.size; rank++) sources[rank] = (rank == job.place ? own : slot(rank, piece)) + span.start;
     Int count = span.stop - span.start, began = ticks();
     T* into = target + span.start;
     switch (job.operation) {
-      case ADD: sum_of<Numbers, Sum>(sources, group.count, into, count); break;
-      case MEAN: mean(level, sources, group.count, into, count); break;
-      case MAX: sum_of<Numbers, Max>(sources, group.count, into, count); break;
-      case MIN: sum_of<Numbers, Min>(sources, group.count, into, count); break;
+      case ADD: sum_of<Numbers, Sum>(sources, job.size, into, count); break;
+      case MEAN: mean(sources, into, count); break;
+      case MAX: sum_of<Numbers, Max>(sources, job.size, into, count); break;
+      case MIN: sum_of<Numbers, Min>(sources, job.size, into, count); break;
     }
     job.reading += ticks() - began;
   }
 
-  // Numbers of 16 bits are divided at each level, others at the last.
-  void mean(Int level, const T* const* sources, Int several, T* into, Int count) {
-    if constexpr (sizeof(T) == 2) return mean_of<Numbers>(sources, several, into, count);
-    sum_of<Numbers, Sum>(sources, several, into, count);
-    if (level == job.levels) divide(into, T(job.size), count);
+  void mean(const T* const* sources, T* into, Int count) {
+    if constexpr (sizeof(T) == 2) return mean_of<Numbers>(sources, job.size, into, count);
+    sum_of<Numbers, Sum>(sources, job.size, into, count);
+    divide(into, T(job.size), count);
   }
 
   void copy() {
@@ -359,35 +326,23 @@ template <class Numbers> struct Chunk {
     if (into != from) copy_plain((char*)into, (const char*)from, length * sizeof(T));
   }
 
-  void copy_others(Int level) {
-    const Group& group = job.group(level);
-    for (Int i = 1; i < group.count; i++) {  // each rank begins at another
-      Int member = (group.position + i) % group.count, began = ticks();
-      Span span = slice_of(level, member);
-      const T* from = slot(group.rank(member)) + span.start;
+  void copy_others() {
+    Int began = ticks();
+    for (Int i = 1; i < job.size; i++) {  // each rank begins at another
+      Int rank = (job.place + i) % job.size;
+      Span span = slice(rank);
+      const T* from = slot(rank) + span.start;
       copy_plain((char*)(target + span.start), (const char*)from, (span.stop - span.start) * sizeof(T));
-      job.reading += ticks() - began;
-      if (level > 1) give(span);  // to those that are nearer
     }
+    job.reading += ticks() - began;
   }
 };
 
 // The rank for which the next chunk waits at a stage; job.size without one.
 Int late_rank(Job& job, Int stage) {
-  const Group& group = job.group(job.level(stage));
-  for (Int i = 0, count = job.first + job.at[stage] + 1; i < group.count; i++)
-    if (counted(job.header(group.rank(i)).stage(stage - 1)) < count) return group.rank(i);
+  for (Int rank = 0, count = job.first + job.at[stage] + 1; rank < job.size; rank++)
+    if (counted(job.header(rank).stage(stage - 1)) < count) return rank;
   return job.size;
-}
-
-// The ranks that may read this one's slots. While one holds a chunk of another layout, all ranks.
-template <class Visit> void each_reader(Job& job, Visit visit) {
-  if (job.header().freed < job.header().before) {
-    for (Int rank = 0; rank < job.size; rank++) visit(rank);
-  } else {
-    for (Int level = 1; level <= job.levels; level++)
-      for (Int i = 0; i < job.group(level).count; i++) visit(job.group(level).rank(i));
-  }
 }
 
 Int lowest_slot(Job& job) {
@@ -402,13 +357,13 @@ Int free_slot(Job& job) {
   Int slot = lowest_slot(job);
   if (slot < NEAR_SLOTS) return slot;
   Int freed = INT64_MAX;
-  each_reader(job, [&](Int rank) { freed = least(freed, counted(job.header(rank).done.counter)); });
+  for (Int rank = 0; rank < job.size; rank++) freed = least(freed, counted(job.header(rank).done));
   job.header().freed = freed;
   return lowest_slot(job);
 }
 
 void run(Job& job, Int stage) {
-  Int at = job.at[stage], level = job.level(stage);
+  Int at = job.at[stage];
   if (job.collective >= BROADCAST) {
     Chunk<Bytes> chunk(job, at);
     if (stage == 1) chunk.copy();
@@ -417,12 +372,12 @@ void run(Job& job, Int stage) {
     by_type(job.type, [&](auto numbers) {
       Chunk<decltype(numbers)> chunk(job, at);
       if (!stage) chunk.publish();
-      else if (stage <= job.levels) chunk.sum(level);
-      else chunk.copy_others(level);
+      else if (stage == 1) chunk.sum();
+      else chunk.copy_others();
     });
   }
   Header& header = job.header();
-  Counter& counter = stage == job.stages - 1 ? header.done.counter : header.stage(stage);
+  Counter& counter = stage == job.stages - 1 ? header.done : header.stage(stage);
   set_count(counter, job.first + ++job.at[stage]);
   job.moved++;
 }
@@ -442,12 +397,10 @@ bool publish(Job& job) {
   return true;
 }
 
-// The first rank of the group that has begun another call than this one's; job.size without one.
-Int differing_rank(Job& job, const Group& group) {
-  for (Int i = 0; i < group.count; i++) {
-    Header& header = job.header(group.rank(i));
-    if (counted(header.published) > job.first && header.call(job.called()) != job.call) return group.rank(i);
-  }
+// The first rank whose call is another than this one's; job.size without one. All have begun theirs.
+Int differing_rank(Job& job) {
+  for (Int rank = 0; rank < job.size; rank++)
+    if (job.header(rank).call(job.called()) != job.call) return rank;
   return job.size;
 }
 
@@ -457,8 +410,8 @@ Int act(Job& job) {
   if (job.at[0] < job.done() + ahead && publish(job)) return 1;
   for (Int stage = job.stages - 1; stage > 0; stage--) {
     if (job.at[stage] == job.at[stage - 1] || late_rank(job, stage) < job.size) continue;
-    if (stage <= job.levels)
-      if (Int differing = differing_rank(job, job.group(stage)); differing < job.size) return -1 - differing;
+    if (stage == 1)
+      if (Int differing = differing_rank(job); differing < job.size) return -1 - differing;
     run(job, stage);
     return 1;
   }
@@ -469,10 +422,9 @@ Int act(Job& job) {
 void sleep_on_late(Job& job) {
   Int stage = job.stages - 1;
   while (stage > 0 && job.at[stage] == job.at[stage - 1]) stage--;
-  Int late = job.size, count = job.first + job.at[stage] + (stage ? 1 : 1 - job.slots);
-  auto counter = [&](Int rank) -> Counter& { return stage ? job.header(rank).stage(stage - 1) : job.header(rank).done.counter; };
-  if (stage) late = late_rank(job, stage);
-  else each_reader(job, [&](Int rank) { if (counted(counter(rank)) < count) late = rank; });
+  Int late = 0, count = job.first + job.at[stage] + (stage ? 1 : 1 - job.slots);
+  auto counter = [&](Int rank) -> Counter& { return stage ? job.header(rank).stage(stage - 1) : job.header(rank).done; };
+  while (late < job.size && counted(counter(late)) >= count) late++;
   if (late == job.size) return;
   Int seen = counted(counter(late));
   if (seen < count) sleep_on(counter(late), seen);
@@ -482,14 +434,13 @@ void begin(Job& job) {
   Header& header = job.header();
   job.moved = 1;
   job.chunks = parts_of(job.count, job.chunk);
-  job.stages = job.collective == SLICED_ALL_REDUCE || job.processes ? 2 * job.levels + 1 : 2;
+  job.stages = job.collective == SLICED_ALL_REDUCE || job.processes ? 3 : 2;
   job.refused = 0;
   for (Int& at : job.at) at = 0;
   job.first = header.published.count;
-  job.way = job.asked == FASTER ? job.costs->choose() : job.asked;
+  job.way = job.learns ? job.costs->choose() : PLAIN;
   job.writing = job.reading = 0;
   if (!job.count) return;
-  if (header.layout != job.layout) header.layout = job.layout, header.before = job.first;
   header.called++;
   header.call(header.called) = job.call;
   header.way(header.called) = job.way;
@@ -500,12 +451,11 @@ void begin(Job& job) {
 // Where the others wrote in different ways, what was read says nothing of either.
 void end(Job& job) {
   job.moved = 0;
-  if (job.asked != FASTER || !job.count || job.size == 1) return;
+  if (!job.learns || !job.count || job.size == 1) return;
   job.costs->written[job.way].learn(double(job.writing) / job.count);
   Int ways[] = {0, 0};
-  for (Int level = 1; level <= job.levels; level++)
-    for (Int i = 0; i < job.group(level).count; i++)
-      if (Int rank = job.group(level).rank(i); rank != job.place) ways[Int(job.header(rank).way(job.called()))]++;
+  for (Int rank = 0; rank < job.size; rank++)
+    if (rank != job.place) ways[Int(job.header(rank).way(job.called()))]++;
   if (!ways[PLAIN] || !ways[PAST_CACHES]) job.costs->read[ways[PAST_CACHES] > 0].learn(double(job.reading) / job.count);
 }
 
@@ -520,10 +470,7 @@ Int proceed(Job& job, Patience patience) {
     } else if (stay_awake(left)) {
       if (!left.yields) patience.yields = 0;  // one was to a busy process: each further one would cost as much
     } else if (!publish(job)) {
-      if (left.sleeps-- <= 0) {  // by levels a rank of no group of this one's may make another call, and hold it up
-        Int differing = job.levels > 1 ? differing_rank(job, job.everyone()) : job.size;
-        return differing < job.size ? -1 - differing : 0;
-      }
+      if (left.sleeps-- <= 0) return 0;
       sleep_on_late(job);
     }
   }
