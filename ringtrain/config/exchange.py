@@ -89,12 +89,10 @@ class ExchangeConfig:
     gossip_graph: str = strategy_option(
         "pairs",
         "With gossip: whose weights a rank takes: pairs, of one partner; ring, of both neighbours; exponential, of the "
-        "rank 1, 2, 4 ... before it; or a file of matrices.",
+        "rank 1, 2, 4 ... before it.",
+        choices=("pairs", "ring", "exponential"),
     )
     gossip_every: int = strategy_option(1, "With gossip: iterations between exchanges.", low=1)
-    consensus_rate: float | None = strategy_option(
-        None, "With gossip: outer step towards the partners' former weights (NoLoCo). [as --outer-lr]", low=0
-    )
     plugin_option: tuple[str, ...] = strategy_option(
         (), "An option of a plug-in's strategy: NAME=VALUE. May be repeated.", planned=False
     )

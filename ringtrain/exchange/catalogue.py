@@ -73,7 +73,7 @@ STRATEGIES = {
         Gossip,
         PARTS["gossip"],
         "average with one other rank, or a few",
-        ("gossip_max_lag", "gossip_graph", "gossip_every", "consensus_rate", "outer_momentum", "outer_lr"),
+        ("gossip_max_lag", "gossip_graph", "gossip_every", "outer_momentum", "outer_lr"),
     ),
     "master": Strategy(make_master, PARTS["master"], "rank 0 reads the data, computes the loss and updates"),
     "server": Strategy(

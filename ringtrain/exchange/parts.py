@@ -175,7 +175,7 @@ def _of_gossip(config: ExchangeConfig) -> Parts:
 
 def has_outer_step(config: ExchangeConfig) -> bool:
     """Whether the step towards a mean is another than onto it."""
-    return (config.outer_momentum, config.outer_lr) != (0.0, 1.0) or config.consensus_rate not in (None, 1.0)
+    return (config.outer_momentum, config.outer_lr) != (0.0, 1.0)
 
 
 PARTS: dict[str, Callable[[ExchangeConfig], Parts]] = {

@@ -66,7 +66,7 @@ def test_refusals(flags, message):
     ("keys", "value", "wanted"),
     [
         ("average_every gossip_every servers server_levels compress_rank fc_ranks", 0, "at least 1"),
-        ("average_from staleness gossip_max_lag consensus_rate compress_from", -1, "at least 0"),
+        ("average_from staleness gossip_max_lag compress_from", -1, "at least 0"),
         ("compress_bits", 1, "at least 2"),
         ("compress_bits", 9, "at most 8"),
         ("outer_momentum", 1.0, "less than 1"),

@@ -53,7 +53,7 @@ VALUES = {
         ("average_every", "average_from", "gossip_every", "compress_from", "compress_bits", "shards", "quorum"), (4,)
     ),
     **dict.fromkeys(
-        ("ema", "outer_momentum", "outer_lr", "consensus_rate", "compress_ratio", "residual_decay", "label_smoothing"),
+        ("ema", "outer_momentum", "outer_lr", "compress_ratio", "residual_decay", "label_smoothing"),
         (0.5,),
     ),
     **dict.fromkeys(("mixing", "centre_rate"), (0.5,)),
@@ -74,7 +74,7 @@ NEEDS = {
     **dict.fromkeys(("server_levels", "staleness"), "sync=server"),
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), "sync=server sync=averaging"),
     "grace_s": "quorum",
-    **dict.fromkeys(("gossip_max_lag", "gossip_graph", "gossip_every", "consensus_rate"), "sync=gossip"),
+    **dict.fromkeys(("gossip_max_lag", "gossip_graph", "gossip_every"), "sync=gossip"),
     **dict.fromkeys(("compress_ratio", "compress_chunk"), "compress=top-k"),
     "compress_bits": "compress=quantise compress=top-k",
     "compress_rank": "compress=powersgd",

@@ -9,7 +9,7 @@ import pytest
 from exchange_support import LR, all_alike, bound, gradient, iterate, run, seen_aside
 
 from ringtrain.exchange import tags
-from ringtrain.exchange.strategies.gossip_pairs import pairing, partners, period
+from ringtrain.exchange.strategies.gossip_graphs import pairing, partners, period
 from ringtrain.transport.loopback import Loopback
 from tests.fakes.strategies import AllReduce, Gossip
 from tests.fakes.transports import delaying, recording

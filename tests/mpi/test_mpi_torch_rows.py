@@ -118,7 +118,7 @@ RESUMED = {
     "averaging": "--sync averaging --average-every 4",
     "delayed": "--sync delayed --compress top-k",
     "gossip": "--sync gossip",
-    "NoLoCo": "--sync gossip --gossip-every 4 --outer-momentum 0.5 --outer-lr 0.7 --consensus-rate 0.9",
+    "NoLoCo": "--sync gossip --gossip-every 4 --outer-momentum 0.5 --outer-lr 0.7",
     "server": "--sync server --overlap forward",
 }
 

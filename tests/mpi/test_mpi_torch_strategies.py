@@ -60,8 +60,8 @@ STRATEGIES = {
     ),
     "gossip": (("--sync", "gossip"), references.gossip),
     "noloco": (
-        ("--sync", "gossip", "--gossip-every", "4", *OUTER, "--consensus-rate", "0.5"),
-        partial(references.gossip, every=4, outer=(0.9, 0.7, 0.5)),
+        ("--sync", "gossip", "--gossip-every", "4", *OUTER),
+        partial(references.gossip, every=4, outer=(0.9, 0.7)),
     ),
     "delayed": (("--sync", "delayed", *STAR, *SHORT), references.delayed),
     "server": (("--sync", "server"), references.server),

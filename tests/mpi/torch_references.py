@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.exchange.strategies.gossip_pairs import partners
+from ringtrain.exchange.strategies.gossip_graphs import partners
 from ringtrain.exchange.strategies.periods import divide, unit_bytes
 from ringtrain.memory.arena import lay_out
 from ringtrain.memory.buckets import make_buckets
@@ -300,13 +300,13 @@ def streaming(
 
 
 def gossip(
-    recipe: str, ranks: int, steps: int = STEPS, *, every: int = 1, outer: tuple[float, float, float] | None = None
+    recipe: str, ranks: int, steps: int = STEPS, *, every: int = 1, outer: tuple[float, float] | None = None
 ) -> list[Tensors]:
-    """A gradient at a rank's own weights updates the mean of these and its partner's. outer: the momentum, the rate and
-    the consensus rate of NoLoCo's step, from the weights at the beginning of a period."""
+    """A gradient at a rank's own weights updates the mean of these and its partner's. outer: the momentum and the rate
+    of NoLoCo's step, from the weights at the beginning of a period."""
     all_ranks = [Rank(recipe, rank) for rank in range(ranks)]
     pairs = [partners(rank, 0, ranks) for rank in range(ranks)]
-    momentum, lr, consensus = outer or (0.0, 1.0, 1.0)
+    momentum, lr = outer or (0.0, 1.0)
     slow = [rank.copy() for rank in all_ranks]
     delta = [each(torch.zeros_like, weights) for weights in slow]
     for step in range(steps):
@@ -323,7 +323,7 @@ def gossip(
             for rank, other in enumerate(met):
                 parts = delta[rank], changes[rank], changes[other], slow[rank], slow[other]
                 delta[rank] = each(
-                    lambda d, a, b, s, t: momentum * d + lr * (a + b) / 2 - consensus * (s - (s + t) / 2), *parts
+                    lambda d, a, b, s, t: momentum * d + lr * (a + b) / 2 - lr * (s - (s + t) / 2), *parts
                 )
             slow = [each(torch.add, weights, change) for weights, change in zip(slow, delta, strict=True)]
             for rank, weights in zip(all_ranks, slow, strict=True):

@@ -242,9 +242,8 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         devices=({}, {"clip_norm": 0.5}, {"gossip_graph": "ring", "gossip_every": 2}),
     ),
     "gossip, an outer step": Strategy(
-        {"sync": "gossip", "gossip_graph": "exponential", "gossip_every": 2, **OUTER, "consensus_rate": 0.9},
-        "gossip graph exponential, every 2, outer momentum 0.5, rate 0.7, consensus rate 0.9, up to 8 iterations apart "
-        "(ring)",
+        {"sync": "gossip", "gossip_graph": "exponential", "gossip_every": 2, **OUTER},
+        "gossip graph exponential, every 2, outer momentum 0.5, rate 0.7, up to 8 iterations apart (ring)",
         exact=False,
         like=None,
         learns=0.2,

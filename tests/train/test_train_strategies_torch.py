@@ -167,13 +167,6 @@ def test_a_module_has_the_losses_and_weights_of_ringtrains_layers(name, ranks, n
     assert_alike(ROWS[name], ranks, nodes, more, recipe)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_weights_that_are_pushed_step_at_rates_of_their_own(recipe, tmp_path):
-    """What three ranks pass on is 1, what they take is not: the learning rate is by it."""
-    np.savetxt(tmp_path / "graph.txt", [[0.5, 0, 0.25], [0.5, 0.75, 0], [0, 0.25, 0.75]])
-    assert_alike(STRATEGIES["gossip"], more={"gossip_graph": str(tmp_path / "graph.txt")}, recipe=recipe)
-
-
 def test_a_strategy_of_a_plug_in_is_a_row_too(monkeypatch):
     """Under another name than any that the engine knows."""
     monkeypatch.setitem(catalogue.STRATEGIES, "own", catalogue.STRATEGIES["allreduce"])

@@ -3,14 +3,14 @@ Approximate.
 
 1.  At the start of the last iteration of a period a rank sends its weights to its partners of that turn, and receives
     theirs. These travel while forward and backward compute, at the rank's own weights.
-2.  The weights become the mean of both, by the shares of the graph, and are updated by the gradient: taken at the
-    weights before the mean, of the rank's own part of the batch, over which the loss is the mean.
+2.  The weights become the mean of all these, and are updated by the gradient: taken at the weights before the mean, of
+    the rank's own part of the batch, over which the loss is the mean.
 
 A rank waits only for its partners (:mod:`ringtrain.exchange.strategies.gossip_graphs`), which are in the same turn,
 and adds weights in the order of ranks: a run can be repeated. It cannot deadlock: in a turn all messages start before
-any is waited for, and the rank that is furthest behind waits for none. Mixing leaves the mean over all ranks as it is,
-by push weights where these differ. A rank without examples makes no update, and mixes all the same. An evaluation or a
-checkpoint sees the mean over all ranks; each goes on with its own weights and state.
+any is waited for, and the rank that is furthest behind waits for none. Mixing leaves the mean over all ranks as it is.
+A rank without examples makes no update, and mixes all the same. An evaluation or a checkpoint sees the mean over all
+ranks; each goes on with its own weights and state.
 
 With an *outer step* (:class:`SlowWeights`) a rank updates first and mixes then, and nothing else goes on meanwhile.
 
@@ -22,21 +22,20 @@ Rabbat, Stochastic Gradient Push, ICML 2019 (directed graphs); Kolehmainen et al
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ringtrain.arrays import Array
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.errors import UsageError, everywhere
 from ringtrain.exchange import tags
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, RankState, RankStates, all_train
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.parts import has_outer_step
 from ringtrain.exchange.settings import ExchangeSettings
-from ringtrain.exchange.strategies.gossip_graphs import PAIRS, PushWeights, Turn, make_turns
+from ringtrain.exchange.strategies.gossip_graphs import PAIRS, Turn, make_turns
 from ringtrain.exchange.strategies.outer_step import OuterOptimizer
 from ringtrain.exchange.strategies.rank_averages import MEAN_ASIDE, RankAverages
 from ringtrain.exchange.update.outer_rule import OuterRule
@@ -47,18 +46,13 @@ from ringtrain.optim.optimizers import Optimizer
 from ringtrain.transport.base import Handle
 from ringtrain.transport.waiting import wait_for
 
-NO_MEAN = (
-    "has rows that sum to another number than 1, and --outer-momentum, --outer-lr and --consensus-rate take a mean of "
-    "partners: let each row sum to 1, or leave these options out"
-)
-
 
 class Gossip(Exchange):
     """Mixes this rank's weights with its partners' every H iterations."""
 
     def __init__(self, settings: ExchangeSettings):
         config, transport = settings.config, settings.transport
-        self._settings, self._every, self._rank = settings, config.gossip_every, transport.rank
+        self._settings, self._every = settings, config.gossip_every
         self._slow = SlowWeights(settings) if has_outer_step(config) else None
         self.facts = ExchangeFacts(
             name="gossip",
@@ -72,21 +66,18 @@ class Gossip(Exchange):
         self._examples = 0  # examples of this iteration, on this rank
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        ops, clip_norm, config = self._settings.ops, self._settings.clip_norm, self._settings.config
-        self._turns, matrices = make_turns(config.gossip_graph, self._settings.transport, self._settings.seed)
-        self._push = None if matrices is None else PushWeights(matrices)
-        if self._slow and self._push:
-            raise everywhere(UsageError(f"--gossip-graph {config.gossip_graph} {NO_MEAN}"))
-        self._update = OwnedUpdate(ops, arena, optimizer, arena.grads, everything(arena), clip_norm)
+        settings, ranks = self._settings, self._settings.transport
+        self._turns = make_turns(settings.config.gossip_graph, ranks.rank, ranks.size, settings.seed)
+        pieces, clip_norm = everything(arena), settings.clip_norm
+        self._update = OwnedUpdate(settings.ops, arena, optimizer, arena.grads, pieces, clip_norm)
         sums = self._reduction.bind(arena.spans, arena.grads, weights=True)
-        self._averages = averages = RankAverages(self._settings, arena, self._update, sums)
-        self._count_ranks()
-        self._partners = PartnerWeights(self._settings, arena, self._turns)
+        self._averages = averages = RankAverages(settings, arena, self._update, sums)
+        self._partners = PartnerWeights(settings, arena, self._turns)
         slow = [self._slow] if self._slow else []
         for each in slow:
             each.bind(arena)
         alike, gather = (lambda: not averages.differs), averages.gather
-        states = RankStates([averages, *slow, *([self._push] if self._push else [])])
+        states = RankStates([averages, *slow])
         self.owned_state = OwnedState(self._update, self.synchronize, gather, alike, rank_state=states)
         self.rehearsed = [self._update, self._reduction, *slow]
         self.reducers = Reducers(
@@ -96,19 +87,13 @@ class Gossip(Exchange):
         state_bytes = self._update.nbytes + self._partners.nbytes + sum(each.nbytes for each in slow)
         self.facts = replace(self.facts, notes=notes, state_bytes=state_bytes)
 
-    def _count_ranks(self) -> None:
-        """Let ranks count in means by their push weights; without any alike, also after a run that averaged."""
-        self._averages.forget_examples()
-        if self._push:
-            self._averages.examples[-1].counts = np.array([self._push.weights[self._rank], self._push.weights.size])
-
     def denominator(self, local: float, total: float) -> float:
         return local
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._examples = examples
         self._averages.go_on()
-        self._count_ranks()
+        self._averages.forget_examples()  # ranks count alike in means, also after a run that averaged
         if self._slow:
             self._slow.begin()
         elif (iteration + 1) % self._every == 0:
@@ -126,17 +111,14 @@ class Gossip(Exchange):
     def finish(self, iteration: int, lr: float) -> None:
         ends, turn = (iteration + 1) % self._every == 0, self._turn(iteration)
         if ends and not self._slow:
-            self._partners.mix(self._push.push(turn, self._rank) if self._push else self._turns[turn].takes)
-            self._count_ranks()
+            self._partners.mix(turn)
         if self._examples:
-            self._update.make(lr / self._push.weights[self._rank] if self._push else lr)
+            self._update.make(lr)
         else:
             self._update.count()
         if ends and self._slow:
-            self._slow.add(self._slow.factor)
             self._partners.start(turn)
-            self._partners.mix(self._turns[turn].takes)
-            self._slow.add(-self._slow.factor)
+            self._partners.mix(turn)
             self._slow.step()
         self._averages.diverge()
 
@@ -153,7 +135,6 @@ def _header(config: ExchangeConfig) -> str:
         f"graph {config.gossip_graph}" * (config.gossip_graph != PAIRS),
         f"every {config.gossip_every}" * (config.gossip_every > 1),
         f"outer momentum {config.outer_momentum:g}, rate {config.outer_lr:g}" * has_outer_step(config),
-        f"consensus rate {config.consensus_rate}" * (config.consensus_rate is not None),
     ]
     return ", ".join(filter(None, [*words, f"up to {config.gossip_max_lag} iterations apart"]))
 
@@ -163,13 +144,13 @@ class SlowWeights(OuterOptimizer, RankState):
 
     With the means over the turn's partners, itself among them, with slow weights phi and weights theta:
 
-        delta = momentum·delta + lr·mean(theta - phi) - rate·(phi - mean(phi))
+        delta = momentum·delta + lr·(mean(theta) - phi)
         phi   = theta = phi + delta
 
-    ``rate`` is --consensus-rate, as ``lr`` without it: then phi drops out of the means. With another rate a rank sends
-    the one array theta + (rate/lr - 1)·phi, whose mean is all that is needed. Running statistics take the mean.
+    Running statistics take the mean.
 
-    Source: Kolehmainen et al., NoLoCo, 2025: in pairs, with a heavy ball's momentum; in their program rate is lr.
+    Source: Kolehmainen et al., NoLoCo, 2025: in pairs, with a heavy ball's momentum; as in their program the rate of
+    the step towards the partners' former weights is lr, by which mean(phi) drops out.
     """
 
     def __init__(self, settings: ExchangeSettings):
@@ -177,22 +158,12 @@ class SlowWeights(OuterOptimizer, RankState):
         config = settings.config
         # Its momentum is -delta / lr.
         self._rule = OuterRule(settings.ops, config.outer_momentum, config.outer_lr, "sgd")
-        self.factor = 0.0 if config.consensus_rate is None else config.consensus_rate / config.outer_lr - 1
         self.differs = False  # from the first period on, also of one rank alone
 
     def begin(self) -> None:
         if not self.differs:
             super().begin()
         self.differs = True
-
-    def add(self, factor: float) -> None:
-        """Add the slow weights, times the factor, to the weights, by way of the gradients, which are not needed."""
-        ops, weights = self._ops, self._arena.weights
-        for each in self._whole.ranges if factor else ():
-            part, spare = weights[each.start : each.stop], self._arena.grads[each.start : each.stop]
-            ops.copy(self._slow[each.start : each.stop], spare)
-            ops.scale(spare, factor)
-            ops.add(part, spare, part)
 
     def arrays(self) -> dict[str, Array]:
         return self.slots
@@ -206,7 +177,8 @@ class PartnerWeights:
     """Exchanges weights with the partners of one of ``turns`` at a time. ``nbytes``: of the partners' weights."""
 
     def __init__(self, settings: ExchangeSettings, arena: Arena, turns: Sequence[Turn]):
-        transport, self._turns, self._rank = settings.transport, turns, settings.transport.rank
+        transport, self._turns = settings.transport, turns
+        self._rank = rank = transport.rank
         self._ops, self._deadline_s, self._weights = settings.ops, settings.config.deadline_s, arena.weights
         most = max(len(turn.takes) for turn in turns) - 1
         self._theirs = [transport.scratch(arena.count, arena.weights.dtype) for _ in range(most)]
@@ -214,7 +186,7 @@ class PartnerWeights:
         self.nbytes = most * self._bytes
         self._handles: list[tuple[Handle, ...]] = []
         for turn in turns:
-            recvs = list(zip((each for each in turn.takes if each != self._rank), self._theirs, strict=False))
+            recvs = list(zip((each for each in turn.takes if each != rank), self._theirs, strict=False))
             sends = [(each, arena.weights) for each in turn.gives]
             # Receives start before sends, so that no message arrives unexpected.
             kinds = (transport.recvs, recvs), (transport.sends, sends)
@@ -245,26 +217,21 @@ class PartnerWeights:
             handle.test()
         self.exposed_s += time.perf_counter() - began
 
-    def mix(self, shares: Mapping[int, float]) -> None:
-        """Wait for the partners' weights, and replace this rank's by the sum of all in the order of ranks, each times
-        its share."""
+    def mix(self, turn: int) -> None:
+        """Wait for the partners' weights, and replace this rank's by the mean of all, added in the order of ranks."""
         wait_for(self._start_final, self._deadline_s, lambda: "this rank's device to make its weights final")
         began = time.perf_counter()
         for handle in self._in_flight:
             handle.wait(self._deadline_s)
         self._in_flight = ()
         self.exposed_s += time.perf_counter() - began
-        ops, theirs = self._ops, iter(self._theirs)
-        arrays = [self._weights if rank == self._rank else next(theirs) for rank in shares]
-        for array, share in zip(arrays, shares.values(), strict=True):
-            if share != shares[self._rank]:
-                ops.scale(array, share / shares[self._rank])
-        total, *others = arrays
+        ops, theirs, takes = self._ops, iter(self._theirs), self._turns[turn].takes
+        total, *others = [self._weights if rank == self._rank else next(theirs) for rank in takes]
         for each in others[:-1]:
             ops.add(total, each, total)
         for each in others[-1:]:
             ops.add(total, each, self._weights)
-            ops.scale(self._weights, shares[self._rank])
+            ops.scale(self._weights, 1 / len(takes))
 
     def free(self) -> None:
         """Release the messages."""
