@@ -166,13 +166,6 @@ class ExchangeConfig:
         low=0,
         used_by=("compress", LOSSY),
     )
-    error_feedback: str = message_option(
-        "ef",
-        "With --compress: ef, what a rank did not send is added to its next gradient; ef21, it sends differences from "
-        "an estimate of its gradient.",
-        choices=("ef", "ef21"),
-        used_by=("compress", LOSSY),
-    )
     residual_decay: float = message_option(
         1.0,
         "With --compress: factor of the residual, before the next gradient is added to it.",

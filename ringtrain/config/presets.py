@@ -91,12 +91,6 @@ PRESETS = {
         "Kolehmainen et al., NoLoCo, 2025, arXiv 2506.10911",
         "an outer step in pairs, no all-reduce",
     ),
-    "ef21": Preset(
-        "allreduce",
-        {"compress": "top-k", "error_feedback": "ef21"},
-        "Richtárik, Sokolov & Fatkhullin, EF21, NeurIPS 2021",
-        "sums of differences from estimates, sparse",
-    ),
 }
 
 

@@ -383,11 +383,13 @@ FORMER_KEYS = {
     "fc_in_flight": None,
     "fc_update": None,
     "trace_iterations": None,
+    "error_feedback": None,
 }
 ONCE_AN_ITERATION = "fully connected ranks update once an iteration: start a run from its weights by --init"
 # Values of earlier versions that a run does not start with, since its results would be others; and what there is.
 REMOVED_VALUES = {
     ("fc_update", "micro-batch"): ONCE_AN_ITERATION,
     ("fc_update", "each"): ONCE_AN_ITERATION,
+    ("error_feedback", "ef21"): "leave it out",
     ("average_momentum", "reset"): "give --average-momentum average or keep",
 }

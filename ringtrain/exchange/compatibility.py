@@ -193,7 +193,6 @@ RULES = (
     # other options
     Rule(("compress",), None, "overlap",
          "exchanges in two rounds, in one order on all ranks; {other} allows other orders", ("none", "backward")),
-    Rule(("residual_decay",), None, "error_feedback", "multiplies the residual; {other} keeps none", ("ef",)),
     Rule(("compress",), None, "wire",
          "sends less by itself; {other} would round it, and lose the rounding error", (NONE,)),
     Rule(("batch_norm",), ("sync",), "accumulate",

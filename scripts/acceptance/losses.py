@@ -69,7 +69,7 @@ STRATEGIES = {
     ),
     "post-local": Strategy(("--sync", "post-local", *PERIOD, "--average-from", "8"), SAME),
     "noloco": Strategy(("--sync", "noloco", "--gossip-every", "4"), SAME),
-    **{name: Strategy(("--sync", name), SAME) for name in ("sgp", "ef21")},
+    "sgp": Strategy(("--sync", "sgp"), SAME),
     "sign": Strategy(("--compress", "sign"), SAME),
     "4 bits": Strategy(("--compress", "quantise", "--compress-bits", "4"), SAME),
     "quorum": Strategy(("--sync", "averaging", *PERIOD, "--quorum", "2", "--grace-s", "0.1"), FALLS),

@@ -37,7 +37,6 @@ METHODS = {
     "delayed": "--sync delayed",
     "PowerSGD": "--compress powersgd",
     "top-k 1 %": "--compress top-k",
-    "EF21 of top-k 1 %": "--compress top-k --error-feedback ef21",
     "4 bits": "--compress quantise --compress-bits 4",
     "sign (1-bit Adam)": "--compress sign --compress-from {begin}",
     "averaging": f"--sync averaging --average-every {PERIOD} --average-momentum keep",

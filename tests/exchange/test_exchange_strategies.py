@@ -338,7 +338,6 @@ BEGUN = {"average_from": 9, "outer_momentum": 0.9, "outer_lr": 0.7}
             {**SPARSE, "compress_bits": 2, "compress_chunk": 64, "residual_decay": 0.95},
             ("top-k 3 %", "64 elements", "2 bits", "0.95"),
         ),
-        ({"compress": "powersgd", "error_feedback": "ef21"}, ("PowerSGD", "EF21")),
     ],
     ids=str,
 )

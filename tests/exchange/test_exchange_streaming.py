@@ -242,7 +242,7 @@ def test_ranks_count_by_the_examples_of_the_fragments_own_period():
         {"centre_rate": 0.2},
         {**PERIOD, **SPARSE, "outer": (0.9, 0.7)},
         {**PERIOD, **SPARSELOCO},
-        {**PERIOD, "compress": "sign", "error_feedback": "ef21", "outer": (0.9, 0.7)},
+        {**PERIOD, "compress": "sign", "outer": (0.9, 0.7)},
     ],
 )
 @pytest.mark.parametrize("stop", [7, 10, 13])

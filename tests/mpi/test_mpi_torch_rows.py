@@ -113,7 +113,6 @@ RESUMED = {
     "a centre": "--sync averaging --average-every 4 --centre-rate 0.2 --average-momentum keep",
     "PowerSGD": "--compress powersgd",
     "few bits": "--compress quantise --compress-bits 2 --residual-decay 0.9",
-    "EF21": "--compress sign --error-feedback ef21",
     "sharded": "--sync sharded",
     "averaging": "--sync averaging --average-every 4",
     "delayed": "--sync delayed --compress top-k",

@@ -78,10 +78,6 @@ STRATEGIES = {
         ("--compress", "sign", *STAR, *SHORT),
         partial(references.together, lambda: references.Lossy(partial(lossy.levels, bits=1))),
     ),
-    "EF21": (
-        (*SPARSE, "--error-feedback", "ef21", *STAR, *SHORT),
-        partial(references.together, lambda: references.Lossy(TOP_K, ef21=True)),
-    ),
     "top-k": (
         (*SPARSE, *STAR, *SHORT),
         partial(references.together, lambda: references.Lossy(TOP_K)),

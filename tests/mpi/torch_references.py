@@ -155,31 +155,24 @@ delayed = partial(together, DelayedGradient)
 
 
 class Lossy:
-    """Each rank sends ``send`` of each matrix, flat, in NumPy, and keeps ``decay`` of the rest; with ``ef21`` of the
-    difference from its estimate, whose sum is the gradient. Vectors are sent whole."""
+    """Each rank sends ``send`` of each matrix, flat, in NumPy, and keeps ``decay`` of the rest. Vectors are sent
+    whole."""
 
-    def __init__(self, send: Callable, decay: float = 1.0, ef21: bool = False):
-        self._send, self._decay, self._ef21 = send, decay, ef21
-        self._kept, self._totals = {}, {}
+    def __init__(self, send: Callable, decay: float = 1.0):
+        self._send, self._decay, self._kept = send, decay, {}
 
     def __call__(self, gradients: Sequence[Tensors], part: Sequence[int] | None = None) -> Tensors:
         """``part``: the numbers of the parameters that are sent; None: all"""
-        sums = total([self._sent(rank, tensors, part) for rank, tensors in enumerate(shares_of(gradients))])
-        if self._ef21:
-            for index, tensor in enumerate(sums):
-                if tensor.dim() > 1:
-                    sums[index] = self._totals[index] = self._totals.get(index, torch.zeros_like(tensor)) + tensor
-        return sums
+        return total([self._sent(rank, tensors, part) for rank, tensors in enumerate(shares_of(gradients))])
 
     def _sent(self, rank: int, gradients: Tensors, part: Sequence[int] | None) -> Tensors:
         lossy = [x.dim() > 1 and (part is None or i in part) for i, x in enumerate(gradients)]
         return [self._part(rank, i, x) if lossy[i] else x for i, x in enumerate(gradients)]
 
     def _part(self, rank: int, index: int, gradient: torch.Tensor) -> torch.Tensor:
-        before = self._kept.get((rank, index), torch.zeros_like(gradient))
-        have = gradient - before if self._ef21 else self._decay * before + gradient
+        have = self._decay * self._kept.get((rank, index), torch.zeros_like(gradient)) + gradient
         sent = torch.from_numpy(self._send(have.numpy().reshape(-1))).reshape(gradient.shape)
-        self._kept[rank, index] = before + sent if self._ef21 else have - sent
+        self._kept[rank, index] = have - sent
         return sent
 
 

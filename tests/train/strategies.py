@@ -271,16 +271,6 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         keeps="momentum, pending, residual, step",
         devices=({"compress_from": 2},),
     ),
-    "EF21": Strategy(
-        {**TOP_K, "error_feedback": "ef21"},
-        "allreduce with top-k 5 %, EF21 (ring)",
-        exact=False,
-        like=None,
-        learns=1 / 2,
-        cannot=("adamw", "rmsprop"),
-        stops=False,
-        keeps="estimate, momentum, step",
-    ),
     "delayed top-k": compressed(
         "delayed by one iteration, with top-k 5 %", {**DELAYED, **TOP_K}, keeps="momentum, pending, residual, step"
     ),

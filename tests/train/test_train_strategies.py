@@ -278,7 +278,7 @@ def test_all_reduce_refuses_a_state_that_is_not_its_own(train, tmp_path, name):
     later = ("compress_", "residual_")
     train(out="run", iterations=2, **{flag: row.flags[flag] for flag in row.flags if not flag.startswith(later)})
     with pytest.raises(CheckpointError, match=says("--optimizer", "--sync", "--compress", row.keeps, "momentum, step")):
-        train(resume="run", iterations=4, sync="allreduce", compress="none", error_feedback="ef")
+        train(resume="run", iterations=4, sync="allreduce", compress="none")
     assert records(tmp_path / "run", "end")[0]["iterations"] == 2  # nothing was cut off
 
 

@@ -1,7 +1,6 @@
 """Error feedback: sums of compressed gradients, and the residual that each rank keeps for later iterations."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -19,9 +18,8 @@ from ringtrain.exchange.compression.topk import TopK
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.humanize import format_bytes
 from ringtrain.memory.spans import Span
-from ringtrain.ops.base import Ops
 
-RESIDUAL, ESTIMATE = "residual", "estimate"
+RESIDUAL = "residual"
 PLAIN, RESIDUALS, METHOD = range(3)  # rounds of tags: whole gradients; the residuals' sum; the first of the method's
 
 
@@ -38,7 +36,6 @@ class ErrorFeedback(GradientReduction, RankState):
 
     exact = False
     state_is_local = False  # residuals differ from rank to rank
-    array_name, feedback_name = RESIDUAL, "error feedback"
 
     def __init__(self, method: Compressor, begin: int, settings: ExchangeSettings):
         self._transport, self._ops, self._deadline_s = settings.transport, settings.ops, settings.config.deadline_s
@@ -48,8 +45,8 @@ class ErrorFeedback(GradientReduction, RankState):
         self._phased: list[_PhasedSum] = []  # unless sums are compressed from the beginning
         decay = f" times {self._decay:g}" if self._decay < 1 else ""
         later = f", from iteration {self._begin}" if self._begin else ""
-        self.header = f"with {self._method.header}, {self.feedback_name}{decay}{later}"
-        self.optional_names = (RESIDUAL, ESTIMATE, *self._method.state_names)
+        self.header = f"with {self._method.header}, error feedback{decay}{later}"
+        self.optional_names = (RESIDUAL, *self._method.state_names)
 
     def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
         """Return the reducer. Raises ConfigError without a parameter to compress."""
@@ -65,20 +62,16 @@ class ErrorFeedback(GradientReduction, RankState):
         )
         self.tags = (METHOD + self._method.rounds) * len(buckets)
         sums = self._method.bind(context)
-        taken = [[span for span in bucket.spans if self._method.compresses(span)] for bucket in buckets]
-        sums = [self._with_feedback(context, *each) for each in zip(taken, sums, strict=True)]
+        if self._decay < 1:
+            sums = [
+                _DecayedSum(sum, context, [span for span in bucket.spans if self._method.compresses(span)], self._decay)
+                for bucket, sum in zip(buckets, sums, strict=True)
+            ]
         self._others = [part for span in spans if self._method.compresses(span) for part in self._not_own(span)]
         self.notes = [*summing.notes, *self._bytes(spans, buffer.dtype.itemsize)]
         if plain:
             sums = self._phased = [_PhasedSum(*each) for each in zip(plain, sums, strict=True)]
         return summing.make_reducer(buckets, sums)
-
-    def _with_feedback(self, context: CompressionContext, spans: Sequence[Span], sum: Reduction) -> Reduction:
-        """Return the sum of a bucket with what is done to its compressed parameters before and after."""
-        if self._decay == 1:
-            return sum
-        residuals = [context.residual_of(span) for span in spans]
-        return FeedbackSum(sum, lambda: [context.ops.scale(each, self._decay) for each in residuals])
 
     def _bytes(self, spans: Sequence[Span], itemsize: int) -> list[str]:
         """Return a line about the bytes saved, by the best all-reduces."""
@@ -112,18 +105,17 @@ class ErrorFeedback(GradientReduction, RankState):
 
     def restore(self, state: dict) -> None:
         """Take the arrays that this method can use, also of another strategy's or method's state."""
-        if self.array_name in state:
+        if RESIDUAL in state:
             self.take(state)
             for start, stop in self._others:
-                self._ops.fill(self.arrays()[self.array_name][start:stop], 0)
+                self._ops.fill(self._residual[start:stop], 0)
         self._method.restore(state)
 
     def arrays(self) -> dict[str, Array]:
         return {RESIDUAL: self._residual}
 
     def take(self, arrays: dict[str, np.ndarray]) -> None:
-        for name, array in self.arrays().items():
-            self._ops.upload(arrays[name], array)
+        self._ops.upload(arrays[RESIDUAL], self._residual)
 
     def _not_own(self, span: Span) -> list[tuple[int, int]]:
         """Return the slices of a parameter's residual that are other ranks'."""
@@ -132,13 +124,12 @@ class ErrorFeedback(GradientReduction, RankState):
         return [(span.start, first), (last, span.stop)]
 
 
-class FeedbackSum(Reduction):
-    """The compressed sum of a bucket, with a call before it starts and one when it is done."""
+class _DecayedSum(Reduction):
+    """The compressed sum of a bucket: the residuals of ``spans`` are multiplied by a factor before it starts."""
 
-    _open = False
-
-    def __init__(self, sum: Reduction, before: Callable[[], object], after: Callable[[], object] = tuple):
-        self._sum, self._before, self._after = sum, before, after
+    def __init__(self, sum: Reduction, context: CompressionContext, spans: Sequence[Span], decay: float):
+        self._sum, self._ops, self._decay = sum, context.ops, decay
+        self._residuals = [context.residual_of(span) for span in spans]
         self.algorithm, self.transport = sum.algorithm, sum.transport
         self.bytes_sent, self.blocks = sum.bytes_sent, sum.blocks
 
@@ -146,23 +137,15 @@ class FeedbackSum(Reduction):
         self._sum.announce()
 
     def start(self) -> None:
-        self._open = True
-        self._before()
+        for residual in self._residuals:
+            self._ops.scale(residual, self._decay)
         self._sum.start()
 
     def test(self) -> bool:
-        if self._open and self._sum.test():
-            self._finish()
-        return not self._open
+        return self._sum.test()
 
     def wait(self, deadline_s: float) -> None:
-        if self._open:
-            self._sum.wait(deadline_s)
-            self._finish()
-
-    def _finish(self) -> None:
-        self._open = False
-        self._after()
+        self._sum.wait(deadline_s)
 
 
 class _PhasedSum(Reduction):
@@ -199,60 +182,6 @@ class _PhasedSum(Reduction):
         self._now.wait(deadline_s)
 
 
-class Ef21(ErrorFeedback):
-    """EF21: each rank keeps an estimate of its gradient, sends the difference from it, compressed, and adds to the
-    estimate what it has sent; the sum of the estimates, which all ranks keep, is in the gradients' place.
-
-    A compressor that begins with a residual of 0 leaves what it did not send, so that a rank's new estimate is its
-    gradient less the residual. Both begin with 0. Bytes are those of the method.
-
-    Source: Richtárik, Sokolov & Fatkhullin, EF21, NeurIPS 2021, algorithm 2
-    """
-
-    array_name, feedback_name = ESTIMATE, "EF21"
-
-    def bind(self, spans: Sequence[Span], buffer: Array) -> Reducer:
-        self.differs = True  # also on one rank: its estimate and the sum of one are rounded apart
-        self._estimate, self._total = (self._ops.zeros(buffer.shape, buffer.dtype) for _ in range(2))
-        return super().bind(spans, buffer)
-
-    def _with_feedback(self, context: CompressionContext, spans: Sequence[Span], sum: Reduction) -> Reduction:
-        arrays = (context.buffer, context.residual, self._estimate, self._total)
-        parts = [tuple(array[span.start : span.start + span.count] for array in arrays) for span in spans]
-        return FeedbackSum(sum, partial(self._subtract, context.ops, parts), partial(self._add, context.ops, parts))
-
-    @staticmethod
-    def _subtract(ops: Ops, parts: Sequence[tuple[Array, ...]]) -> None:
-        for gradient, residual, estimate, _ in parts:
-            ops.copy(gradient, residual)
-            ops.scale(estimate, -1.0)
-            ops.add(gradient, estimate, gradient)
-            ops.copy(residual, estimate)
-            ops.fill(residual, 0)
-
-    @staticmethod
-    def _add(ops: Ops, parts: Sequence[tuple[Array, ...]]) -> None:
-        for gradient, residual, estimate, total in parts:
-            ops.scale(residual, -1.0)
-            ops.add(estimate, residual, estimate)
-            ops.add(total, gradient, total)
-            ops.copy(total, gradient)
-
-    def state(self) -> dict:
-        """Return the sum of the estimates, and the method's state."""
-        total = self._ops.to_host(self._total)
-        return {self.array_name: total, **self._method.state(total.size)}
-
-    def restore(self, state: dict) -> None:
-        super().restore(state)
-        if self.array_name in state:
-            self._ops.upload(state[self.array_name], self._total)
-
-    def arrays(self) -> dict[str, Array]:
-        return {self.array_name: self._estimate}
-
-
-FEEDBACKS = {"ef": ErrorFeedback, "ef21": Ef21}
 METHODS: dict[str, Callable[[ExchangeConfig], Compressor]] = {
     "top-k": lambda config: TopK(config.compress_ratio, config.compress_bits, config.compress_chunk),
     "powersgd": lambda config: PowerSGD(config.compress_rank),
@@ -266,5 +195,4 @@ def make_gradient_reduction(settings: ExchangeSettings) -> GradientReduction:
     config = settings.config
     if config.compress == NONE:
         return BucketedAllReduce(settings)
-    make = FEEDBACKS[config.error_feedback]
-    return make(METHODS[config.compress](config), config.compress_from, settings)
+    return ErrorFeedback(METHODS[config.compress](config), config.compress_from, settings)
