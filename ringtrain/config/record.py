@@ -162,15 +162,6 @@ class OptimizerConfig:
     trust_coefficient: float | None = optimizer_option(
         None, "Trust coefficient of lars. [0.001]", above=0, used_by=("optimizer", ("lars",))
     )
-    trust_limit: float | None = optimizer_option(
-        None, "Largest trust ratio of lars and lamb. [no limit]", above=0, used_by=("optimizer", ("lars", "lamb"))
-    )
-    momentum_correction: bool = optimizer_option(
-        False,
-        "With lars: multiply the momentum by new / old learning rate when the rate changes.",
-        used_by=("optimizer", ("lars",)),
-        fixed=True,
-    )
     adjust_lr: str = optimizer_option(
         "match_rms_adamw",
         "How muon adjusts the rate of a matrix: match_rms_adamw, times 0.2 sqrt(max(in, out)), so that a rate of adamw "
@@ -384,6 +375,7 @@ FORMER_KEYS = {
     "fc_update": None,
     "trace_iterations": None,
     "error_feedback": None,
+    "momentum_correction": None,
 }
 ONCE_AN_ITERATION = "fully connected ranks update once an iteration: start a run from its weights by --init"
 # Values of earlier versions that a run does not start with, since its results would be others; and what there is.
@@ -391,5 +383,6 @@ REMOVED_VALUES = {
     ("fc_update", "micro-batch"): ONCE_AN_ITERATION,
     ("fc_update", "each"): ONCE_AN_ITERATION,
     ("error_feedback", "ef21"): "leave it out",
+    ("momentum_correction", "True"): "leave it out",
     ("average_momentum", "reset"): "give --average-momentum average or keep",
 }

@@ -296,9 +296,8 @@ class HostOps(Ops):
             case "rmsprop":
                 self.rmsprop(w, g, state[0], state[1], lr, rule.momentum, rule.beta2, rule.eps, decay)
             case "lars":
-                inside, outside = (ratio, lr) if rule.correction else (lr * ratio, 1.0)  # of the velocity
-                self.scale(g, inside)
-                self.sgd(w, g, state[0], outside, rule.momentum, inside * decay, False)
+                self.scale(g, lr * ratio)
+                self.sgd(w, g, state[0], 1.0, rule.momentum, lr * ratio * decay, False)
             case "lamb":
                 self.scale(g, -lr * ratio)
                 self.add(w, g, w)
@@ -336,8 +335,7 @@ def _trust_ratio(rule: UpdateRule, each: UpdateRange, squares_N2: np.ndarray | N
     w_norm, g_norm = np.sqrt(squares_N2[each.norm])
     # Weights at 0 would stay there, and without a gradient the ratio is undefined: use 1, as is usual.
     if not (w_norm > 0 and g_norm > 0):
-        return min(1.0, rule.trust_limit)
-    ratio = w_norm / g_norm
+        return 1.0
     if rule.kind == "lars":
-        ratio = rule.trust_coefficient * w_norm / (g_norm + each.decay * w_norm)
-    return min(float(ratio), rule.trust_limit)
+        return float(rule.trust_coefficient * w_norm / (g_norm + each.decay * w_norm))
+    return float(w_norm / g_norm)

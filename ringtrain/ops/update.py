@@ -7,7 +7,6 @@ The numbers are in memory of the device, so that a recorded update has new ones 
 
 Formulas: :mod:`ringtrain.optim.optimizers`."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,8 +33,6 @@ class UpdateRule:
     beta2: float = 0.999
     eps: float = 1e-8
     trust_coefficient: float = 1e-3
-    trust_limit: float = math.inf
-    correction: bool = False
     ema: float | None = None
 
     @property

@@ -22,21 +22,16 @@ Formulas, where lr and decay have been multiplied by the parameter's:
               w -= lr·decay·w       w -= lr·f·x        f = 0.2·sqrt(max(in, out)), or sqrt(max(1, out/in))
               of hidden matrices; the rest as in adamw, b1 0.9
 
-|·| is the L2 norm of one whole parameter, and q its trust ratio, at most ``trust_limit``. It is 1 where either norm is
-0, and in biases, scales and shifts: those are few numbers, whose norms say little.
-
-In lars v has lr inside: after a change from lr to lr' it still moves the weights by what was gathered at lr. *Momentum
-correction* multiplies v by lr'/lr then. That is what v = momentum·v + q·(g + decay·w), w -= lr·v computes, whatever lr
-does, and how it is done here. The others have no lr in their state, and nothing to correct.
+|·| is the L2 norm of one whole parameter, and q its trust ratio. It is 1 where either norm is 0, and in biases, scales
+and shifts: those are few numbers, whose norms say little.
 
 Source: Sutskever et al. 2013 (momentum; as in PyTorch, lr is outside of v); Loshchilov & Hutter 2019 (AdamW); Kingma &
 Ba 2015 (Adam; L2 decay as in PyTorch); Tieleman & Hinton 2012 (RMSprop, as in PyTorch, where b2 is alpha); You, Gitman
 & Ginsburg 2017, algorithm 1 (LARS; lr is inside of v); You et al. 2020, algorithm 2, phi the identity (LAMB); Jordan et
-al. 2024 (Muon, as torch.optim.Muon; "original" f); Liu et al. 2025, section 2.2 (the other f); Goyal et al. 2017,
-section 3 (momentum correction); ema as torch.optim.swa_utils.AveragedModel with use_buffers=True
+al. 2024 (Muon, as torch.optim.Muon; "original" f); Liu et al. 2025, section 2.2 (the other f); ema as
+torch.optim.swa_utils.AveragedModel with use_buffers=True
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -175,8 +170,8 @@ class RuleOptimizer(Optimizer):
     def __init__(self, spans: Sequence[Span], hyper: OptimizerConfig):
         super().__init__(spans, hyper)
         eps = self.usual_eps if hyper.eps is None else hyper.eps
-        trust = hyper.trust_coefficient or TRUST_COEFFICIENT, hyper.trust_limit or math.inf
-        self.rule = UpdateRule(self.kind, self.momentum, hyper.beta2, eps, *trust, hyper.momentum_correction, hyper.ema)
+        trust = hyper.trust_coefficient or TRUST_COEFFICIENT
+        self.rule = UpdateRule(self.kind, self.momentum, hyper.beta2, eps, trust, hyper.ema)
 
     def apply(self, ops: Ops, weights, grads, slots, numbers, start, stop, first=0, squares=None, summed=False):
         if squares is not None and not summed:

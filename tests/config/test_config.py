@@ -70,7 +70,7 @@ def test_refusals(flags, message):
         ("compress_bits", 1, "at least 2"),
         ("compress_bits", 9, "at most 8"),
         ("outer_momentum", 1.0, "less than 1"),
-        ("outer_lr compress_ratio trust_coefficient trust_limit", 0.0, "more than 0"),
+        ("outer_lr compress_ratio trust_coefficient", 0.0, "more than 0"),
         ("compress_ratio", 1.5, "at most 1"),
         ("server_levels", 3, "at most 2"),
         ("accumulate", 100_000, "at most 65536"),

@@ -45,7 +45,7 @@ VALUES = {
     "random_resized_crop": ("0.1:1",),
     **dict.fromkeys(("data", "test_data"), ("d.h5",)),
     **dict.fromkeys(("dedicated", "asynchronous", "reproducible"), (True,)),
-    **dict.fromkeys(("momentum_correction", "recompute", "synthetic"), (True,)),
+    **dict.fromkeys(("recompute", "synthetic"), (True,)),
     **dict.fromkeys(("fc_ranks", "servers", "server_levels", "staleness", "compress_rank", "accumulate"), (2,)),
     **dict.fromkeys(("fragments", "average_delay"), (2,)),
     **dict.fromkeys(
@@ -57,7 +57,7 @@ VALUES = {
     ),
     **dict.fromkeys(("mixing", "centre_rate"), (0.5,)),
     **dict.fromkeys(("mixup", "cutmix", "trust_coefficient", "min_lr", "eps"), (0.25,)),
-    **dict.fromkeys(("loss_scale", "huber_delta", "trust_limit", "clip_norm", "grace_s"), (2.0,)),
+    **dict.fromkeys(("loss_scale", "huber_delta", "clip_norm", "grace_s"), (2.0,)),
 }
 # An option, and those of which it needs one.
 NEEDS = {
@@ -85,8 +85,6 @@ NEEDS = {
     "loss_scale": "precision=float16",
     "huber_delta": "loss=huber",
     "trust_coefficient": "optimizer=lars",
-    "momentum_correction": "optimizer=lars",
-    "trust_limit": "optimizer=lars optimizer=lamb",
     "eps": "optimizer=lamb optimizer=adam optimizer=muon",
     **dict.fromkeys(("adjust_lr", "ns_steps"), "optimizer=muon"),
     "min_lr": "lr_policy",

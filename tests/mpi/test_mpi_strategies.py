@@ -153,7 +153,7 @@ def test_norms_and_statistics_of_the_whole_are_those_of_one_rank(train, alone, n
     """Kernels are rehearsed in turns; sums of layers run beside those of gradients and of the loss."""
     net.write_text(NET.replace('{ name = "relu"', '{ name = "norm", kind = "BatchNorm" },\n  { name = "relu"'))
     flags = ("--batch-norm", "sync", "--sync", "sharded", "--lr", 0.5, "--warmup", 10)
-    flags = (*flags, "--optimizer", "lars", "--trust-coefficient", 0.05, "--momentum-correction")
+    flags = (*flags, "--optimizer", "lars", "--trust-coefficient", 0.05)
     assert_is_of_one_rank(alone, net, train(3, "--iterations", 20, *DOUBLE, *flags), *flags)
 
 

@@ -481,13 +481,13 @@ RANGES = (
     UpdateRange(5150, 7777, 0.5, 0.1, 0.0, norm=1),
     UpdateRange(7777, 7777, 1.0, 0.0, 0.0),
 )
-RULE = {"momentum": 0.9, "beta2": 0.99, "eps": 1e-6, "trust_coefficient": 0.5, "trust_limit": 4.0}
+RULE = {"momentum": 0.9, "beta2": 0.99, "eps": 1e-6, "trust_coefficient": 0.5}
 
 
 def _updates(draw):
     """Of a part of the arena, whose state begins with it."""
     for kind, ema, numbers in product(KINDS, (None, 0.75), ((0.1, 1, 1.0, 1), (0.2, 3, 0.25, 1), (0.1, 2, 1.0, 0))):
-        rule = UpdateRule(kind, **RULE, correction=numbers[1] == 3, ema=ema)
+        rule = UpdateRule(kind, **RULE, ema=ema)
         state = {"slots": [np.abs(draw(7777 - 8)) for _ in range(2 + (ema is not None))]}
         numbers_5 = {"numbers": np.array([*numbers, 0.0])}
         common = {"rule": rule, "ranges": RANGES, "first": 8}

@@ -52,11 +52,8 @@ NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}
 # Optimizers that need norms of whole parameters; of lars with a learning rate that moves.
 LAYERWISE = {
     "lars": {"optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05, "lr_policy": "inv"},
-    "corrected lars": {
-        "optimizer": "lars", "lr": 0.2, "trust_coefficient": 0.05, "lr_policy": "inv", "momentum_correction": True,
-    },
-    "clipped lamb": {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5, "trust_limit": 5.0},
-}  # fmt: skip
+    "clipped lamb": {"optimizer": "lamb", "lr": 0.01, "clip_norm": 0.5},
+}
 
 
 DIGITS = {"model": "net.toml", "data": "digits", "ops": "reference"}  # flags of a run in a folder

@@ -45,7 +45,7 @@ OPTIONS = {
     "nesterov, clipped": {"optimizer": "nesterov", "clip_norm": 0.5},
     "micro-batches": {"optimizer": "nesterov", "accumulate": 3, "label_smoothing": 0.1, "decay_bias_norm": False},
     "micro-batches, clipped": {"accumulate": 2, "clip_norm": 0.1},
-    "corrected lars": LAYERWISE["corrected lars"],
+    "lars": LAYERWISE["lars"],
     "clipped lamb": LAYERWISE["clipped lamb"],
 }
 
@@ -176,7 +176,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             *worlds("dropout", "ghost", bucket_bytes=2000),
             World(3, "ghost", {"overlap": "forward", "bucket_bytes": 2000}),
             World(3, "dropout", {"overlap": "none"}),
-            World(2, "ghost", {"bucket_bytes": 2000}, option="corrected lars"),
+            World(2, "ghost", {"bucket_bytes": 2000}, option="lars"),
             World(4, "ghost", {"bucket_bytes": 2000}, option="clipped lamb"),
         ),
         devices=(
@@ -195,7 +195,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             World(3, "ghost", {**LATER, "overlap": "forward"}),
             World(3, "dropout", {**LATER, "overlap": "none"}),
         ),
-        cannot=("adamw", "rmsprop", "nesterov, clipped", "micro-batches, clipped", "corrected lars", "clipped lamb"),
+        cannot=("adamw", "rmsprop", "nesterov, clipped", "micro-batches, clipped", "lars", "clipped lamb"),
         devices=(),
         files=False,
         stops=False,
@@ -359,7 +359,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             World(5, "three", {**THREE_FC, "overlap": "none"}),
             World(5, "dropout", {"fc_ranks": 1}, nodes=2),
             World(4, "ghost", {"bucket_bytes": 500}, option="clipped lamb"),
-            World(5, "two", {**THREE_FC, "bucket_bytes": 500}, option="corrected lars"),
+            World(5, "two", {**THREE_FC, "bucket_bytes": 500}, option="lars"),
             World(5, "dropout", THREE_FC, option="micro-batches, clipped"),
         ),
         devices=(

@@ -70,7 +70,7 @@ EXACT = {
     "pipeline": ({"fc": "pipeline", "accumulate": 2}, {}),
     "forward": ({"overlap": "forward", "bucket_bytes": 64}, {}),
     "sharded, clipped": (SHARDED, {"clip_norm": 0.5}),
-    **{f"sharded, {name}": (SHARDED, LAYERWISE[name]) for name in ("corrected lars", "clipped lamb")},
+    **{f"sharded, {name}": (SHARDED, LAYERWISE[name]) for name in ("lars", "clipped lamb")},
     **{
         f"{name}, muon": (flags, MUON)
         for name, flags in (("allreduce", {}), ("server", {"sync": "server", "servers": 2}))

@@ -309,7 +309,7 @@ WAYS = {
     "micro-batches": {"accumulate": 3},
     "clipped": {"clip_norm": 0.5},
     "lamb": LAYERWISE["clipped lamb"],
-    "lars": LAYERWISE["corrected lars"],
+    "lars": LAYERWISE["lars"],
     "micro-batches, clipped": {"accumulate": 2, "clip_norm": 0.1},
 }
 

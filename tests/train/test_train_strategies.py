@@ -159,7 +159,7 @@ def test_it_can_be_repeated(name):
 @pytest.mark.parametrize("name", LIKE)
 def test_it_goes_on_at_other_numbers_of_ranks(name):
     row, net = LIKE[name], LIKE[name].nets[0]
-    asked = [option for option in ("adamw", "corrected lars") if option not in row.cannot] or [""] * 2
+    asked = [option for option in ("adamw", "lars") if option not in row.cannot] or [""] * 2
     for ranks, option in zip((row.usual - 1, row.least), asked, strict=True):
         flags = OPTIONS.get(option, {})
         checkpoint = at(row, row.usual, net, BEGUN, **flags)[0][2]

@@ -75,7 +75,7 @@ def update(device: Device, rule, ranges, w, g, slots, first, numbers, squares_N2
         return
     state, average = _states(rule, slots)
     arguments = w, g, *state, average, squares_N2, table.chunks, table.ranges, numbers, first, table.count
-    constants = rule.momentum, rule.beta2, rule.eps, rule.trust_coefficient, rule.trust_limit, rule.correction
+    constants = rule.momentum, rule.beta2, rule.eps, rule.trust_coefficient
     _launch(device, rule, "update", table, w, *arguments, *constants, rule.ema or 0.0)
 
 

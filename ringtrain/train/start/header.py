@@ -182,16 +182,14 @@ def strategy_words(config: ExchangeConfig, exchange: Exchange) -> str:
 
 
 def _optimizer_words(config: OptimizerConfig) -> str:
-    corrected = " corrected" if config.momentum_correction else ""
     usual = OPTIMIZERS[config.optimizer].usual_momentum
     momentum = usual if config.momentum is None else config.momentum
-    memory = f"momentum {momentum:g}{corrected}"
+    memory = f"momentum {momentum:g}"
     if config.optimizer in ("adamw", "adam", "lamb"):
         memory = f"beta1 {momentum:g}, beta2 {config.beta2:g}"
     elif config.optimizer == "rmsprop":
         memory = f"alpha {config.beta2:g}, momentum {momentum:g}"
     words = f"{config.optimizer}, {memory}, weight decay {config.weight_decay:g}"
     words += f", trust {config.trust_coefficient or TRUST_COEFFICIENT:g}" if config.optimizer == "lars" else ""
-    words += f", trust ratio at most {config.trust_limit:g}" if config.trust_limit else ""
     words += f", gradient clipped to {config.clip_norm:g}" if config.clip_norm else ""
     return words + (f", weights averaged with decay {config.ema:g} for evaluations" if config.ema is not None else "")

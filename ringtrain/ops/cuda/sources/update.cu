@@ -26,8 +26,7 @@ struct Range {
 
 // What an optimizer is made of: the same in every launch of a run.
 struct Rule {
-    double momentum, beta2, eps, trust, limit;
-    int correction;
+    double momentum, beta2, eps, trust;
 };
 
 // 1/(1 - beta^updates), in every thread: by one, as a device may have few units for double.
@@ -55,7 +54,7 @@ template <int KIND_> __device__ double trust_ratio(const Rule &rule, const doubl
     if (norm < 0) return 1;
     double w = sqrt(squares[2 * norm]), g = sqrt(squares[2 * norm + 1]), ratio = 1;
     if (w > 0 && g > 0) ratio = KIND_ == LARS ? rule.trust * w / (g + fields[1] * w) : w / g;
-    return ratio < rule.limit ? ratio : rule.limit;
+    return ratio;
 }
 
 // f(w, g, state ...) of a chunk, and then the average: that of the first update is the weights themselves.
@@ -122,11 +121,10 @@ __device__ void update_all(
             }, m, v);
         } else if constexpr (KIND_ == LARS) {
             double ratio = trust_ratio<KIND_>(rule, fields, range.norm, squares);
-            REAL inside = (REAL)(rule.correction ? ratio : exact_lr * ratio), outside = rule.correction ? lr : (REAL)1;
-            REAL inner_decay = inside * decay;
+            REAL inside = (REAL)(exact_lr * ratio), inner_decay = inside * decay;
             all([=](REAL &w, REAL g, REAL &v) {
                 v = b1 * v + inside * g + inner_decay * w;
-                w -= outside * v;
+                w -= v;
             }, m);
         } else if constexpr (KIND_ == LAMB) {
             REAL step = (REAL)(exact_lr * trust_ratio<KIND_>(rule, fields, range.norm, squares));
@@ -138,8 +136,8 @@ __device__ void update_all(
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, 2) update(
     REAL *w, const REAL *g, REAL *first_state, REAL *second_state, REAL *average, const double *squares,
     const long long *chunks, const double *ranges, const double *numbers, long long first, int count, double momentum,
-    double beta2, double eps, double trust, double limit, int correction, double ema) {
-    Rule rule{momentum, beta2, eps, trust, limit, correction};
+    double beta2, double eps, double trust, double ema) {
+    Rule rule{momentum, beta2, eps, trust};
     update_all<KIND>(w, g, first_state, second_state, average, squares, chunks, ranges, numbers, first, count, rule, ema);
 }
 
