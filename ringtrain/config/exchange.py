@@ -99,8 +99,8 @@ class ExchangeConfig:
 
     fc: str = placement_option(
         "data",
-        "Placement of fully connected layers: data, on every rank; hybrid, columns divided among ranks; pipeline, on "
-        "dedicated ranks, with --sync allreduce.",
+        "With --sync allreduce: placement of fully connected layers: data, on every rank; hybrid, columns divided "
+        "among ranks; pipeline, on dedicated ranks.",
         choices=("data", "hybrid", "pipeline"),
         planned=False,
     )

@@ -151,8 +151,6 @@ RULES = (
     Rule(("overlap",), None, lambda parts: parts.partners not in (PARTNER, ROOT),
          "says when gradients travel, and does not change when {other} exchanges",
          also=_options("overlap", ("backward",))),
-    Rule(("fc",), ("hybrid",), lambda parts: parts.delay == 0,
-         "updates columns in the same iteration; {other} applies gradients one iteration late"),
     # how far apart
     Rule(("precision",), ("float16",), lambda parts: parts.updates_alike,
          "scales the loss, and all ranks skip an update that overflows; with {other} some would not, or would "
@@ -160,10 +158,8 @@ RULES = (
          also=BFLOAT16),
     Rule(("batch_norm",), ("sync",), lambda parts: parts.collective_passes,
          "needs all ranks in every layer with equal weights; {other} does not guarantee that", also=GHOST),
-    Rule(("fc",), ("hybrid",), lambda parts: parts.equal_weights,
-         "needs all ranks in every pass of one batch, with equal weights; with {other} each rank has its own"),
-    Rule(("fc",), ("pipeline",), lambda parts: parts.all_update,
-         "is exact: all ranks in front make each update, by one sum of gradients; {other} does not"),
+    Rule(("fc",), None, lambda parts: parts.all_update,
+         "is exact: ranks make each update of the other layers alike, by one sum of gradients; {other} does not"),
     Rule(("check_replicas",), bool, lambda parts: parts.equal_weights,
          "compares the weights of ranks; with {other} they differ while ranks train"),
     Rule(("ema",), None, lambda parts: parts.equal_weights,

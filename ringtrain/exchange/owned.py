@@ -48,7 +48,7 @@ class Owned(Exchange):
         outgoing, forward = owners.indices_of(settings.transport.rank), self._overlap == FORWARD
         sums, meanwhile = SumOverRanks(settings), self._serve if owners.serves else None
         add = sums.add if owners.divides and optimizer.layerwise else None
-        pieces, clip = owners.owned(settings.transport.rank), (settings.clip_norm, sums.square_norm, settings.scale)
+        pieces, clip = owners.owned(settings.transport.rank), (settings.clip_norm, sums, settings.scale)
         self._arena, self._pieces, self._outgoing = arena, owners.pieces, outgoing
         self._update = update = OwnedUpdate(ops, arena, optimizer, grads, pieces, *clip, add)
         self._gradients = owners.sums(grads, roles.trainers, meanwhile, early=self._overlap != NONE)

@@ -107,10 +107,8 @@ REFUSED = {
     **dict.fromkeys(("asynchronous", "quorum"), APART),
     "average_delay": "overlap=none",
     "staleness": "ema server_levels check_replicas=5",
-    "fc": "compress reproducible precision=bfloat16 precision=float16",
-    "fc=hybrid": "asynchronous staleness",
-    "fc=pipeline": "sync algorithm=mpi algorithm=mapped algorithm=hierarchical algorithm=canonical tuning "
-    "batch_norm=sync",
+    "fc": "sync compress reproducible precision=bfloat16 precision=float16",
+    "fc=pipeline": "algorithm=mpi algorithm=mapped algorithm=hierarchical algorithm=canonical tuning batch_norm=sync",
     "compress": "wire overlap=forward precision=float16",
     "wire": "algorithm=mpi algorithm=mapped algorithm=recursive-doubling dtype",
     "tuning": "algorithm",

@@ -119,20 +119,6 @@ def test_a_pipeline_and_its_continuation_at_another_number_of_ranks(continued, a
     assert sum(text.startswith(("rank 2: fc1", "rank 3: fc")) for text in notes) == 3
 
 
-# Two dedicated servers among three ranks, one among two.
-BESIDE_HYBRID = {"server": (("--servers", 2, "--dedicated"), ("--servers", 1)), "master": (("--accumulate", 2), ())}
-
-
-@pytest.mark.parametrize("sync", daily(BESIDE_HYBRID, "server"))
-def test_divided_layers_beside_another_exchange_of_the_rest(continued, alone, net, sync):
-    net.write_text(TWO_FC)
-    clipped = ("--clip-norm", 5)
-    parts = zip((3, 2), BESIDE_HYBRID[sync], strict=True)
-    out = continued("--fc", "hybrid", "--sync", sync, *DOUBLE, *clipped, parts=parts)
-    assert [record["exact"] for record in records(out, "start")] == [True, True]
-    assert_is_of_one_rank(alone, net, out, *clipped)
-
-
 @pytest.mark.thorough
 def test_overlap_changes_times_and_nothing_else_on_real_ranks(train, tmp_path):
     """In memory that ranks share, and over messages; buckets of a layer each."""

@@ -12,7 +12,6 @@ from tests.runs import records, start
 
 DECAY, ITERATIONS = 0.8, 6
 OPTIMIZER = {"optimizer": "rmsprop", "lr": 0.002, "eps": 1e-3, "clip_norm": 5.0, "dtype": "float64", "ema": DECAY}
-HYBRID = {"fc": "hybrid"}
 WORLDS = {
     "allreduce": (3, {}),
     "allreduce, overlap forward": (2, {"overlap": "forward", "bucket_bytes": 500}),
@@ -20,8 +19,7 @@ WORLDS = {
     "server": (3, {"sync": "server", "servers": 2}),
     "dedicated server": (3, {"sync": "server", "dedicated": True}),
     "master": (2, {"sync": "master"}),
-    "hybrid": (3, HYBRID),
-    "hybrid sharded": (2, {**HYBRID, "sync": "sharded"}),
+    "hybrid": (3, {"fc": "hybrid"}),
     "pipeline": (3, {"fc": "pipeline"}),
     "lamb sharded": (3, {"sync": "sharded", "optimizer": "lamb", "clip_norm": None}),
 }

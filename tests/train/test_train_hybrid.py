@@ -3,19 +3,16 @@
 import numpy as np
 import pytest
 from small_runs import DROPOUT_NET, PAST_A_TAIL, apart, diverges, everywhere, iterate, results, run_of
-from strategies import DEDICATED, FLAT, LAST, MASTER, NETS, OPTIONS, SERVER, TWO
+from strategies import FLAT, LAST, MASTER, OPTIONS, SERVER, TWO
 
 from ringtrain.errors import ConfigError
 from tests.says import says
 from tests.tiers import daily
 
-INNER = {"all-reduce": {}, "dedicated servers": DEDICATED, "master": MASTER}
 
-
-@pytest.mark.parametrize("inner", INNER)
-def test_a_loss_that_is_not_finite_is_explained(inner):
+def test_a_loss_that_is_not_finite_is_explained():
     def body(transport):
-        run, ops = run_of(transport, TWO, iterations=2, fc="hybrid", accumulate=2, **INNER[inner])
+        run, ops = run_of(transport, TWO, iterations=2, fc="hybrid", accumulate=2)
         span = next(span for span in run.arena.spans if span.name == "fc1.bias")
         ops.upload(np.full(span.shape, np.nan, ops.dtype), run.arena.weight(span))
         return diverges(run, transport, 1, "'fc1'")
@@ -23,23 +20,22 @@ def test_a_loss_that_is_not_finite_is_explained(inner):
     assert all(everywhere(3, body))
 
 
-@pytest.mark.parametrize("inner", ["dedicated servers", "master"])
-def test_ranks_without_examples_change_nothing(inner):
+def test_ranks_without_examples_change_nothing():
     """Batches of 5 in three micro-batches, of which some are empty on a rank, and some on all; the last has 2."""
     flags = {"dtype": "float64", "batch": 5, "start": 58, "lr": 0.01, "accumulate": 3, "clip_norm": 0.1}
     one = results(1, TWO, 61, **flags)[0][1]
-    assert apart(results(4, TWO, 61, fc="hybrid", **INNER[inner], **flags), one) <= 1e-12
+    assert apart(results(4, TWO, 61, fc="hybrid", **flags), one) <= 1e-12
 
 
-STAGES = (({**DEDICATED, "overlap": "forward"}, 4), (MASTER, 3), (SERVER, 2), ({}, 5))
+STAGES = (4, {"fc": "hybrid"}), (3, MASTER), (2, {"fc": "hybrid"}), (2, SERVER), (5, {"fc": "hybrid"})
 
 
 @pytest.mark.parametrize("option", daily(OPTIONS, "nesterov, clipped", "clipped lamb"))
-def test_a_run_goes_on_beside_other_exchanges_at_other_numbers_of_ranks(option):
+def test_a_run_goes_on_at_other_numbers_of_ranks_and_by_other_exchanges(option):
     flags, checkpoint, start = {"dtype": "float64", **OPTIONS[option]}, None, 0
-    for inner, ranks in STAGES:
+    for ranks, inner in STAGES:
         stop = start + PAST_A_TAIL // len(STAGES)
-        ended = results(ranks, TWO, stop, start=start, checkpoint=checkpoint, fc="hybrid", **inner, **flags)
+        ended = results(ranks, TWO, stop, start=start, checkpoint=checkpoint, **inner, **flags)
         checkpoint, start = ended[0][2], stop
     assert apart(ended, results(1, TWO, start, **flags)[0][1]) <= 1e-12
 
@@ -81,11 +77,7 @@ def test_the_header_says_what_it_saves():
     )
     sends = "sends on average 963 numbers for them in an iteration, with --fc data "
     assert facts(3, batch=6).notes[0].endswith(f"{sends}3,009: 68% less")
-    assert facts(3, batch=6, **DEDICATED).notes[0].endswith(f"{sends}1,505: 36% less")  # one rank trains
     assert facts(1).notes[0].endswith("among 1 ranks: one rank has all columns, and sends nothing")
-    # A master does not say what it received without the activations.
-    (run, *_) = everywhere(2, lambda t: run_of(t, TWO, fc="hybrid", **MASTER)[0])
-    assert run.exchange.reducers.traffic().bytes_received is None
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,17 +88,15 @@ CONVOLUTIONAL = DROPOUT_NET.replace(
 
 
 @pytest.mark.parametrize(
-    ("net", "size", "flags", "message"),
+    ("net", "size", "message"),
     [
-        (CONVOLUTIONAL, 1, {}, "layers at the end of a model, and 'small' has none there: leave --fc at data"),
-        (DROPOUT_NET, 11, {}, "'fc' has 10, fewer than the 11 ranks: use at most 10, or leave --fc at data"),
-        (TWO, 4, {**SERVER, "servers": 3}, says("--servers", "--fc", 3, 2)),
-        (NETS["all fc"], 2, SERVER, says("--fc", "--sync", "'small'")),
+        (CONVOLUTIONAL, 1, "layers at the end of a model, and 'small' has none there: leave --fc at data"),
+        (DROPOUT_NET, 11, "'fc' has 10, fewer than the 11 ranks: use at most 10, or leave --fc at data"),
     ],
 )
-def test_what_cannot_be_divided(net, size, flags, message):
+def test_what_cannot_be_divided(net, size, message):
     def body(transport):
         with pytest.raises(ConfigError, match=message):
-            run_of(transport, net, fc="hybrid", **flags)
+            run_of(transport, net, fc="hybrid")
 
     everywhere(size, body)

@@ -30,7 +30,7 @@ MORE = {
     "allreduce, adamw, average of weights": ("allreduce", {"optimizer": "adamw", "ema": 0.9}),
     "sharded, forward": ("sharded", FORWARD),
     "server, forward": ("server", {**FORWARD, "servers": 2}),
-    "hybrid, sharded": ("hybrid", {"sync": "sharded", "bucket_bytes": 500}),
+    "hybrid, small buckets": ("hybrid", {"bucket_bytes": 500}),
     "pipeline, micro-batches": ("pipeline", {"accumulate": 2}),
     "averaging, adamw": ("averaging", {"optimizer": "adamw"}),
     "averaging, momentum kept, all-reduce before": ("averaging, momentum kept", {"average_from": 2}),

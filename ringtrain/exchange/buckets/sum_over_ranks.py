@@ -11,7 +11,6 @@ class SumOverRanks:
 
     def __init__(self, settings: ExchangeSettings):
         self.transport, self._deadline_s = settings.transport, settings.config.deadline_s
-        self._add_external = settings.add_external_square_norm
         self._number = np.zeros(1)
 
     def __call__(self, number: float) -> float:
@@ -19,12 +18,6 @@ class SumOverRanks:
         self._number[0] = number
         self.add(self._number)
         return float(self._number[0])
-
-    def square_norm(self, local: float) -> float:
-        """Return the sum of squares of all gradients that are clipped together; ``local``: the sum over this rank's
-        elements."""
-        squares = self(local)
-        return squares if self._add_external is None else self._add_external(squares)
 
     def add(self, numbers: Array) -> None:
         """Add a flat array over the ranks, in place."""

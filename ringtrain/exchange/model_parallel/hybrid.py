@@ -1,4 +1,4 @@
-"""Convolutions data-parallel, the fully connected layers at the end model-parallel. Exact where the inner exchange is.
+"""Convolutions data-parallel, the fully connected layers at the end model-parallel. Exact where the all-reduce is.
 
 Fully connected layers hold most of the parameters of the networks that have them, and little of the work. So their
 weights stay in place, and activations travel:
@@ -10,10 +10,9 @@ weights stay in place, and activations travel:
 4.  Backward each rank has one term of the gradient of a layer's input: the terms are summed and scattered, so that each
     rank has its own columns of the gradient, or at the convolutions its own examples.
 5.  Each rank has the whole gradient of its columns. It updates them alone, and keeps the optimizer's state of those
-    alone. All other gradients go through the inner exchange.
+    alone. All other gradients go through the all-reduce.
 
-A rank that does not train, a dedicated server, has columns, too, and makes all passes, without examples. The arena
-is whole on every rank; :meth:`Hybrid.synchronize` makes its part of the divided layers current.
+The arena is whole on every rank; :meth:`Hybrid.synchronize` makes its part of the divided layers current.
 
 Source: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014.
 """
@@ -61,21 +60,20 @@ def _count(elements: float) -> str:
 
 
 class Hybrid(WithInnerExchange):
-    """Divides the columns of the fully connected layers among the ranks; ``make_inner`` makes the exchange of the other
-    layers."""
+    """Divides the columns of the fully connected layers among the ranks; ``make_inner`` makes the all-reduce of the
+    other layers."""
 
     def __init__(self, settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]):
         self._settings = settings
         self._inner = make_inner(replace(settings, add_external_square_norm=self._add_columns))
-        self.batches, inner = self._inner.batches, self._inner.facts
+        inner = self._inner.facts
         header = f"{inner.header} with fc hybrid".strip()
         self.facts = replace(inner, header=header, state_is_local=False, survives_rank_loss=False, within_passes=True)
-        self._layouts, self._columns = MicrobatchLayouts(settings, inner.roles), ColumnShards(settings)
+        self._layouts, self._columns = MicrobatchLayouts(settings), ColumnShards(settings)
         self._norm = 0.0  # of the gradient of this iteration, if it is clipped
 
     def prepare(self, graph: Graph) -> Graph:
-        """Raises ConfigError for a network without layers to divide, or with too few columns, or with too few other
-        parameters for the servers."""
+        """Raises ConfigError for a network without layers to divide, or with too few columns."""
         first, size = trailing(graph.plan, graph.shapes), self._settings.transport.size
         if first is None:
             raise ConfigError(
@@ -90,30 +88,14 @@ class Hybrid(WithInnerExchange):
                     f"fewer than the {size} ranks: use at most {count}, or leave --fc at data"
                 )
         counts = [(_layer(name) in units, element_count(parameter.shape)) for name, parameter in graph.parameters()]
-        self._check_servers(sum(not ours for ours, _ in counts))
         parameters, learning = sum(count for ours, count in counts if ours), not all(ours for ours, _ in counts)
         self._divided, cost = units.keys(), "one rank has all columns, and sends nothing"
         if size > 1:
-            features, trainers = graph.shapes[graph.plan[first].inputs[0]][0], len(self.facts.roles.trainers)
+            features = graph.shapes[graph.plan[first].inputs[0]][0]
             hybrid = activations_sent(features, units.values(), self._settings.batch, size, learning)
-            # An all-reduce of their gradients, or the exchange by servers, which send nothing to themselves.
-            cost = saving(hybrid, 2 * min(trainers, size - 1) / size * parameters)
+            cost = saving(hybrid, 2 * (size - 1) / size * parameters)
         self._note = f"hybrid: columns of {', '.join(units)} are divided among {size} ranks: {cost}"
         return divided(graph, first, self._layouts, self._columns)
-
-    def _check_servers(self, left: int) -> None:
-        """Raises ConfigError unless there is one of the ``left`` parameters for each server."""
-        servers = len(self.facts.roles.servers)
-        if servers and not left:
-            raise ConfigError(
-                f"--fc hybrid divides all parameters of {self._settings.model!r} among ranks, and leaves none to "
-                "servers: give --sync allreduce, or leave --fc at data"
-            )
-        if servers > left:
-            raise ConfigError(
-                f"--servers {servers} is more than the {left} parameters that --fc hybrid leaves to servers: give at "
-                f"most {left}, or leave --fc at data"
-            )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ours = [span for span in arena.spans if _layer(span.name) in self._divided]  # they are the last

@@ -25,7 +25,6 @@ from ringtrain.collectives.algorithms.all_to_all import all_to_all
 from ringtrain.collectives.algorithms.sliced import all_gather, reduce_scatter
 from ringtrain.collectives.execution.reduction import Reduction
 from ringtrain.collectives.schedule import Schedule
-from ringtrain.exchange.base import Roles
 from ringtrain.exchange.buckets.ownership import execution
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.tags import COLUMNS
@@ -225,10 +224,10 @@ class MicrobatchLayout:
 
 class MicrobatchLayouts:
     """The layouts of an iteration's micro-batches. Before the first iteration there are rehearsals, in which a rank is
-    alone. ``roles``: which rank trains on which part of a batch; the others have no examples."""
+    alone."""
 
-    def __init__(self, settings: ExchangeSettings, roles: Roles):
-        self._settings, self._roles, self._parts = settings, roles, settings.accumulate
+    def __init__(self, settings: ExchangeSettings):
+        self._settings, self._parts = settings, settings.accumulate
         self.collectives = ActivationCollectives(settings)
         self._layouts: dict[tuple[int, tuple[int, ...]], MicrobatchLayout] = {}
         self._slot = 0
@@ -255,8 +254,7 @@ class MicrobatchLayouts:
         """Begin an iteration of ``total`` examples. Layouts of two slots have memory of their own: a pass of one may
         begin before the other's backward."""
         self._slot = slot
-        parts, trainers = map(self._roles.part, range(self.ranks)), len(self._roles.trainers)
-        counts = [0 if part is None else self._share(total, part, trainers) for part in parts]
+        counts = [self._share(total, rank, self.ranks) for rank in range(self.ranks)]
         self._counts = [tuple(self._share(count, part, self._parts) for count in counts) for part in range(self._parts)]
         self._next = 0
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles, all_train
+from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, Roles
 from ringtrain.exchange.buckets.ownership import schedule_name
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
@@ -143,7 +143,7 @@ class PipelineBehind(Pipeline):
         self.group = group
         self._within = replace(settings, transport=group, guard=None, share=_row_share, accumulate=1)
         if group.size > 1:
-            self.layouts = MicrobatchLayouts(self._within, all_train(group.size))
+            self.layouts = MicrobatchLayouts(self._within)
             self.part = divided(self.part, 0, self.layouts, None)
         return self.part
 
