@@ -12,10 +12,9 @@ from ringtrain.errors import OutputClosed, RankLostError, RingtrainError, Transp
 from ringtrain.plugin import blamed
 from ringtrain.show.output import complain, echo, from_ringtrain
 from ringtrain.template import Lines, joined
-from ringtrain.transport.activity import DEADLINE_S, Activity, no_words
+from ringtrain.transport.activity import DEADLINE_S, Activity
 from ringtrain.transport.fault_tolerance import end_job
 from ringtrain.transport.launch_environment import read_launch
-from ringtrain.transport.mpi.deaths_before_init import roll_of
 
 if TYPE_CHECKING:
     from ringtrain.transport.base import Transport
@@ -73,14 +72,13 @@ def _joined(activity, aborter: "HangAborter") -> "World":
     from ringtrain.monitor.guarded_transport import guarded
     from ringtrain.transport.world import World
 
-    activity.lost = roll_of(os.environ)
     with activity.holds_gil("starting the MPI and finding the other ranks"):
         try:
             world = World(lambda transport: guarded(transport, activity), activity.deadline_s)
         except TransportError as error:  # this rank prints it: the others may have met
             aborter.end(error)
             raise
-    aborter.world, activity.lost = world, no_words
+    aborter.world = world
     return world
 
 

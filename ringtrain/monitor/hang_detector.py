@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ringtrain.errors import RankLostError, RingtrainError, StalledError
+from ringtrain.errors import StalledError
 from ringtrain.monitor import stack_dump
 from ringtrain.monitor.watchdog import SuspendDetector
 from ringtrain.template import escaped, joined
@@ -56,7 +56,7 @@ class HangDetector:
     Use it as a context manager, in the thread that starts all others. Stacks are bare until :meth:`listen`.
     """
 
-    def __init__(self, activity: Activity, rank: int, end: Callable[[RingtrainError], None], clock=time.monotonic):
+    def __init__(self, activity: Activity, rank: int, end: Callable[[StalledError], None], clock=time.monotonic):
         self._activity, self._rank, self._end, self._clock = activity, rank, end, clock
         self._resumed = clock()
         self._pauses = SuspendDetector(EVERY_S, self._resumed)
@@ -107,15 +107,11 @@ class HangDetector:
         error = None if self._reported else self.look()
         if error is not None:
             self._reported = True
-            if isinstance(error, StalledError):
-                stack_dump.write_stacks(self._activity, self._rank)
+            stack_dump.write_stacks(self._activity, self._rank)
             self._end(error)
 
-    def look(self) -> StalledError | RankLostError | None:
-        """The error to report if a stage takes too long, or waits for a dead rank; else None."""
-        lost = self._activity.lost()
-        if lost:
-            return RankLostError(lost)
+    def look(self) -> StalledError | None:
+        """The error to report if a stage takes too long; else None."""
         now, stage = self._clock(), self._activity.stage
         if self._pauses.before(now):
             self._resumed = now

@@ -46,7 +46,6 @@ class Activity:
     layer():      the layer of the pass
     collective(): the collective that this rank is in, in words
     everyone():   lines with the stages of all ranks, if there is a guard
-    lost():       the ranks that have died while others start, in words; empty if there are none
     before_end(error): a thread calls this before it ends the run
     deadline_s:   of limited stages
     hard_timeout: ends the process if a stage holds the GIL for too long
@@ -61,7 +60,6 @@ class Activity:
         self.layer: Callable[[], str] = no_words
         self.collective: Callable[[], str] = no_words
         self.everyone: Callable[[], Sequence[str]] = no_words
-        self.lost: Callable[[], str] = no_words
         self.before_end: Callable[[Exception], None] = tell_none
         self.hard_timeout = NoHardTimeout()
         self.touches, self.shown = 0, False

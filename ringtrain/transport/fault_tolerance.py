@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import NoReturn
 
 START_TOLERANT = "start with `mpirun --with-ft ulfm`"
-NOT_SURVIVED = "--elastic survives only a later death: start the run again with the same command"
 LAUNCHERS = ("prterun", "prted", "prte", "mpirun", "mpiexec")
 MARK = "RINGTRAIN_REPLACES"  # in the environment of processes that start in place of lost ranks: these ranks' numbers
 LET_OUT_S = 2.0  # a launcher reads at once

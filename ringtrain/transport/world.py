@@ -16,7 +16,7 @@ from ringtrain.transport.cuda_aware import decision
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
-from ringtrain.transport.fault_tolerance import MARK, NOT_SURVIVED, REJOIN_S, is_fault_tolerant
+from ringtrain.transport.fault_tolerance import MARK, REJOIN_S
 from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.mpi.mpich import as_wanted
@@ -50,7 +50,7 @@ def connect(allocate=None, comm=None) -> Transport:
         )
     try:
         with starting(), as_wanted():
-            MPI = _start()
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         check_without_mpi(launch, str(error).splitlines()[-1 if LIBRARY_NAMED[0] in os.environ else 0])
         return Loopback(allocate or aligned_zeros)
@@ -68,29 +68,10 @@ def connect(allocate=None, comm=None) -> Transport:
         with naming_peers("meeting the other ranks", comm):
             return Messages(comm, local_claims(os.environ), allocate)
     except RankLostError:
-        raise RankLostError(f"a rank died before all ranks had started. {NOT_SURVIVED}") from None
-
-
-def _start():
-    """mpi4py's MPI, started. If ranks are to survive one another, this starts it by a call that releases the GIL, which
-    mpi4py's own start does not: a thread looks meanwhile whether a rank dies. Like mpi4py, it makes the MPI return its
-    errors. Raises ImportError, RuntimeError."""
-    import mpi4py
-
-    if not is_fault_tolerant(os.environ) or "mpi4py.MPI" in sys.modules:
-        from mpi4py import MPI
-
-        return MPI
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
-    from mpi4py import MPI
-
-    from ringtrain.transport.mpi import libmpi
-
-    if not libmpi.start_open_mpi():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
-        comm.Set_errhandler(MPI.ERRORS_RETURN)
-    return MPI
+        raise RankLostError(
+            "a rank died before all ranks had started. --elastic survives only a later death: start the run again with "
+            "the same command"
+        ) from None
 
 
 class World:

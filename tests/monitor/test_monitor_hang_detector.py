@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ringtrain.cli.world import deadline_of
-from ringtrain.errors import RankLostError, UsageError
+from ringtrain.errors import UsageError
 from ringtrain.monitor import hang_detector, stack_dump
 from ringtrain.monitor.hang_detector import EVERY_S, HangDetector
 from ringtrain.monitor.watchdog import PAUSED_S
@@ -58,14 +58,6 @@ def test_only_a_limited_stage_ends_and_it_names_itself(activity, clock):
     assert str(error).splitlines() == [stalled, "activity of every rank:", r"  rank 1: forward\x1b"]
     assert error.exit_code == 4
     assert looks(detector, clock, 100) is None and activity.stage.text == "forward"
-
-
-def test_who_has_died_while_others_start_is_told_before_the_deadline(activity, clock):
-    detector = HangDetector(activity, 0, None, clock)
-    activity.lost = iter(["", "", "rank 2 (node7) died"]).__next__
-    with activity.during("starting the MPI", limited=True):
-        error = looks(detector, clock, 1)
-    assert isinstance(error, RankLostError) and str(error) == "rank 2 (node7) died" and error.exit_code == 1
 
 
 def test_a_process_that_was_stopped_itself_has_its_time_again_and_where_every_look_is_late_time_counts(activity, clock):

@@ -13,7 +13,6 @@ from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
 MAPS = Path("/proc/self/maps")
 LIBMPI = r"/libmpi(ch|_\w+)?\.so"  # libmpi.so.40, libmpich.so.12, libmpi_abi.so.0, libmpi_cray.so.12
 LIBUCP = r"/libucp(-\w+)?\.so"
-THREAD_MULTIPLE = 3  # MPI_THREAD_MULTIPLE of Open MPI's mpi.h
 GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
 
 
@@ -75,20 +74,6 @@ def ucx_evidence(path: Path | None) -> Evidence:
     if any(path.parent.glob("ucx/libuct_cuda*.so*")):
         return Evidence("ucx", YES, f"{path} has a module for CUDA")
     return Evidence("ucx", NO, f"{path} has no module for CUDA")
-
-
-def start_open_mpi() -> bool:
-    """Start Open MPI while threads of Python run. Returns whether it started: not if its library is not found. Raises
-    RuntimeError.
-    """
-    path = loaded(LIBMPI) if vendor() == "Open MPI" else None
-    if path is None:
-        return False
-    provided = ctypes.c_int()
-    code = ctypes.CDLL(str(path)).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(provided))
-    if code:
-        raise RuntimeError(f"MPI_Init_thread of {path} ends with the error {code}")
-    return True
 
 
 def mpi_evidence() -> list[Evidence]:

@@ -15,7 +15,6 @@ from unittest import mock
 from ringtrain.cli.main import run
 
 PLACES = {
-    "starting": "ringtrain.transport.world.connect",
     "connecting": "ringtrain.transport.mpi.messages.Messages.__init__",
     "opening": "ringtrain.train.start.open_run.read_data",
     "iteration": "ringtrain.train.step.worker.Worker.iterate",
