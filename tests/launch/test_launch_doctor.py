@@ -22,7 +22,7 @@ from ringtrain.launch.doctor.doctor import (
 )
 from ringtrain.ops.cpu import compile as kernels
 from ringtrain.ops.cpu import library
-from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, Evidence
+from ringtrain.transport.cuda_aware.decision import NO, Evidence
 from tests.fakes.doctor_context import line_of, lines_of
 from tests.fakes.host_cuda import HostRuntime
 from tests.says import says
@@ -104,7 +104,7 @@ def test_a_device_that_cannot_be_used_is_no_failure_unless_it_was_asked_for(mach
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, size):
-    evidence = [Evidence("kinds", UNKNOWN, "no word"), Evidence("query", NO, "it says no"), Evidence("ucx", NO, "none")]
+    evidence = [Evidence("query", NO, "it says no"), Evidence("ucx", NO, "none")]
     monkeypatch.setattr(devices, "look", lambda: evidence)
     monkeypatch.setattr("ringtrain.transport.world.look", lambda: evidence)
     root = machine(1)
@@ -117,8 +117,8 @@ def test_the_way_of_device_memory_is_told_rung_by_rung(machine, monkeypatch, siz
     assert lines("cpu", "auto") == [*rungs, Line(OK, "mpi-cuda", says("device", "send"))]
     assert lines("cuda", "auto", visible=0) == [*rungs, Line(OK, "mpi-cuda", says("can", "used"))]
     flag, *asked, last = lines("auto", "auto")
-    assert flag == Line(OK, "mpi-cuda: flag", says("unknown", "--mpi-cuda")) and asked[:3] == rungs
-    assert asked[3] == Line(OK, "mpi-cuda: sight", says("yes", "see", "devices"))
+    assert flag == Line(OK, "mpi-cuda: flag", says("unknown", "--mpi-cuda")) and asked[:2] == rungs
+    assert asked[2] == Line(OK, "mpi-cuda: sight", says("yes", "see", "devices"))
     assert (last.status, last.advice) == (WARN, says("docs", "gpu"))
     assert last.text == says("it says no; none")
     assert lines("cuda", "staged")[-1] == Line(OK, "mpi-cuda", says("--mpi-cuda", "staged", "through"))

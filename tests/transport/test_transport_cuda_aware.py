@@ -25,7 +25,7 @@ from tests.says import says
 
 
 def looked(**answers):
-    answers = {"kinds": UNKNOWN, "query": NO, "ucx": NO} | answers
+    answers = {"query": NO, "ucx": NO} | answers
     return [Evidence(name, answer, f"{name}'s why") for name, answer in answers.items()]
 
 
@@ -46,7 +46,6 @@ NO_MPIRUN = CudaTrial(UNKNOWN, "no mpirun is found for a trial")
     [
         (AUTO, rungs(), False),  # the plain wheel: nothing speaks for it
         (AUTO, rungs(ucx=YES), True),  # an MPI built without, on a UCX built with
-        (AUTO, rungs(kinds=YES), True),
         (AUTO, rungs(query=YES), True),
         (AUTO, rungs(query=UNKNOWN), True),  # an MPI that cannot be asked
         (AUTO, rungs(query=YES, sight=NO), False),  # a child of one rank sees what that one sees
@@ -74,7 +73,7 @@ def test_a_child_is_asked_where_something_speaks_for_it(asked, evidence, worth):
 def test_what_is_chosen_and_why(asked, trial, way, why):
     choice = decide_way(asked, rungs(), trial)
     assert (choice.way, choice.why) == (way, why)
-    assert [rung.name for rung in choice.rungs] == ["kinds", "query", "ucx", "sight"] + ["trial"] * (trial is not None)
+    assert [rung.name for rung in choice.rungs] == ["query", "ucx", "sight"] + ["trial"] * (trial is not None)
     assert choice.words == says("directly" if way == DIRECT else "staged", why)
 
 
@@ -104,7 +103,7 @@ def test_all_ranks_choose_alike_and_one_tries():
     choices = LoopbackWorld(3).run(body)
     assert choices[0] == choices[1] == choices[2] and tried == [0]
     assert choices[0].way == DIRECT
-    answers = {"flag": UNKNOWN, "kinds": UNKNOWN, "query": UNKNOWN, "ucx": NO, "sight": YES, "trial": YES}
+    answers = {"flag": UNKNOWN, "query": UNKNOWN, "ucx": NO, "sight": YES, "trial": YES}
     assert {rung.name: rung.answer for rung in choices[0].rungs} == answers
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ringtrain.transport.cuda_aware.decision import NO, UNKNOWN, YES, Evidence
+from ringtrain.transport.cuda_aware.decision import NO, YES, Evidence
 from tests.says import says
 
 MAPS = """\
@@ -36,23 +36,6 @@ def test_the_loaded_mpi_is_found(libmpi, path):
     assert libmpi.loaded(libmpi.LIBMPI, "") is None
 
 
-@pytest.mark.parametrize(
-    ("value", "answer"),
-    [
-        (None, UNKNOWN),
-        ("", UNKNOWN),
-        ("mpi,system", UNKNOWN),  # kinds that were not requested are not told
-        ("mpi,system,cuda", YES),
-        ("system, cuda:device,cuda:host", YES),
-        ("system,rocm", UNKNOWN),
-    ],
-)
-def test_kinds(libmpi, value, answer):
-    rung = libmpi.kinds_evidence(value)
-    assert rung.answer == answer
-    assert rung.why == (says(f"{value!r}") if value else says("does", "set"))
-
-
 def test_ucx(libmpi, tmp_path):
     path = tmp_path / "libucp.so.0"
     assert libmpi.ucx_evidence(None) == Evidence("ucx", NO, says("UCX", "loaded"))
@@ -65,7 +48,7 @@ def test_ucx(libmpi, tmp_path):
 def test_this_mpi(libmpi):
     """Whatever it is, it is found, and it can be asked."""
     names = [rung.name for rung in libmpi.mpi_evidence()]
-    assert names == ["kinds", "query", "ucx"]
+    assert names == ["query", "ucx"]
     path = libmpi.loaded(libmpi.LIBMPI)
     assert path is not None and path.is_file()
     assert re.search(r"\b(yes|no)\b", libmpi.query().why)

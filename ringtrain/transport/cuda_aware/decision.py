@@ -5,7 +5,6 @@ own answer counts only after a *child* has moved device memory with it (:mod:`ri
 The questions:
 
     flag    the user's flag
-    kinds   the MPI's info key ``mpi_memory_alloc_kinds``: a yes if it names cuda; its absence proves nothing
     query   ``MPIX_Query_cuda_support``: built with it; a no of Open MPI is about its own copies, not about UCX below it
     ucx     whether the loaded UCX has its module for CUDA
     sight   whether the ranks of a node see the same devices: a process opens memory of another one by CUDA's IPC only
@@ -14,7 +13,7 @@ The questions:
 
 Each answer is kept with its reason. The decision is printed with its reason too, above all if it is the slower way.
 
-Source: MPI 4.1, section 12.4.3 (memory allocation kinds); docs/gpu.md for the rest.
+Source: docs/gpu.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -108,7 +107,7 @@ def merge_evidence(evidence: Sequence[Evidence]) -> Evidence:
 def worth_trying(asked: str, rungs: Sequence[Evidence]) -> bool:
     """Whether to start a child. No without any evidence for device memory: a child takes seconds, and would crash."""
     answers = {rung.name: rung.answer for rung in rungs}
-    denied = answers["query"] == NO and answers["kinds"] != YES and answers["ucx"] != YES
+    denied = answers["query"] == NO and answers["ucx"] != YES
     return asked == DIRECT or not (denied or answers["sight"] == NO)
 
 

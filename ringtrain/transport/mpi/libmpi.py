@@ -22,21 +22,6 @@ def loaded(pattern: str, maps: str | None = None) -> Path | None:
     return next((Path(line.split(maxsplit=5)[5]) for line in lines if re.search(pattern, line)), None)
 
 
-def kinds() -> Evidence:
-    info = MPI.COMM_WORLD.Get_info()
-    alloc_kinds = info.get("mpi_memory_alloc_kinds")
-    info.Free()
-    return kinds_evidence(alloc_kinds)
-
-
-def kinds_evidence(alloc_kinds: str | None) -> Evidence:
-    """Return the evidence of the MPI's info key. ``alloc_kinds``: its value."""
-    if not alloc_kinds:
-        return Evidence("kinds", UNKNOWN, "the MPI does not set mpi_memory_alloc_kinds")
-    named = any(kind.strip().split(":")[0] == "cuda" for kind in alloc_kinds.split(","))
-    return Evidence("kinds", YES if named else UNKNOWN, f"mpi_memory_alloc_kinds is {alloc_kinds!r}")
-
-
 def query() -> Evidence:
     """Return the evidence of ``MPIX_Query_cuda_support``."""
     path = loaded(LIBMPI)
@@ -78,7 +63,7 @@ def ucx_evidence(path: Path | None) -> Evidence:
 
 def mpi_evidence() -> list[Evidence]:
     """Return the evidence that this process can collect without touching a device."""
-    return [kinds(), query(), ucx()]
+    return [query(), ucx()]
 
 
 def launcher() -> Path | None:

@@ -11,7 +11,7 @@ def choose(transport):
     from ringtrain.transport.mpi import libmpi  # which starts the MPI
 
     # Nothing speaks against it, so that it is tried.
-    libmpi.mpi_evidence = lambda: [Evidence(name, UNKNOWN, "") for name in ("kinds", "query", "ucx")]
+    libmpi.mpi_evidence = lambda: [Evidence(name, UNKNOWN, "") for name in ("query", "ucx")]
     maker, asked = sys.argv[1:]
     choice = choose_way(transport, asked, transport.rank, f"tests.fakes.makers:{maker}")
     if transport.rank == 1:
