@@ -31,7 +31,6 @@ SOURCES = (
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
 APART = "messages within a node go over the network"
-LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
 def read_launch(environ: Mapping[str, str]) -> Launch:
@@ -74,31 +73,6 @@ def check_world(launch: Launch, size: int, library: str) -> None:
         f"{worlds}: {launch.by} belongs to another MPI than the loaded {library}. Use the {launch.by} of that library, "
         f"or point MPI4PY_LIBMPI at the library of your {launch.by}"
     )
-
-
-def local_claims(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return each known variable for this process's rank within its node."""
-    claims = {name: _number(environ, name) for name in LOCAL_RANKS}
-    return {name: value for name, value in claims.items() if value is not None}
-
-
-def choose_local_ranks(claims: Sequence[Mapping[str, int]], nodes: Sequence[int]) -> list[int]:
-    """Return the local rank of every rank, from one source for all: the first variable that numbers the ranks of every
-    node from 0 without a gap, or else the order of ranks. ``claims`` and ``nodes`` are by rank.
-
-    Under mpirun ``SLURM_LOCALID`` is the daemon's, 0 in every rank; it fails that test, and is asked last.
-    """
-    for name in LOCAL_RANKS:
-        if _numbers_nodes([claim.get(name) for claim in claims], nodes):
-            return [claim[name] for claim in claims]
-    return [list(nodes[:rank]).count(node) for rank, node in enumerate(nodes)]
-
-
-def _numbers_nodes(numbers: Sequence[int | None], nodes: Sequence[int]) -> bool:
-    numbers_by_node: dict[int, list] = {}
-    for number, node in zip(numbers, nodes, strict=True):
-        numbers_by_node.setdefault(node, []).append(number)
-    return all(set(on_node) == set(range(len(on_node))) for on_node in numbers_by_node.values())
 
 
 def number_nodes(leaders: Sequence[int]) -> list[int]:

@@ -17,7 +17,7 @@ from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.device.cuda_ipc import CudaIpc
 from ringtrain.transport.device.wrapper import DeviceTransport
 from ringtrain.transport.fault_tolerance import MARK, REJOIN_S
-from ringtrain.transport.launch_environment import check_without_mpi, check_world, local_claims, read_launch
+from ringtrain.transport.launch_environment import check_without_mpi, check_world, read_launch
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.mpi.mpich import as_wanted
 from ringtrain.transport.mpi.openmpi import LIBRARY_NAMED, starting
@@ -66,7 +66,7 @@ def connect(allocate=None, comm=None) -> Transport:
         )
     try:
         with naming_peers("meeting the other ranks", comm):
-            return Messages(comm, local_claims(os.environ), allocate)
+            return Messages(comm, allocate)
     except RankLostError:
         raise RankLostError(
             "a rank died before all ranks had started. --elastic survives only a later death: start the run again with "

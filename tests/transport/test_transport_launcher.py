@@ -8,8 +8,6 @@ from ringtrain.transport.launch_environment import (
     Launch,
     check_without_mpi,
     check_world,
-    choose_local_ranks,
-    local_claims,
     number_nodes,
     read_launch,
 )
@@ -74,22 +72,6 @@ def test_no_mpi_for_several_ranks_says_how_to_get_one():
 def test_worlds_of_one_are_explained(environ, words):
     with pytest.raises(UsageError, match=says(*words, "Open MPI v5.0.11")):
         check_world(read_launch(environ), 1, "Open MPI v5.0.11")
-
-
-@pytest.mark.parametrize(
-    ("environs", "nodes", "ranks"),
-    [
-        ([{"OMPI_COMM_WORLD_LOCAL_RANK": str(i), "SLURM_LOCALID": "0"} for i in (0, 2, 1)], [0, 0, 0], [0, 2, 1]),
-        ([{"SLURM_LOCALID": str(i)} for i in (1, 0, 0, 1)], [0, 0, 1, 1], [1, 0, 0, 1]),
-        ([MPIEXEC, MPIEXEC | {"MPI_LOCALRANKID": "0"}], [0, 0], [1, 0]),
-        # Sources that do not number every node are passed over.
-        ([{"SLURM_LOCALID": "0"}] * 3, [0, 0, 1], [0, 1, 0]),
-        ([{"OMPI_COMM_WORLD_LOCAL_RANK": "1"}, {}], [0, 0], [0, 1]),
-        ([{}] * 4, [0, 1, 0, 1], [0, 0, 1, 1]),
-    ],
-)
-def test_local_ranks_come_from_one_source(environs, nodes, ranks):
-    assert choose_local_ranks([local_claims(environ) for environ in environs], nodes) == ranks
 
 
 def test_nodes_are_numbered_by_their_lowest_rank():

@@ -24,7 +24,7 @@ from ringtrain.transport.base import Handle, Moves, RankInfo, TagSpace, Transpor
 from ringtrain.transport.buffers import MESSAGE_BYTES, as_bytes, message_bounds
 from ringtrain.transport.deadline import Deadline
 from ringtrain.transport.fault_tolerance import end_job, is_fault_tolerant, wait_until_read, why_not_fault_tolerant
-from ringtrain.transport.launch_environment import choose_local_ranks, number_nodes
+from ringtrain.transport.launch_environment import number_nodes
 from ringtrain.transport.mpi.arrivals import check_arrivals
 from ringtrain.transport.mpi.board_relay import RowRelay, relayed
 from ringtrain.transport.mpi.native import OPS, RUN, NativeHandle
@@ -52,7 +52,6 @@ REDUCES_KEPT = 16  # more than are ever under way at once
 class Messages(Transport):
     """This rank's end of a communicator. Collective to make.
 
-    claims:        the launcher's variables for local ranks (:func:`local_claims`)
     message_bytes: longest message
     world_ranks:   of a group's ranks; None for a world
     """
@@ -60,12 +59,11 @@ class Messages(Transport):
     def __init__(
         self,
         comm: MPI.Intracomm,
-        claims: dict[str, int],
         allocate: Allocate | None = None,
         message_bytes: int = MESSAGE_BYTES,
         world_ranks: Sequence[int] | None = None,
     ):
-        self._comm, self._claims = comm.Dup(), claims
+        self._comm = comm.Dup()
         self._node_comm, self._apart = split_by_node(self._comm)
         self._memory = NodeSharedMemory(self._comm, self._node_comm, allocate)
         self._relays: list[RowRelay] = []
@@ -76,7 +74,7 @@ class Messages(Transport):
         self._groups: list[Messages] = []  # that are open
         self.before_closing, self.before_leaving = [], []
         self.activity = Activity()
-        self.rank_info = self._find_rank_info(claims)
+        self.rank_info = self._find_rank_info()
         self.links = LinkTraffic(self.neighbours)
         self.world_ranks = range(self.size) if world_ranks is None else world_ranks
         level = MPI.Query_thread()
@@ -89,10 +87,10 @@ class Messages(Transport):
         self.patience = Patience(0.0 if has_too_few_cores(self._node_comm) else SPIN_S, poll=self._poll)
         self._requests = PersistentMessages(self._comm, self.patience, message_bytes, self.world_ranks)
 
-    def _find_rank_info(self, claims: dict[str, int]) -> RankInfo:
+    def _find_rank_info(self) -> RankInfo:
         rank, node_of = self._comm.rank, number_nodes(leaders(self._comm, self._node_comm))
         neighbours = tuple(other for other, node in enumerate(node_of) if node == node_of[rank])
-        local_rank = choose_local_ranks(self.gather_json(claims), node_of)[rank]
+        local_rank = neighbours.index(rank)
         return RankInfo(rank, self._comm.size, node_of[rank], max(node_of) + 1, local_rank, len(neighbours), neighbours)
 
     def allocate(self, count: int, dtype: DTypeLike) -> Array:
@@ -148,7 +146,7 @@ class Messages(Transport):
         with naming_peers("making a group of ranks", self._comm):
             comm = self._comm.Create_group(part, tag)
             world_ranks = [self.world_ranks[rank] for rank in ranks]
-            messages = Messages(comm, self._claims, message_bytes=self._requests.limit, world_ranks=world_ranks)
+            messages = Messages(comm, message_bytes=self._requests.limit, world_ranks=world_ranks)
         messages.links = LinkTraffic(messages.neighbours, self.links)
         self._groups.append(messages)
         messages.before_closing.append(partial(self._groups.remove, messages))

@@ -62,7 +62,7 @@ class Intercommunicator:
     def world(self, key: int) -> Messages:
         """A world of all these processes, in the order of ``key``. Collective."""
         self._comms.append(self.merged.Split(0, key))
-        return Messages(self._comms[-1], {})
+        return Messages(self._comms[-1])
 
     def take_down(self) -> None:
         """Free the communicators, after the world is closed. Collective."""
@@ -160,7 +160,7 @@ def _gathered(comm, facts: dict) -> list[dict]:
 def _world_of(comm, bridge: Intercommunicator | None, key: int) -> Messages | None:
     """A world of the survivors and of the replacements beyond the bridge; None if any rank fails."""
     if bridge is None:
-        return _settled(comm, lambda: Messages(comm.Split(0, key), {}))
+        return _settled(comm, lambda: Messages(comm.Split(0, key)))
     return _settled(bridge.merged, lambda: bridge.world(key))
 
 

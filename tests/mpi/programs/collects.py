@@ -62,7 +62,7 @@ def messages_never_wait_for_collectives(communicator):
 
 def given_up():
     """The MPI still writes to arrays of operations that nobody waits for any more."""
-    transport = Messages(world, {})
+    transport = Messages(world)
     space, arrays = transport.tag_space(), [np.empty(70_000), np.empty(70_000)]
     kept = [weakref.ref(array) for array in arrays]
     waits = [space.receive(arrays[0], (rank - 1) % size, 1)]
@@ -91,7 +91,7 @@ def given_up():
 
 def long_counts(limit):
     """As where counts do not fit into 32 bits."""
-    transport = Messages(world, {}, message_bytes=limit)
+    transport = Messages(world, message_bytes=limit)
     rows = np.arange(3000) * np.arange(1.0, size + 1)[:, None]
     ours = rows[rank].copy()
 

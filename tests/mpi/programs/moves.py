@@ -83,7 +83,7 @@ def cuts_messages(t):
 
     from ringtrain.transport.mpi.messages import Messages
 
-    small = Messages(MPI.COMM_WORLD, {}, message_bytes=9)
+    small = Messages(MPI.COMM_WORLD, message_bytes=9)
     right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
     out, into = np.arange(50.0) + t.rank, np.zeros(50)
     parts = (slice(20), slice(20, 21), slice(21, None), slice(0))
@@ -183,7 +183,7 @@ def gives_the_core_away_where_it_is_shared(t):
     one = sorted(cores)[:1]
     for allowed in (one, cores):
         os.sched_setaffinity(0, allowed)
-        other = Messages(MPI.COMM_WORLD, {})
+        other = Messages(MPI.COMM_WORLD)
         seen.append(other.patience.spin_s > 0)
         other.close()
     assert seen == [t.size == 1, t.size <= len(cores)]
