@@ -3,9 +3,9 @@
 import pytest
 
 from ringtrain.launch.doctor import cgroup, cores
-from ringtrain.launch.doctor.cgroup import Limits, read_limits
+from ringtrain.launch.doctor.cgroup import memory_limits
 from ringtrain.launch.doctor.doctor import OK, WARN, Line
-from tests.fakes.doctor_context import line_of, lines_of, put, write
+from tests.fakes.doctor_context import line_of, put, write
 from tests.says import says
 
 GIB = 1 << 30
@@ -25,15 +25,13 @@ def grouped(root, line, files):
 
 
 # ── control groups ────────────────────────────────────────────────────────────────────────────────────────────
-OF_BOTH = {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000"}
-OF_BOTH |= {"a/b/memory.max": 3 * GIB, "a/b/memory.current": GIB, "a/memory.max": 5 * GIB}
+OF_BOTH = {"a/b/memory.max": 3 * GIB, "a/b/memory.current": GIB, "a/memory.max": 5 * GIB}
 OTHERS = {"a/memory.max": 3 * GIB, "memory.max": 5 * GIB, "memory.current": 5 * GIB - 7}
 VERSION_1 = {
-    "cpu/cpu.cfs_quota_us": 200000, "cpu/cpu.cfs_period_us": 100000, "memory/memory.limit_in_bytes": 2 * GIB,
-    "memory/memory.usage_in_bytes": 7, "memory/memory.stat": "inactive_file 2\ntotal_inactive_file 4\n",
+    "memory/memory.limit_in_bytes": 2 * GIB, "memory/memory.usage_in_bytes": 7,
+    "memory/memory.stat": "inactive_file 2\ntotal_inactive_file 4\n",
 }  # fmt: skip
 IN_DOCKER = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n"
-ENDLESS = {"cpu/cpu.cfs_quota_us": -1, "memory/memory.limit_in_bytes": 9223372036854771712}
 
 
 def read_files(cached):
@@ -44,20 +42,20 @@ def read_files(cached):
 @pytest.mark.parametrize(
     ("line", "files", "limits"),
     [
-        (None, {}, Limits()),
-        ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}, Limits()),
-        ("0::/a/b\n", OF_BOTH, Limits(1.5, 3 * GIB, 2 * GIB)),  # the least of a group and those above it
-        ("0::/a\n", OTHERS, Limits(None, 3 * GIB, 7)),  # others have used what a group above may have
-        ("0::/\n", read_files(GIB), Limits(None, 3 * GIB, 2 * GIB)),  # files that were read leave memory free
-        ("0::/\n", read_files(9 * GIB), Limits(None, 3 * GIB, 3 * GIB)),
-        (IN_DOCKER, VERSION_1, Limits(2.0, 2 * GIB, 2 * GIB - 3)),  # a container sees its own at the top
-        ("4:memory:/\n3:cpu:/\n", ENDLESS, Limits()),
+        (None, {}, (None, None)),
+        ("0::/\n", {"memory.max": "max"}, (None, None)),
+        ("0::/a/b\n", OF_BOTH, (3 * GIB, 2 * GIB)),  # the least of a group and those above it
+        ("0::/a\n", OTHERS, (3 * GIB, 7)),  # others have used what a group above may have
+        ("0::/\n", read_files(GIB), (3 * GIB, 2 * GIB)),  # files that were read leave memory free
+        ("0::/\n", read_files(9 * GIB), (3 * GIB, 3 * GIB)),
+        (IN_DOCKER, VERSION_1, (2 * GIB, 2 * GIB - 3)),  # a container sees its own at the top
+        ("4:memory:/\n3:cpu:/\n", {"memory/memory.limit_in_bytes": 9223372036854771712}, (None, None)),
     ],
 )
 def test_limits_of_control_groups(tmp_path, line, files, limits):
     if line:
         grouped(tmp_path, line, {name: str(value) for name, value in files.items()})
-    assert read_limits(tmp_path) == limits
+    assert memory_limits(tmp_path) == limits
 
 
 # ── cores ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -76,17 +74,6 @@ def test_two_threads_of_one_core_are_not_two_cores(tmp_path, affinity):
 def test_cores_of_many_ranks_are_not_all_told():
     assert cores._cores_text([str(n) for n in range(9)]) == says("0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | … of 9")
     assert cores._cores_text(["0-3"]) == "0-3"
-
-
-def test_a_quota_below_the_ranks_is_a_warning_of_the_host_with_least_for_each(tmp_path):
-    assert lines_of(cores.quota, tmp_path, 3)[0] == []
-    grouped(tmp_path, "0::/\n", {"cpu.max": "250000 100000"})
-    assert line_of(cores.quota, tmp_path, 2) == Line(OK, "core quota", says("2.5", "n0", "2 ranks"))
-    line = line_of(cores.quota, tmp_path, 3)
-    assert line == Line(WARN, "core quota", says("2.5", "n0", "3 ranks"), says("--cpus"))
-    grouped(tmp_path, "0::/\n", {"cpu.max": "400000 100000"})
-    line = line_of(cores.quota, tmp_path, 5, nodes=[0, 0, 1, 1, 1])
-    assert line == Line(OK, "core quota", says("4", "n1", "3 ranks"))
 
 
 # ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,6 @@ CHECKS = (
     host.mpi,
     host.ranks,
     cores.cores,
-    cores.quota,
     cores.threads,
     host.cpu_kernels,
     host.shared_memory,

@@ -1,4 +1,4 @@
-"""Checks of cores: enough of them, enough of their time, and not too many threads."""
+"""Checks of cores: enough of them, and not too many threads."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ringtrain.bench.header import ranges, why_cores_are_shared
 from ringtrain.humanize import plural
-from ringtrain.launch.doctor.cgroup import read_limits, read_small_file
+from ringtrain.launch.doctor.cgroup import read_small_file
 from ringtrain.launch.doctor.doctor import DoctorContext, Line, line
 
 MOST_LISTED = 8  # ranks whose cores are listed one by one
@@ -40,18 +40,6 @@ def whole_cores(root: Path, cpus: Sequence[int]) -> list[int]:
     """Return the physical cores of these processors, each by the least of its threads, the first in the list: 2-3,8"""
     files = {cpu: root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list" for cpu in cpus}
     return sorted({int(re.split("[-,]", read_small_file(file) or str(cpu))[0]) for cpu, file in files.items()})
-
-
-def quota(context: DoctorContext) -> Iterator[Line]:
-    """Check the CPU quota of the container or job, on the host whose ranks get least; collective."""
-    limit = read_limits(context.root).cores
-    reported = context.transport.gather_json([context.host, limit, context.transport.local_size])
-    known = [(share, host, ranks) for host, share, ranks in reported if share is not None]
-    if known:
-        share, host, ranks = min(known, key=lambda each: each[0] / each[2])
-        advice = "the system stops ranks beyond it, and all wait: start as many ranks as cores; --cpus of docker"
-        text = f"the time of {share:g} cores on {host}, for {plural(ranks, 'rank')}"
-        yield line("core quota", text, advice if share < ranks else None)
 
 
 def threads(context: DoctorContext) -> Iterator[Line]:
