@@ -11,8 +11,8 @@ what it reads or appends to there is opened by :func:`open_nofollow`.
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,6 @@ _MISPLACED = (errno.ENOENT, errno.ENOTDIR)
 _UNNAMEABLE = (errno.ENAMETOOLONG, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # a file system without fsync of folders returns one of these
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def write(path: Path, content) -> None:
@@ -61,11 +60,11 @@ def check_writable(path) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def open_regular(path, flags: int, dir_fd: int | None = None) -> int:
+def open_regular(path, flags: int) -> int:
     """Open a regular file and return its descriptor; a pipe would wait for ever, and a device never ends. An ``opener``
     of :func:`open`. Raises OSError."""
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
             raise OSError(errno.ELOOP, "A link, and none is followed in the folder of a run", str(path)) from error
@@ -85,62 +84,38 @@ def open_nofollow(path, flags: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder in which a run writes. No link in it is followed, at any moment: each call opens the folder, and works
-    from its handle. A file is named by its name, or by its path, which ends in the name."""
+    """A folder in which a run writes. A file is named by its name, or by its path, which ends in the name; one that is
+    a link is replaced itself, and never followed."""
 
     path: Path  # of the folder; links may lead to it
-    above: "Folder | None" = None  # the folder that holds it, if it must not be a link either
+    above: "Folder | None" = None  # the folder that holds it, if it must not be a link itself
 
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Yield a handle of the folder. Raises: OSError; UsageError if it is a link."""
-        descriptor = self._open()
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _open(self) -> int:
-        if self.above is None:
-            return os.open(self.path, _FOLDER)
-        with self.above.opened() as at:
-            try:
-                return os.open(self.path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
-            except NotADirectoryError:
-                if not stat.S_ISLNK(_mode(at, self.path.name)):
-                    raise
-                target = os.readlink(self.path.name, dir_fd=at)
+    def check(self) -> None:
+        """Raise UsageError if the folder is a link where it must not be one."""
+        if self.above is not None and self.path.is_symlink():
             raise UsageError(
-                f"{self.path} is a link to {target}: a run writes in its own folder alone, and follows no link there; "
-                f"put a folder in its place, or name another run folder than {self.above.path}"
+                f"{self.path} is a link to {self.path.readlink()}: a run writes in its own folder alone, and follows "
+                f"no link there; put a folder in its place, or name another run folder than {self.above.path}"
             )
 
     def make(self) -> None:
-        """Make the folder if it is missing. Raises: as :meth:`opened`."""
-        if self.above is None:
-            self.path.mkdir(parents=True, exist_ok=True)
-            return
-        self.above.make()
-        with self.above.opened() as at, suppress(FileExistsError):
-            os.mkdir(self.path.name, dir_fd=at)
-        with self.opened():
-            pass
+        """Make the folder if it is missing. Raises: OSError; as :meth:`check`."""
+        self.check()
+        self.path.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
-        """Return the names in the folder. Raises: as :meth:`opened`."""
-        with self.opened() as at:
-            return os.listdir(at)
+        """Return the names in the folder. Raises: OSError; as :meth:`check`."""
+        self.check()
+        return os.listdir(self.path)
 
     def open(self, file, flags: int) -> int:
-        """Open a regular file of the folder. An ``opener`` of :func:`open`. Raises: as :meth:`opened`."""
-        with self.opened() as at:
-            return open_regular(Path(file).name, flags | os.O_NOFOLLOW, dir_fd=at)
+        """Open a regular file of the folder. An ``opener`` of :func:`open`. Raises: OSError; as :meth:`check`."""
+        return open_nofollow(self._within(file), flags)
 
     def is_plain(self, file) -> bool:
         """Return whether a name belongs to a regular file, and no link, folder or pipe; also true if nothing exists
         there."""
-        with self.opened() as at:
-            return _is_plain(at, Path(file).name)
+        return _is_plain(self._within(file))
 
     def write(self, file, content) -> None:
         """Replace a file by these bytes; a link is replaced itself. On failure the former content stays.
@@ -148,26 +123,22 @@ class Folder:
         Raises: as the function ``write``; UsageError if the folder is a link.
         """
         with memoryview(content).cast("B") as view:
-            self._replace(Path(file).name, lambda at, aside: _write(at, aside, view), view.nbytes)
+            self._replace(file, lambda aside: _write(aside, view), view.nbytes)
 
     def link(self, old, new) -> None:
         """Make ``new`` another name of the file ``old``, or a copy if the file system has no hard links."""
-        source = Path(old).name
-        with self.opened() as at:
-            nbytes = os.stat(source, dir_fd=at, follow_symlinks=False).st_size
-        self._replace(Path(new).name, lambda at, aside: _link(at, source, aside), nbytes)
+        source = self._within(old)
+        self._replace(new, lambda aside: _link(source, aside), source.lstat().st_size)
 
     def remove(self, file) -> None:
-        """Remove a file. Raises: as :meth:`opened`."""
-        with self.opened() as at:
-            os.unlink(Path(file).name, dir_fd=at)
+        """Remove a file. Raises: OSError; as :meth:`check`."""
+        self._within(file).unlink()
 
     def remove_partials(self) -> None:
         """Remove the files of killed writers. No other process may write to the folder."""
-        with self.opened() as at:
-            for name in os.listdir(at):
-                if name.endswith(PARTIAL) and not stat.S_ISDIR(_mode(at, name)):
-                    _forget(at, name)
+        for name in self.names():
+            if name.endswith(PARTIAL) and not stat.S_ISDIR(_mode(self.path / name)):
+                _forget(self.path / name)
 
     def put_aside(self, file) -> Path:
         """Rename a file out of the way, and return its new path. A file replaces an earlier file of that name; nothing
@@ -175,31 +146,34 @@ class Folder:
 
         Raises: as :meth:`write`.
         """
-        name, k = Path(file).name, 1
-        aside = f"{ASIDE}{name}"
+        path, k = self._within(file), 1
+        aside = self.path / f"{ASIDE}{path.name}"
         try:
-            with self.opened() as at:
-                while _mode(at, aside) and not (_is_plain(at, name) and _is_plain(at, aside)):
-                    k += 1
-                    aside = f"{ASIDE}{k}-{name}"
-                os.rename(name, aside, src_dir_fd=at, dst_dir_fd=at)
+            while _mode(aside) and not (_is_plain(path) and _is_plain(aside)):
+                k += 1
+                aside = self.path / f"{ASIDE}{k}-{path.name}"
+            path.rename(aside)
         except OSError as error:
-            raise unwritable(error, self.path / aside, 0) from error
-        return self.path / aside
+            raise unwritable(error, aside, 0) from error
+        return aside
 
-    def _replace(self, name: str, make: Callable[[int, str], None], nbytes: int) -> None:
-        aside = f"{name}.{os.getpid()}{PARTIAL}"
+    def _within(self, file) -> Path:
+        self.check()
+        return self.path / Path(file).name
+
+    def _replace(self, file, make: Callable[[Path], None], nbytes: int) -> None:
+        path = self._within(file)
+        aside = self.path / f"{path.name}.{os.getpid()}{PARTIAL}"
         try:
-            with self.opened() as at:
-                _unlink(at, aside)
-                try:
-                    make(at, aside)
-                    _rename(at, aside, name)
-                    _sync(at)
-                finally:
-                    _forget(at, aside)
+            aside.unlink(missing_ok=True)
+            try:
+                make(aside)
+                _rename(aside, path)
+                _sync(self.path)
+            finally:
+                _forget(aside)
         except OSError as error:
-            raise unwritable(error, self.path / name, nbytes) from error
+            raise unwritable(error, path, nbytes) from error
 
 
 def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
@@ -219,63 +193,60 @@ def unwritable(error: OSError, path: Path, nbytes: int) -> RingtrainError:
     )
 
 
-# ── names in an open folder ───────────────────────────────────────────────────────────────────────────────────────────
-def _mode(at: int, name: str) -> int:
-    """Return the file type and permissions of a name in the folder; 0 if the name does not exist."""
+# ── steps of a replacement ────────────────────────────────────────────────────────────────────────────────────────────
+def _mode(path: Path) -> int:
+    """Return the file type and permissions of a path; 0 if it does not exist."""
     try:
-        return os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
+        return path.lstat().st_mode
     except FileNotFoundError:
         return 0
 
 
-def _is_plain(at: int, name: str) -> bool:
-    mode = _mode(at, name)
+def _is_plain(path: Path) -> bool:
+    mode = _mode(path)
     return mode == 0 or stat.S_ISREG(mode)
 
 
-def _rename(at: int, aside: str, name: str) -> None:
+def _rename(aside: Path, path: Path) -> None:
     """Rename; NFS may do it, lose its answer, try again, and report that the old name is missing."""
-    status = os.stat(aside, dir_fd=at, follow_symlinks=False)
+    status = aside.lstat()
     try:
-        os.replace(aside, name, src_dir_fd=at, dst_dir_fd=at)
+        os.replace(aside, path)
     except FileNotFoundError:
-        if not os.path.samestat(os.stat(name, dir_fd=at, follow_symlinks=False), status):
+        if not os.path.samestat(path.lstat(), status):
             raise
 
 
-def _unlink(at: int, name: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=at)
-
-
-def _forget(at: int, name: str) -> None:
+def _forget(path: Path) -> None:
     with suppress(OSError):  # the first error says more
-        _unlink(at, name)
+        path.unlink()
 
 
-def _sync(at: int) -> None:
+def _sync(folder: Path) -> None:
     """Flush the names in a folder to the disk, if the file system supports it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(at)
+        os.fsync(descriptor)
     except OSError as error:
         if error.errno not in _UNSYNCED:
             raise
+    finally:
+        os.close(descriptor)
 
 
-def _write(at: int, aside: str, view: memoryview) -> None:
+def _write(aside: Path, view: memoryview) -> None:
     # A name of its own ("x"), and unbuffered: a buffer would try to write once more on closing, and fail again.
-    with open(aside, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o666, dir_fd=at)) as file:
+    with open(aside, "xb", buffering=0) as file:
         done = 0
         while done < view.nbytes:
             done += file.write(view[done:])
         os.fsync(file.fileno())
 
 
-def _link(at: int, old: str, aside: str) -> None:
+def _link(old: Path, aside: Path) -> None:
     try:
-        os.link(old, aside, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+        os.link(old, aside, follow_symlinks=False)
     except OSError:
-        _unlink(at, aside)  # NFS may have made it all the same: writing to it would write to ``old``
-        flags = os.O_RDONLY | os.O_NOFOLLOW
-        with open(old, "rb", opener=lambda name, _: open_regular(name, flags, dir_fd=at)) as file:
-            _write(at, aside, memoryview(file.read()))
+        aside.unlink(missing_ok=True)  # NFS may have made it all the same: writing to it would write to ``old``
+        with open(old, "rb", opener=open_nofollow) as file:
+            _write(aside, memoryview(file.read()))

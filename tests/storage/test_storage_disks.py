@@ -69,8 +69,8 @@ def test_a_rename_whose_answer_is_that_the_old_name_is_missing(folder, make, equ
     """NFS: the answer is lost, and the second try finds nothing of the old name."""
     real = os.replace
 
-    def replace(old, new, src_dir_fd, **handles):
-        real(old, new, src_dir_fd=src_dir_fd, **handles) if is_done else os.unlink(old, dir_fd=src_dir_fd)
+    def replace(old, new):
+        real(old, new) if is_done else os.unlink(old)
         failing(errno.ENOENT)()
 
     monkeypatch.setattr(os, "replace", replace)
@@ -87,9 +87,9 @@ def test_a_link_that_was_made_and_is_said_not_to_be(folder, make, equal, monkeyp
     """NFS likewise. The copy that is made in its place must not be written into the file itself."""
     real, opened = os.link, []
 
-    def link(old, new, dst_dir_fd, **handles):
-        real(old, new, dst_dir_fd=dst_dir_fd, **handles)
-        opened.append(os.stat(new, dir_fd=dst_dir_fd).st_ino)
+    def link(old, new, **how):
+        real(old, new, **how)
+        opened.append(os.stat(new).st_ino)
         failing(errno.EEXIST)()
 
     monkeypatch.setattr(os, "link", link)
