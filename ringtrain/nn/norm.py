@@ -1,4 +1,4 @@
-"""Normalisation: local response, batch, and of each example by itself: layer and group."""
+"""Normalisation: of batches, and of each example by itself: layer and group."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -8,52 +8,10 @@ import numpy as np
 
 from ringtrain.nn import shapes, whole_batch
 from ringtrain.nn.base import Fill, Fusable, Layer, Parameter
-from ringtrain.nn.settings import number, setting, whole
+from ringtrain.nn.settings import number, whole
 from ringtrain.ops.normalised import Measured, Normalised, NormStatistics
 
 IN_STEPS = 3  # values of the tape of a BatchNorm whose operations are fused
-
-
-@dataclass(frozen=True)
-class LRN(Layer):
-    """y = x · scale^-beta, where scale sums squares over ``size`` neighbouring channels ("across") or over
-    the size × size window around an element in its own channel ("within"). Caffe's alpha: divided by the
-    elements summed.
-
-    Source: Krizhevsky et al. 2012, section 3.3; Caffe's LRN layer"""
-
-    size: int = whole(1, 5)
-    alpha: float = number(1e-4, low=0)
-    beta: float = number(0.75, low=0)
-    k: float = number(1.0, above=0)
-    region: str = setting(str, "across", choices=("across", "within"))
-
-    def shape(self, inputs):
-        shape = shapes.image(self, inputs)
-        if self.size % 2 == 0:
-            raise shapes.misfit(self, inputs, f"an odd size, which has a middle, but size = {self.size}")
-        if self.region == "within" and self.k != 1:
-            raise shapes.misfit(self, inputs, f'k = 1 with region = "within", but k = {self.k:g}')
-        return shape
-
-    def flops(self, inputs):
-        window = self.size if self.region == "across" else self.size**2
-        return shapes.element_count(inputs[0]) * (2 * window + 4)
-
-    def forward(self, ctx, weights, xs):
-        (x_NHWC,) = xs
-        y_NHWC = ctx.space.shared(f"{self.name}.y", x_NHWC.shape)
-        scale_NHWC = ctx.space(f"{self.name}.scale", x_NHWC.shape, ctx.ops.dtype)
-        numbers = self.size, self.alpha, self.beta, *([self.k] if self.region == "across" else [])
-        getattr(ctx.ops, f"lrn_{self.region}")(x_NHWC, y_NHWC, scale_NHWC, *numbers)
-        return y_NHWC, (x_NHWC, y_NHWC, scale_NHWC)
-
-    def backward(self, ctx, weights, grads, dy, tape, wanted):
-        x_NHWC, y_NHWC, scale_NHWC = tape
-        dx_NHWC = ctx.space.shared(f"{self.name}.dx", x_NHWC.shape)
-        back = getattr(ctx.ops, f"lrn_{self.region}_back")
-        back(x_NHWC, y_NHWC, scale_NHWC, dy, dx_NHWC, self.size, self.alpha, self.beta)
-        return (dx_NHWC,)
 
 
 @dataclass(frozen=True)

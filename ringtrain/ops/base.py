@@ -24,8 +24,8 @@ Rules that every implementation keeps:
   and operations that return a Python number do so themselves).
 * An array may have a leading axis of 0: a rank may have no example in a tail.
 * Arrays are of one of two types. Activations and their gradients (x, y, dx, dy, logits, prepared images) are of
-  ``active``; weights and their gradients (w, b, gamma, beta, dw, …), statistics (mean, variance, the scale of a
-  response normalisation) and the arrays of optimizers and exchanges are of ``dtype``. On a host the two are one.
+  ``active``; weights and their gradients (w, b, gamma, beta, dw, …), statistics (mean, variance)
+  and the arrays of optimizers and exchanges are of ``dtype``. On a host the two are one.
 """
 
 from abc import ABC, ABCMeta, abstractmethod
@@ -349,24 +349,6 @@ class Ops(ABC):
     @abstractmethod
     def global_avg_pool_back(self, dy_NC, dx_NHWC) -> None:
         """Gradient of :meth:`global_avg_pool`."""
-
-    @abstractmethod
-    def lrn_across(self, x_NHWC, y_NHWC, scale_NHWC, size: int, alpha: float, beta: float, k: float) -> None:
-        """y = x · scale^-beta, scale = k + alpha/size · sum of x² over ``size`` neighbouring channels.
-        Source: Krizhevsky et al. 2012, section 3.3, with Caffe's alpha/size."""
-
-    @abstractmethod
-    def lrn_across_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta) -> None:
-        """Gradient of :meth:`lrn_across`."""
-
-    @abstractmethod
-    def lrn_within(self, x_NHWC, y_NHWC, scale_NHWC, size: int, alpha: float, beta: float) -> None:
-        """y = x · scale^-beta, scale = 1 + alpha/size² · sum of x² over the size × size window around it, in the
-        same channel, zeros outside. Source: Caffe's WITHIN_CHANNEL."""
-
-    @abstractmethod
-    def lrn_within_back(self, x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta) -> None:
-        """Gradient of :meth:`lrn_within`."""
 
     # Batch normalisation in training, in the steps of :mod:`ringtrain.ops.normalised`; where operations are ``fused``.
     @abstractmethod

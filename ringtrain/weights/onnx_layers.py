@@ -199,18 +199,6 @@ def group_norm(g, layer, xs, shapes, w):
     return g.swap_axes(y) if rank == 2 else y
 
 
-def lrn(g, layer, xs, shapes, w):
-    (x,) = xs
-    if layer.region == "across":
-        return g.add("LRN", x, size=layer.size, alpha=layer.alpha, beta=layer.beta, bias=layer.k)
-    side, pad = layer.size, (layer.size - 1) // 2
-    mean = g.add(
-        "AveragePool", g.add("Mul", x, x), kernel_shape=[side] * 2, pads=[pad] * 4, count_include_pad=1, strides=[1, 1]
-    )
-    scale = g.add("Add", g.add("Mul", mean, g.constant(layer.alpha, "alpha")), g.constant(1, "one"))
-    return g.add("Div", x, g.add("Pow", scale, g.constant(layer.beta, "beta")))
-
-
 # ── pooling ───────────────────────────────────────────────────────────────────────────────────────────────────────
 def _pool(g, layer, x: str, shape: Shape, operator: str, factors=None, **rest) -> str:
     """Pooling, of a sequence with its channels first; pads reach as far as the last windows."""
@@ -267,7 +255,6 @@ OPERATORS: dict[str, Operator] = {
     "BatchNorm": batch_norm,
     "LayerNorm": layer_norm,
     "GroupNorm": group_norm,
-    "LRN": lrn,
     "MaxPool": max_pool,
     "AvgPool": avg_pool,
     "GlobalAvgPool": global_avg_pool,

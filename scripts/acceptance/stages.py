@@ -101,7 +101,7 @@ def doctor(folder: Path) -> list:
 
 
 LARGE, EXACT = ("resnet50", "--precision", "bfloat16", "--batch", "128"), ("resnet50", "--batch", "32", "--check")
-SMALL_NETS = ("lenet", "cifar10_full", "resnet18", "mlp")
+SMALL_NETS = ("lenet", "cifar10_quick", "resnet18", "mlp")
 MEASURED = "the same work as PyTorch's; no slower than this GPU was before"
 SAME = "those of the CPU, to what rounding makes of them"
 BESIDE_TORCH, TESTING = (*TRAINING, TORCH), (*TRAINING, PYTEST, HYPOTHESIS)

@@ -11,18 +11,6 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class LocalResponseWithin(nn.Module):
-    """Caffe's WITHIN_CHANNEL, which torch does not have: squares are averaged over a window, zeros outside."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.size, self.alpha, self.beta = layer.size, layer.alpha, layer.beta
-
-    def forward(self, x):
-        mean = F.avg_pool2d(x * x, self.size, 1, self.size // 2)
-        return x * (1 + self.alpha * mean) ** -self.beta
-
-
 class Dropout(nn.Dropout):
     """``mask``: what to multiply by in place of numbers of its own, where one is given."""
 
@@ -115,12 +103,6 @@ def _pool(kind, layer, shape):
     return pool if len(shape) > 2 else Function(lambda x: pool(x.transpose(1, 2)).transpose(1, 2))
 
 
-def _response(layer, shape):
-    if layer.region == "within":
-        return LocalResponseWithin(layer)
-    return nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k)
-
-
 MAKERS = {
     **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), _conv),
     "ConvTranspose2D": _transposed,
@@ -129,7 +111,6 @@ MAKERS = {
     "ReLU": lambda layer, shape: nn.ReLU(inplace=True),
     **{kind: partial(_pool, kind) for kind in ("MaxPool", "AvgPool")},
     "GlobalAvgPool": lambda layer, shape: Function(lambda x: x.mean(1) if x.dim() == 3 else x.flatten(2).mean(2)),
-    "LRN": _response,
     "BatchNorm": lambda layer, shape: NORMS[len(shape)](shape[-1], layer.eps, layer.rate),
     "LayerNorm": lambda layer, shape: nn.LayerNorm(shape[-1], layer.eps),
     "GroupNorm": lambda layer, shape: nn.GroupNorm(layer.groups, shape[-1], layer.eps),

@@ -27,7 +27,7 @@ from page import ROOT, add_options, changed, circumstances, command_line, number
 from same_work import TOLERANCES, load, refusal, summary, summary_text
 from side import Processes, Side, first_iteration, forget, interleaved, ratio_text, ratios
 
-BATCHES = {"mlp": 64, "lenet": 64, "cifar10_full": 100, "resnet20": 128, "resnet18": 32, "alexnet": 32}  # of a rank
+BATCHES = {"mlp": 64, "lenet": 64, "cifar10_quick": 100, "resnet20": 128, "resnet18": 32, "alexnet": 32}  # of a rank
 OTHER_BATCH = 64
 CPU_PRECISIONS = ("float32", "float64")
 OWN, EAGER, GRAPH, COMPILE, APART = "ringtrain", "eager", "graph", "compile", "apart"

@@ -249,7 +249,7 @@ NO_FC = spec.parse_model(
 @pytest.mark.parametrize(
     ("graph", "size", "fc_ranks", "message"),
     [
-        (graph_of("cifar10_full"), 12, 11, says("--fc-ranks", 11, "ip1: 10 columns", 10)),
+        (graph_of("resnet20"), 12, 11, says("--fc-ranks", 11, "fc: 10 columns", 10)),
         (graph_of("mlp"), 2, 1, says("--fc", "'fc1'")),
         (NO_FC, 2, 1, says("--fc pipeline", "does not end")),
         (None, 1, 1, says("--fc-ranks 1 of 1 rank", "--fc data", 2)),
@@ -297,8 +297,8 @@ def parts_of(graph, fc_ranks):
         ("lenet", 1, {"ip1 to ip2": 1}),
         ("lenet", 2, {"ip1 to ip1": 1, "ip2 to ip2": 1}),
         ("lenet", 3, {"ip1 to ip1": 2, "ip2 to ip2": 1}),
-        ("cifar10_full", 2, {"ip1 to ip1": 2}),
-        ("cifar10_full", 10, {"ip1 to ip1": 10}),
+        ("resnet20", 2, {"fc to fc": 2}),
+        ("resnet20", 10, {"fc to fc": 10}),
     ],
 )
 def test_the_parts_of_known_networks(model, fc_ranks, parts):
@@ -351,7 +351,7 @@ def test_many_ranks_and_layers_are_placed_at_once():
     assert sum(len(placement.ranks) for placement in placements[1:]) == 64
 
 
-@pytest.mark.parametrize("graph", [net_of(*BETWEEN, B, C), graph_of("alexnet"), graph_of("cifar10_full")])
+@pytest.mark.parametrize("graph", [net_of(*BETWEEN, B, C), graph_of("alexnet"), graph_of("resnet20")])
 @pytest.mark.parametrize(("size", "fc_ranks"), [(2, 1), (5, 1), (4, 2), (4, 3), (7, 3), (12, 9)])
 def test_every_layer_is_on_some_rank_and_every_rank_has_layers(graph, size, fc_ranks):
     placements = place_layers(graph, size, fc_ranks)
@@ -369,7 +369,7 @@ SUM = ('{ name = "b2", kind = "Linear", units = 4 }', '{ name = "sum", kind = "A
 @pytest.mark.parametrize(
     ("graph", "most", "parts", "alone"),
     [
-        (graph_of("cifar10_full"), 10, "ip1: 10 columns", ""),
+        (graph_of("resnet20"), 10, "fc: 10 columns", ""),
         (net_of(*BETWEEN, B, C), 15, "a: 6 columns, b: 4 columns, c: 5 columns", ""),
         (net_of(NORM, B, C), 10, "a to norm: 1 rank, b: 4 columns, c: 5 columns", "a"),
         (net_of(B, *SUM, C), 16, "a: 6 columns, b: 4 columns, b2 to sum: 1 rank, c: 5 columns", "sum"),
@@ -393,18 +393,18 @@ def table(graph, size, fc_ranks, itemsize=4):
 
 def test_the_table_shows_each_ranks_own_columns():
     assert table(graph_of("alexnet"), 7, 3) == [
-        "ranks 0, 1, 2, 3: conv1 to flat, 1.34 GFLOP an example, 8.904 MiB of weights, 36 KiB an example on",
+        "ranks 0, 1, 2, 3: conv1 to flat, 1.33 GFLOP an example, 8.904 MiB of weights, 36 KiB an example on",
         "rank 4: columns 0:2048 of fc6, 37.8 MFLOP an example, 72.01 MiB of weights, 16 KiB an example on",
         "rank 5: columns 2048:4096 of fc6, 37.8 MFLOP an example, 72.01 MiB of weights, 16 KiB an example on",
         "rank 6: fc7 to fc8, 41.8 MFLOP an example, 79.64 MiB of weights, the loss",
     ]
-    # 3, 3 and 4 of the 10 columns of a layer of 1024 inputs, with biases, 8 bytes each; 2 · 1024 + 1 operations.
-    assert table(graph_of("cifar10_full"), 4, 3, itemsize=8)[1:] == [
-        says(f"rank {rank}", f"columns {start}:{stop} of ip1", flops, weights, "the loss")
+    # 3, 3 and 4 of the 10 columns of a layer of 64 inputs, with biases, 8 bytes each; 2 · 64 + 1 operations.
+    assert table(graph_of("resnet20"), 4, 3, itemsize=8)[1:] == [
+        says(f"rank {rank}", f"columns {start}:{stop} of fc", flops, weights, "the loss")
         for rank, start, stop, flops, weights in (
-            (1, 0, 3, "6.15 kFLOP", "24.02 KiB"),
-            (2, 3, 6, "6.15 kFLOP", "24.02 KiB"),
-            (3, 6, 10, "8.2 kFLOP", "32.03 KiB"),
+            (1, 0, 3, "387 FLOP", "1.523 KiB"),
+            (2, 3, 6, "387 FLOP", "1.523 KiB"),
+            (3, 6, 10, "516 FLOP", "2.031 KiB"),
         )
     ]
 

@@ -12,7 +12,7 @@ from ringtrain.nn.conv_columns import ConvTranspose2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import Node
 from ringtrain.nn.layers import Add, Concat, Dropout, Flatten, Linear, ReLU
-from ringtrain.nn.norm import LRN, BatchNorm
+from ringtrain.nn.norm import BatchNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
 from tests.says import says
 
@@ -22,7 +22,6 @@ def plain():
         Conv2D("conv", 4, 3, pad=1),
         ReLU("relu"),
         MaxPool("pool", 3, 2, ceil=True),
-        LRN("lrn", size=3, alpha=0.1, region="within"),
         Flatten("flat"),
         Dropout("drop", 0.3),
         Linear("fc", 6),

@@ -15,7 +15,7 @@ from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.graph_checks import INPUT, Node
 from ringtrain.nn.layers import GELU, Add, Concat, Dropout, Flatten, Linear, ReLU, Sigmoid, SiLU, Tanh
-from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
+from ringtrain.nn.norm import BatchNorm, GroupNorm, LayerNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
 from ringtrain.nn.sequence import Attention, ClassToken, Embedding, FirstToken, PositionEmbedding
 from ringtrain.ops.catalogue import make_ops
@@ -66,8 +66,6 @@ CASES = [
     (GlobalAvgPool("g"), SEQUENCE),
     (GlobalAvgPool("g"), LINE),
     (GlobalAvgPool("g"), VOLUME),
-    (LRN("n", size=3, alpha=0.3, beta=0.75, k=2.0), IMAGE),
-    (LRN("n", size=3, alpha=0.5, beta=0.75, region="within"), IMAGE),
     (BatchNorm("b", ghost=2), IMAGE),  # of 5 examples: ghosts of 2, 2 and 1
     (BatchNorm("b", ghost=8), IMAGE),
     (BatchNorm("b", ghost=3, relu=True), IMAGE),
@@ -115,7 +113,6 @@ GEOMETRIES += [
     (Upsample("u", scale, mode=mode), [(h, w, c)])
     for (h, w, c, scale), mode in product(UPSAMPLED, ("nearest", "bilinear"))
 ]
-GEOMETRIES += [(LRN("n", size=5, alpha=0.5, region=region), IMAGE) for region in ("across", "within")]
 COUNT = 5
 
 
@@ -432,8 +429,6 @@ MISFITS = [
     (AvgPool("p", 9, 1), IMAGE, "6x5x4", says("9x9")),
     (MaxPool("p", 2, 2), [(4,)], "4", says("LxD", "HxWxC", "DxHxWxC")),
     (GlobalAvgPool("g"), [(4,)], "4", says("spatial", "DxHxWxC")),
-    (LRN("n", size=4), IMAGE, "6x5x4", says(4, "odd", "middle")),
-    (LRN("n", k=2.0, region="within"), IMAGE, "6x5x4", says("within", "k = 2")),
     (BatchNorm("b"), IMAGE * 2, "6x5x4 and 6x5x4", says("one", "input")),
     (Add("a"), IMAGE, "6x5x4", says("two", "inputs")),
     (Add("a"), [(4,), (5,)], "4 and 5", says("inputs", "shape")),

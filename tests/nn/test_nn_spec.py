@@ -139,7 +139,7 @@ MISTAKES = [
     (layer_line('kind = "BatchNorm", rate = 0'), "rate is 0.0; wanted a number above 0 and at most 1"),
     (layer_line('kind = "BatchNorm", gamma = inf'), "gamma is inf"),
     (layer_line('kind = "BatchNorm", gamma = nan'), "gamma is nan"),
-    (layer_line('kind = "LRN", region = "around"'), "region is 'around'; wanted another word"),
+    (layer_line('kind = "Upsample", scale = 2, mode = "around"'), "mode is 'around'; wanted another word"),
     (layer_line(CONV + ", inputs = 'input'"), says("'a'", "'input'")),
     (layer_line(CONV + ", inputs = []"), says("'a'", [])),
     (layer_line(CONV + ", inputs = ['b']"), says("'a'", "'b'")),

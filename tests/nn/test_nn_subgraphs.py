@@ -34,7 +34,7 @@ def names(graph, places):
     ("name", "starts"),
     [
         ("alexnet", ["fc6", "fc7", "fc8"]),
-        ("cifar10_full", ["ip1"]),
+        ("cifar10_quick", ["ip1", "ip2"]),
         ("mlp", ["fc1", "fc2", "fc3"]),
         ("resnet20", ["fc"]),
     ],

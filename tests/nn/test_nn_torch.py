@@ -17,7 +17,7 @@ from ringtrain.nn.conv import Conv2D
 from ringtrain.nn.conv_columns import Conv1D, Conv3D, ConvTranspose2D
 from ringtrain.nn.graph import Graph
 from ringtrain.nn.layers import GELU, Sigmoid, SiLU, Tanh
-from ringtrain.nn.norm import LRN, BatchNorm, GroupNorm, LayerNorm
+from ringtrain.nn.norm import BatchNorm, GroupNorm, LayerNorm
 from ringtrain.nn.pool import AvgPool, GlobalAvgPool, MaxPool, Upsample
 from ringtrain.nn.sequence import Attention, ClassToken, FirstToken
 from ringtrain.ops.catalogue import make_ops
@@ -48,8 +48,6 @@ CASES = [
     *((kind("p", 3, 2, pad=1, ceil=True), shape) for kind in (MaxPool, AvgPool) for shape in (LINE, IMAGE, VOLUME)),
     *((kind("p", 2, 2), IMAGE) for kind in (MaxPool, AvgPool)),
     *((kind("p", 3, 2, pad=1), IMAGE) for kind in (MaxPool, AvgPool)),
-    (LRN("n", size=5, alpha=0.2, k=1.5), IMAGE),
-    (LRN("n", size=3, alpha=0.3, region="within"), IMAGE),
     *((kind("a"), IMAGE) for kind in (Sigmoid, Tanh, SiLU, GELU)),
     (GELU("a", approximate="tanh"), IMAGE),
     *((GroupNorm("n", groups), IMAGE) for groups in (1, 2)),

@@ -134,7 +134,7 @@ def calls(dtype, n: int):
     """Every operation, on ``n`` examples."""
     draw = _drawing(dtype, 7)
     of_examples = (
-        _convolutions, _windows, _depthwise_lines, _upsampled, _pools, _responses, _normalised_convolutions,
+        _convolutions, _windows, _depthwise_lines, _upsampled, _pools, _normalised_convolutions,
         _batch_norms, _layers, _activations, _group_norms, _sequences, _images,
     )  # fmt: skip
     for make in of_examples:
@@ -159,7 +159,6 @@ def wide_calls(dtype):
     draw, random = _drawing(dtype, 4), np.random.default_rng(4)
     yield from _pools(draw, 2, 16)
     yield from _pools(draw, 2, 264)
-    yield from _responses(draw, 2, 16)
     for rows, classes in ((300, 3), (7, 1000), (40, 33), (2, 2500), (3, 1)):
         yield from _losses(20 * draw(rows, classes), random.integers(-1, classes, rows).astype(np.int32), draw)
 
@@ -291,19 +290,6 @@ def _pools(draw, n, channels=6):
     for each in (x, draw(n, 8, channels), draw(n, 3, 4, 2, channels)):
         yield Call("global_avg_pool", {"x_NHWC": each}, {"y_NC": draw(n, channels)})
         yield Call("global_avg_pool_back", {"dy_NC": draw(n, channels)}, {"dx_NHWC": each})
-
-
-def _responses(draw, n, channels=7):
-    shape = (n, 5, 6, channels)
-    for size, beta in ((3, 0.75), (5, 0.6), (2, 0.75), (4, 0.6)):
-        x, y, scale, dy = draw(*shape), draw(*shape), np.abs(draw(*shape)) + 1, draw(*shape)
-        rest = {"size": size, "alpha": 0.3, "beta": beta}
-        forward = {"y_NHWC": y, "scale_NHWC": scale}
-        back = {"x_NHWC": x, "y_NHWC": y, "scale_NHWC": scale, "dy_NHWC": dy}
-        yield Call("lrn_across", {"x_NHWC": x}, forward, {**rest, "k": 2.0})
-        yield Call("lrn_across_back", back, {"dx_NHWC": draw(*shape)}, rest)
-        yield Call("lrn_within", {"x_NHWC": x}, forward, rest)
-        yield Call("lrn_within_back", back, {"dx_NHWC": draw(*shape)}, rest)
 
 
 CHANNELS_LAST = ((5, 4, 6), 2), ((3, 3, 150), 8), ((20, 20, 16), 3), ((9,), 2), ((7, 3), 2), ((2, 3, 2, 5), 2)

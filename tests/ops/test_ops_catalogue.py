@@ -65,7 +65,7 @@ def test_name_keys_are_those_of_sha256():
 @pytest.mark.parametrize(
     ("geometry", "size", "wanted"),
     [
-        (PoolGeometry(3, 2, 0, True), 32, 16),  # cifar10_full, all three pools
+        (PoolGeometry(3, 2, 0, True), 32, 16),  # cifar10_quick, all three pools
         (PoolGeometry(3, 2, 0, True), 16, 8),
         (PoolGeometry(3, 2, 0, False), 32, 15),
         (PoolGeometry(2, 2), 24, 12),  # lenet

@@ -72,21 +72,6 @@ def test_max_of_a_window_of_minus_infinities_is_one_of_them():
     assert np.isneginf(y).all() and where.reshape(-1).tolist()[0] == 4
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_local_responses_are_their_definitions(size):
-    x, y, scale = draw(1, 4, 5, 6), np.empty((1, 4, 5, 6)), np.empty((1, 4, 5, 6))
-    before, after = (size - 1) // 2, size - (size - 1) // 2
-    OPS.lrn_across(x, y, scale, size, 0.3, 0.75, 2.0)
-    for c in range(6):
-        squares = (x[..., max(0, c - before) : c + after] ** 2).sum(axis=-1)
-        assert np.allclose(y[..., c], x[..., c] * (2 + 0.3 / size * squares) ** -0.75)
-    OPS.lrn_within(x, y, scale, size, 0.3, 0.75)
-    for i, j in np.ndindex(4, 5):
-        part = x[:, max(0, i - before) : i + after, max(0, j - before) : j + after]
-        expected = x[:, i, j] * (1 + 0.3 / size**2 * (part**2).sum(axis=(1, 2))) ** -0.75
-        assert np.allclose(y[:, i, j], expected)
-
-
 def test_ghost_batches_are_normalised_apart():
     x = draw(5, 2, 2, 3) * 4 + 7
     y, mean, var = np.empty_like(x), np.empty((3, 3)), np.empty((3, 3))

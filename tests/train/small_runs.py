@@ -32,7 +32,6 @@ input = { shape = [8, 8, 1], mean = "image", std = "channel", pad = 1, flip = tr
 layers = [
   { name = "conv1", kind = "Conv2D", channels = 6, kernel = 3, pad = 1 },
   { name = "relu1", kind = "ReLU" },
-  { name = "norm1", kind = "LRN", size = 3, alpha = 0.001, beta = 0.75 },
   { name = "pool1", kind = "MaxPool", kernel = 2, stride = 2 },
   { name = "drop", kind = "Dropout", rate = 0.3 },
   { name = "flat", kind = "Flatten" },
@@ -45,7 +44,8 @@ momentum = 0.9
 weight_decay = 0.001
 """
 
-BATCH_NORM_NET = DROPOUT_NET.replace('"LRN", size = 3, alpha = 0.001, beta = 0.75', '"BatchNorm", ghost = 8')
+POOL = '  { name = "pool1",'
+BATCH_NORM_NET = DROPOUT_NET.replace(POOL, f'  {{ name = "norm1", kind = "BatchNorm", ghost = 8 }},\n{POOL}')
 
 # A net of layers that see one example at a time, and one with ghost batch norm.
 NETS = {"dropout": DROPOUT_NET, "ghost": BATCH_NORM_NET}

@@ -25,7 +25,6 @@ lr = 0.1
 """
 # Convolution, batch normalisation, maximum pooling and dropout.
 CONVOLUTION = BATCH_NORM_NET
-RESPONSE = DROPOUT_NET  # local response in place of batch normalisation
 
 
 def on_cuda(transport, model_text, iterations, precision="float32", **flags):
@@ -46,8 +45,8 @@ def test_the_loss_is_that_of_the_host(model_text):
 
 def test_two_ranks_agree_and_learn_what_the_host_learns():
     flags = {"optimizer": "nesterov", "accumulate": 2, "bucket_bytes": 1, "overlap": "forward"}
-    host = everywhere(2, lambda t: losses(t, RESPONSE, 6, **flags))[0][0]
-    ranks = everywhere(2, lambda t: on_cuda(t, RESPONSE, 6, **flags))
+    host = everywhere(2, lambda t: losses(t, DROPOUT_NET, 6, **flags))[0][0]
+    ranks = everywhere(2, lambda t: on_cuda(t, DROPOUT_NET, 6, **flags))
     assert ranks[0][0][0] == ranks[1][0][0]
     assert ranks[0][0][0] == pytest.approx(host, abs=1e-4)
 

@@ -46,18 +46,6 @@ KERNEL_ARGUMENTS: dict[str, Callable[..., tuple]] = {
     ),
     "avg_pool": lambda x_NHWC, y_NPQC, geometry: (x_NHWC, y_NPQC, *_pool_extents(x_NHWC, y_NPQC, geometry)),
     "avg_pool_back": lambda dy_NPQC, dx_NHWC, geometry: (dy_NPQC, dx_NHWC, *_pool_extents(dx_NHWC, dy_NPQC, geometry)),
-    "lrn_across": lambda x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k: (
-        x_NHWC, y_NHWC, scale_NHWC, *_lines(x_NHWC), size, alpha, beta, k
-    ),
-    "lrn_across_back": lambda x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta: (
-        x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, *_lines(x_NHWC), size, alpha, beta
-    ),
-    "lrn_within": lambda x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta: (
-        x_NHWC, y_NHWC, scale_NHWC, *x_NHWC.shape, size, alpha, beta
-    ),
-    "lrn_within_back": lambda x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta: (
-        x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, *x_NHWC.shape, size, alpha, beta
-    ),
     "batch_norm": lambda x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False, a_NHWC=None: (
         x_NHWC, gamma_C, beta_C, a_NHWC, y_NHWC, mean_GC, var_GC, *_rows(x_NHWC), ghost, eps, relu
     ),
@@ -291,11 +279,6 @@ def _pool_extents(x_NHWC, y_NPQC, geometry):
 def _rows(x_NHWC):
     """Return (examples, pixels of an example, channels); x may be [N, C]."""
     return x_NHWC.shape[0], math.prod(x_NHWC.shape[1:-1]), x_NHWC.shape[-1]
-
-
-def _lines(x_NHWC):
-    """Return (pixels, channels)."""
-    return x_NHWC.size // x_NHWC.shape[3], x_NHWC.shape[3]
 
 
 def _corrections(beta1, beta2, step):

@@ -1,40 +1,8 @@
-"""Local response normalisation, batch normalisation, and normalisation of groups of channels."""
+"""Batch normalisation, and normalisation of groups of channels."""
 
 import numpy as np
 
 from ringtrain.ops.reference.simple import mask, put
-
-
-def lrn_across(x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta, k):
-    scale_NHWC[...] = k + alpha / size * _line_sum(x_NHWC * x_NHWC, 3, size)
-    y_NHWC[...] = x_NHWC * scale_NHWC**-beta
-
-
-def lrn_across_back(x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
-    shared = _line_sum(dy_NHWC * y_NHWC / scale_NHWC, 3, size, mirrored=True)
-    dx_NHWC[...] = dy_NHWC * scale_NHWC**-beta - 2 * alpha * beta / size * x_NHWC * shared
-
-
-def lrn_within(x_NHWC, y_NHWC, scale_NHWC, size, alpha, beta):
-    sums = _line_sum(_line_sum(x_NHWC * x_NHWC, 1, size), 2, size)
-    scale_NHWC[...] = 1 + alpha / size**2 * sums
-    y_NHWC[...] = x_NHWC * scale_NHWC**-beta
-
-
-def lrn_within_back(x_NHWC, y_NHWC, scale_NHWC, dy_NHWC, dx_NHWC, size, alpha, beta):
-    shared = _line_sum(dy_NHWC * y_NHWC / scale_NHWC, 1, size, mirrored=True)
-    shared = _line_sum(shared, 2, size, mirrored=True)
-    dx_NHWC[...] = dy_NHWC * scale_NHWC**-beta - 2 * alpha * beta / size**2 * x_NHWC * shared
-
-
-def _line_sum(x, axis, size, mirrored=False):
-    """Sum of ``size`` neighbours along ``axis``: (size - 1)//2 before, the rest after; or the other way
-    round, which gathers from those whose window an element lies in."""
-    before = (size - 1) // 2
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (size - 1 - before, before) if mirrored else (before, size - 1 - before)
-    padded = np.pad(x, widths)
-    return np.lib.stride_tricks.sliding_window_view(padded, size, axis=axis).sum(axis=-1)
 
 
 def batch_norm(x_NHWC, gamma_C, beta_C, y_NHWC, mean_GC, var_GC, ghost, eps, relu=False, a_NHWC=None):

@@ -11,6 +11,3 @@ KERNEL(exp)(const double* x, double* y, Int count) {
 KERNEL(log)(const double* x, double* y, Int count) {
   each_eight(x, y, count, [](Eight v) { return log(v); });
 }
-KERNEL(pow)(const double* x, double exponent, double* y, Int count) {
-  each_eight(x, y, count, [=](Eight v) { return pow(v, exponent); });
-}

@@ -1,6 +1,6 @@
-// Exponentials, logarithms, powers and a root: multiply-adds and the bits of numbers alone, no library, so that all
-// families give the same bits. Special values are as in C. Errors, by tests/ops/test_ops_cpu_layers.py, with fused
-// multiply-adds: exp 1, log 0.55, pow 1.2 + |exponent · log x| / 256 units in the last place.
+// Exponentials and logarithms: multiply-adds and the bits of numbers alone, no library, so that all families give the
+// same bits. Special values are as in C. Errors, by tests/ops/test_ops_cpu_layers.py, with fused multiply-adds: exp 1,
+// log 0.55 units in the last place.
 #pragma once
 #include "pieces.hpp"
 
@@ -58,12 +58,11 @@ constexpr struct Series {
 }
 INLINE Eight power_of_two(Bits n) { return (Eight)((n + 1023) << 52); }
 
-// e^(x + more), where `more` is small beside x.
-INLINE Eight exp(Eight x, Eight more = (Eight){}) {
+INLINE Eight exp(Eight x) {
   x = x > all(710) ? all(710) : x;  // a NaN stays
   x = x < all(-746) ? all(-746) : x;
   Eight shifted = fused(x, all(LOG2_E), all(WHOLE)), n = shifted - all(WHOLE);
-  Eight r = fused(n, all(-LN2_LOW), fused(n, all(-LN2_HIGH), x)) + more;  // at most ln(2)/2
+  Eight r = fused(n, all(-LN2_LOW), fused(n, all(-LN2_HIGH), x));  // at most ln(2)/2
   Eight p = all(SERIES.of[TERMS - 1]);
   UNROLL for (int n = TERMS - 2; n >= 2; n--) p = fused(p, r, all(SERIES.of[n]));
   p = fused(r * r, p, r) + all(1);
@@ -71,12 +70,8 @@ INLINE Eight exp(Eight x, Eight more = (Eight){}) {
   return p * power_of_two(half) * power_of_two(whole - half);
 }
 
-namespace {
-struct Parts { Eight high, low; };
-}
-
-// log(x) = high + low for x > 0, finite: x = 2^n · m, sqrt(1/2) <= m < sqrt(2), log(m) = 2 atanh(s), s = (m-1)/(m+1).
-INLINE Parts log_parts(Eight x) {
+// log(x) for x > 0, finite: x = 2^n · m, sqrt(1/2) <= m < sqrt(2), log(m) = 2 atanh(s), s = (m-1)/(m+1).
+INLINE Eight ordinary_log(Eight x) {
   constexpr Int ROOT_HALF = 0x3fe6a09e667f3bcd;
   Bits tiny = x < all(0x1p-1022);
   Bits bits = (Bits)(tiny ? x * all(0x1p54) : x), n = (bits - ROOT_HALF) >> 52;
@@ -87,34 +82,16 @@ INLINE Parts log_parts(Eight x) {
   Eight p = all(2.0 / 23);
   UNROLL for (int i = 21; i >= 3; i -= 2) p = fused(p, z, all(2.0 / i));
   Eight start = whole * all(LN2_HIGH), high = start + 2 * s, lost = (start - high) + 2 * s;
-  Eight low = lost + fused(whole, all(LN2_LOW), fused(s * z, p, 2 * s_low)), sum = high + low;
-  return {sum, (high - sum) + low};
+  Eight low = lost + fused(whole, all(LN2_LOW), fused(s * z, p, 2 * s_low));
+  return high + low;
 }
 
 INLINE Eight log(Eight x) {
-  Eight y = x < all(INFINITE) ? log_parts(x).high : x;
+  Eight y = x < all(INFINITE) ? ordinary_log(x) : x;
   y = x == all(0) ? all(-INFINITE) : y;
   return x < all(0) ? all(NOT_A_NUMBER) : y;
 }
 INLINE double log(double x) { return log(all(x))[0]; }
-
-INLINE bool is_whole(double y) { return y >= 0x1p52 || (y + 0x1p52) - 0x1p52 == y; }  // of y >= 0
-
-INLINE Eight pow(Eight x, double y) {
-  if (y == 0) return all(1);
-  double size = __builtin_fabs(y);
-  bool whole = is_whole(size), odd = whole && !is_whole(size / 2);
-  Bits negative = (Bits)x < 0;
-  Eight a = (Eight)((Bits)x & INT64_MAX);
-  Parts parts = log_parts(a);
-  Eight log_a = a < all(INFINITE) ? parts.high : a;
-  log_a = a == all(0) ? all(-INFINITE) : log_a;
-  Eight high = y * log_a, low = fused(all(y), log_a, -high) + y * parts.low;
-  low = ((high < all(800)) & (high > all(-800))) ? low : (Eight){};  // beyond, it may be infinite or NaN
-  Eight v = a == all(1) ? all(1) : exp(high, low);
-  if (odd) return negative ? -v : v;
-  return !whole & ((x < all(0)) & (x > all(-INFINITE))) ? all(NOT_A_NUMBER) : v;
-}
 
 // The greatest of a row. A NaN may be passed over: it makes the sum of exponentials NaN.
 INLINE double greatest_of(const Real* x, Int count) {
@@ -125,31 +102,4 @@ INLINE double greatest_of(const Real* x, Int count) {
   for (Int lane = 1; lane < LANES; lane++) if (most[lane] > greatest) greatest = most[lane];
   for (; i < count; i++) if (x[i] > greatest) greatest = x[i];
   return greatest;
-}
-
-INLINE bool all_true(Mask mask) {
-#if defined(__clang__)
-  return __builtin_reduce_and(mask);
-#else
-  bool all = true;
-  for (Int i = 0; i < LANES; i++) all &= mask[i] != 0;
-  return all;
-#endif
-}
-
-constexpr Real ROOT_LEAST = 0x1p-60, ROOT_MOST = 0x1p60;
-
-// y = x^(-1/4) for x from ROOT_LEAST to ROOT_MOST, to one unit in the last place: a guess by the exponent, within 4 %,
-// and steps that each take the third power of the error, by three terms of (1 - t)^(-1/4).
-template <int V> INLINE void inverse_fourth_roots(const Vec (&x)[V], Vec (&y)[V]) {
-  constexpr bool SINGLE = sizeof(Real) == 4;
-  constexpr Int GUESS = SINGLE ? Int((1.25 * 127 - 0.0605) * 0x1p23) : Int((1.25 * 1023 - 0.0605) * 0x1p52);
-  typedef decltype(Mask()[0] + 0) Bit;
-  UNROLL for (int v = 0; v < V; v++) y[v] = (Vec)(Bit(GUESS) - ((Mask)x[v] >> 2));
-  UNROLL for (int i = 0; i < (SINGLE ? 2 : 3); i++) {
-    Vec t[V];
-    UNROLL for (int v = 0; v < V; v++) t[v] = y[v] * y[v];
-    UNROLL for (int v = 0; v < V; v++) t[v] = fma(-x[v] * t[v], t[v], splat(1));
-    UNROLL for (int v = 0; v < V; v++) y[v] = fma(y[v] * t[v], fma(splat(Real(5) / 32), t[v], splat(Real(0.25))), y[v]);
-  }
 }
