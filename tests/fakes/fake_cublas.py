@@ -27,26 +27,20 @@ PAIRS = {
 
 
 class FakeCublas:
-    """The library. ``log``: the calls, with what they got; ``failing``: the status that functions return, by name;
-    ``computes``: whether memory is touched."""
+    """The library. ``failing``: the status that functions return, by name."""
 
-    def __init__(self, computes=True, **failing):
-        self.log, self.failing, self.workspace, self._computes = [], failing, None, computes
+    def __init__(self):
+        self.failing, self.workspace = {}, None
         self._words = ctypes.create_string_buffer(WORDS)
         self.cublasGetStatusString = CFUNCTYPE(c_void_p, c_int)(lambda status: ctypes.addressof(self._words))
         for name, types in PARAMETERS.items():
-            setattr(self, name, CFUNCTYPE(c_int, *types)(self._logged(name)))
+            setattr(self, name, CFUNCTYPE(c_int, *types)(self._guarded(name)))
 
-    def names(self):
-        return [name for name, *_ in self.log]
-
-    def _logged(self, name):
+    def _guarded(self, name):
         def call(*arguments):
-            self.log.append((name, *arguments))
             try:
                 return self.failing.get(name) or getattr(self, f"_{name}")(*arguments)
-            except Exception as error:  # must not leave a callback
-                self.log.append(("failed", error))
+            except Exception:  # must not leave a callback
                 return INTERNAL_ERROR
 
         return call
@@ -78,12 +72,11 @@ class FakeCublas:
         factor, kept = (number.from_address(each).value for each in (alpha, beta))
         if a_type != b_type or (a_type, c_type) not in PAIRS.get(compute, ()) or factor != 1 or kept not in (0, 1):
             return NOT_SUPPORTED
-        if self._computes:
-            left = _columns(a, a_type, *((k, m) if transa else (m, k)), lda)
-            right = _columns(b, b_type, *((n, k) if transb else (k, n)), ldb)
-            out = _columns(c, c_type, m, n, ldc)
-            left, right = left.T if transa else left, right.T if transb else right
-            multiply(left, right, out, kept, compute != COMPUTE_32F_FAST_TF32)
+        left = _columns(a, a_type, *((k, m) if transa else (m, k)), lda)
+        right = _columns(b, b_type, *((n, k) if transb else (k, n)), ldb)
+        out = _columns(c, c_type, m, n, ldc)
+        left, right = left.T if transa else left, right.T if transb else right
+        multiply(left, right, out, kept, compute != COMPUTE_32F_FAST_TF32)
         return SUCCESS
 
 

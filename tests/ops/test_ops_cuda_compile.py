@@ -3,9 +3,7 @@
 import ast
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from ringtrain.ops import cuda
@@ -55,34 +53,6 @@ def test_a_source_compiles_and_keeps_its_numbers_in_registers(name, defines, arc
         assert use.registers <= 255, kernel
 
 
-@needs_nvrtc
-def test_what_does_not_compile_is_told_with_its_line():
-    wrong = whole_source("sums").replace("double sum = 0;", "double sum = nothing;", 1)
-    with pytest.raises(RuntimeError, match=r"sums\.cu\(\d+\): error: identifier \"nothing\" is undefined"):
-        nvrtc.compile_for("sm_90", wrong, ("-DREAL=float", "-DACT=float"))
-
-
-WAITS = """
-extern "C" __global__ void __launch_bounds__(384, 1) waits(float *x, unsigned long long a, unsigned long long b) {
-    GroupSums sums;
-    products_begin();
-    multiply<false, false>((const ACT *)0, sums.sums, a, b);
-    sums.sums[0] += 1;
-    products_close();
-    products_wait<0>();
-    sums.each([&](int row, int column, REAL one, REAL two) { x[row * 64 + column] = one + two; });
-}
-"""
-
-
-@needs_nvrtc
-def test_products_that_the_compiler_waits_for_are_seen():
-    """It does so where sums are touched while they are computed, and says so."""
-    options = "-DREAL=float", "-DACT=__half", *(f"-D{name}={value}" for name, value in wgmma.TILES[-1].defines.items())
-    with pytest.raises(RuntimeError, match=r"wait\S* is injected"):
-        nvrtc.compile_for("sm_90a", whole_source("wgmma_gemm") + WAITS, options)
-
-
 def test_maps_have_the_numbers_of_the_driver():
     """Those of cuda.h, in NVIDIA's own binding."""
     driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
@@ -97,35 +67,6 @@ def test_maps_have_the_numbers_of_the_driver():
         int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
         int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
     ) == (cupy_driver.PLAIN, cupy_driver.SWIZZLE_128B, cupy_driver.L2_128B, cupy_driver.FILL_ZERO)
-
-
-@needs_nvrtc
-@pytest.mark.parametrize(
-    "name, act, architecture, kernels",
-    [
-        ("gemm", "float", "sm_80", {"gemm_nn", "gemm_nt", "gemm_tn", "gemm_tt"}),
-        ("convolution", "__nv_bfloat16", "sm_90", {"forward", "input_back", "weights_back"}),
-    ],
-)
-def test_tiles_of_tensor_cores_need_no_local_memory(name, act, architecture, kernels):
-    options = ("-DREAL=float", f"-DACT={act}", "-DTILE_M=64", "-DTILE_N=64", "-DCORES=1")
-    _, uses = nvrtc.compile_for(architecture, whole_source(name), options)
-    assert set(uses) == kernels
-    assert all(use.spilled == use.stack == 0 and use.registers <= 255 for use in uses.values())
-
-
-@needs_nvrtc
-def test_spilled_registers_are_seen():
-    source = """
-    extern "C" __global__ void __launch_bounds__(1024) greedy(double *x) {
-        double kept[64];
-        for (int i = 0; i < 64; i++) kept[i] = x[i * 1024 + threadIdx.x];
-        for (int round = 0; round < 9; round++)
-            for (int i = 0; i < 64; i++) kept[i] = kept[i] * kept[(i * 7 + 1) % 64] + x[round];
-        for (int i = 0; i < 64; i++) x[i * 1024 + threadIdx.x] = kept[i];
-    }"""
-    _, uses = nvrtc.compile_for("sm_90", source)
-    assert uses["greedy"].spilled + uses["greedy"].stack > 0 and uses["greedy"].registers <= 64
 
 
 # ── CuPy's names ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,22 +102,6 @@ def test_cupy_has_every_name_that_is_used(cupy):
             thing = getattr(thing, name)
 
 
-RUNTIME = {
-    "memcpyAsync": "(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream)",
-    "memsetAsync": "(intptr_t ptr, int value, size_t size, intptr_t stream)",
-    "ipcGetMemHandle": "(intptr_t devPtr)",
-    "ipcOpenMemHandle": "(bytes handle, unsigned int flags=cudaIpcMemLazyEnablePeerAccess)",
-    "ipcCloseMemHandle": "(intptr_t devPtr)",
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_cupy_takes_what_it_is_given(cupy):
-    for name, parameters in RUNTIME.items():
-        assert getattr(cupy.cuda.runtime, name).__doc__.startswith(f"{name}{parameters}"), name
-    assert isinstance(cupy.cuda.runtime.memcpyDefault, int)
-
-
 @needs_nvrtc
 @pytest.mark.filterwarnings("ignore")
 def test_cupys_nvrtc_compiles_for_an_architecture_that_its_compiler_does_not_take(cupy, tmp_path, monkeypatch):
@@ -193,17 +118,6 @@ def test_cupys_nvrtc_compiles_for_an_architecture_that_its_compiler_does_not_tak
     with pytest.raises(CompileException, match=r"wrong\.cu\(1\): error"):
         compiled_file(cupy, "nothing", "wrong.cu", options, "sm_90a")
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_cupy_passes_an_array_of_one_element_by_value(cupy):
-    """So it passes a map. A launch of no function gets as far as CUDA with it, and not with an array of two."""
-    launch = cupy.cuda.function.Function.__new__(cupy.cuda.function.Function)
-    refusals = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
-    with pytest.raises(TypeError, match=r"Only numpy.ndarrays of size one can be passed by value"):
-        launch((1,), (1,), (np.zeros(2),), 0, SimpleNamespace(ptr=0))
-    with pytest.raises(refusals):
-        launch((1,), (1,), (np.zeros((), cupy_driver.VALUE),), 0, SimpleNamespace(ptr=0))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from ringtrain.errors import DeviceError
 from ringtrain.ops.cuda import wgmma
-from ringtrain.ops.cuda.boxes import Boxes, PixelBoxes, windows
+from ringtrain.ops.cuda.boxes import PixelBoxes, windows
 from ringtrain.ops.cuda.kernels import ARCHITECTURES, KernelLaunch, whole_source
 from ringtrain.ops.cuda.signatures import parse_signatures
-from tests.fakes import tensor_maps
-from tests.ops.cuda_support import REAL, device_runtime, needs_compiler, on_device
+from tests.ops.cuda_support import device_runtime, needs_compiler
 
 TYPES = {"REAL": "float", "ACT": "__half"}
 
@@ -19,29 +17,6 @@ def test_windows_end_where_the_last_one_begins():
     """Of a 3 × 3 window every 2 pixels of 8 × 9, with a padding of 1: at -1, 1, 3, 5 and -1, 1, 3, 5, 7."""
     boxes = windows((64, 9, 8, 2), (-1, -1), (5, 4), 2, 64, 128)
     assert (boxes.lower, boxes.upper, boxes.strides) == ((-1, -1), (7 - 8, 5 - 7), (64, 576, 4608))
-
-
-MEMORY = np.zeros(64 * 64 * 8 + 8, np.uint16)
-IMAGES = windows((64, 8, 8, 8), (-1, -1), (8, 8), 1, 64, 64)
-REFUSED = {
-    "is not a multiple of 16": (MEMORY[4:], Boxes((64, 64, 1), (64, 64 * 64), (64, 64, 1))),
-    "strides": (MEMORY, Boxes((60, 64, 1), (60, 60 * 64), (64, 64, 1))),
-    "extents": (MEMORY, Boxes((64, 0, 1), (64, 64), (64, 64, 1))),
-    "on an array of": (MEMORY, Boxes((64, 600, 1), (64, 64 * 600), (64, 64, 1))),
-    "a box of": (MEMORY, Boxes((64, 64, 1), (64, 64 * 64), (64, 512, 1))),
-    "lines of": (MEMORY, Boxes((64, 64, 1), (64, 64 * 64), (32, 64, 1))),
-    "corners": (MEMORY, windows((64, 8, 8, 8), (-200, -1), (8, 8), 1, 64, 64)),
-    "a stride of 9": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (1, 1), 9, 64, 64)),
-    "an empty box": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (0, 8), 1, 64, 64)),
-    "pixels": (MEMORY, windows((64, 8, 8, 8), (-1, -1), (8, 8), 1, 64, 2048)),
-}
-
-
-@pytest.mark.parametrize("words, arguments", REFUSED.items(), ids=REFUSED)
-def test_what_the_driver_refuses_the_fake_refuses(words, arguments):
-    with pytest.raises(DeviceError, match=words):
-        tensor_maps.encode(*arguments)
-    assert tensor_maps.encode(MEMORY, IMAGES)["upper"].tolist() == [-1, -1]
 
 
 # ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -61,28 +36,6 @@ extern "C" __global__ void show(
         found[i] = ((ACT *)memory.a(0))[i / 64 * 64 + (i % 64 / 8 ^ i / 64 % 8) * 8 + i % 8];
 }
 
-extern "C" __global__ void wrong(
-    const __grid_constant__ TensorMap boxes, const __grid_constant__ TensorMap pixels, int which
-) {
-    extern __shared__ uint4 shared[];
-    StageMemory memory(shared);
-    Barrier *full = memory.full(0);
-    char *a = memory.a(0);
-    if (which == 0) return barrier_arrive(full);
-    barrier_make(full, 1);
-    if (which == 1) return copy_box(a, boxes, full, 0, 0, 0);
-    barriers_made();
-    if (which == 2) copy_box(a + 128, boxes, full, 0, 0, 0);
-    if (which == 3) copy_pixels(a, boxes, full, 0, 0, 0, 0, 0, 0);
-    if (which == 4) return copy_box(a, boxes, full, 0, 0, 0);
-    if (which == 5) barrier_wait(full, 0);
-    if (which == 6) copy_pixels(a, pixels, full, 0, 0, 0, 0, 256, 0);
-    barrier_expect(full, 64 * 128);
-    if (which == 7) copy_pixels(a, pixels, full, 0, -2, 0, 0, 0, 0);
-    if (which == 8) copy_box(a + (1 << 20), boxes, full, 0, 0, 0);
-    if (which == 9) copy_box(a, boxes, full, 0, 0, 0), copy_box(a, boxes, full, 0, 0, 0);
-    barrier_wait(full, 0);
-}
 """
 
 
@@ -125,32 +78,3 @@ PRINTED = {
 @pytest.mark.parametrize("arguments, wanted", PRINTED.items(), ids=str)
 def test_boxes_of_pixels_are_those_that_a_device_copies(arguments, wanted):
     assert pixels_of(*arguments) == wanted
-
-
-SAID = [
-    "arriving at a barrier that was not made",
-    "a copy whose barrier the TMA unit may not see yet",
-    "a swizzled copy to an address that is not a multiple of 1024",
-    "a copy by a map of another kind",
-    "a block ended before 1 copies were there",
-    "a barrier that is never over",
-    r"offsets \(256, 0\) within a window",
-    r"a copy of pixels that begins at \(-2, 0\), outside of its box",
-    "a copy to memory that is not shared",
-    "a barrier got more bytes than are expected",
-]
-
-
-@on_device
-@pytest.mark.skipif(REAL, reason="a device hangs or fails")
-@pytest.mark.parametrize("which, said", list(enumerate(SAID)), ids=SAID)
-def test_what_a_device_would_not_tell_ends_the_launch(which, said):
-    runtime = device_runtime()
-    stream, memory = runtime.stream(), runtime.empty(64 * 64 * 8, "float16")
-    maps = (
-        runtime.tensor_map(memory, Boxes((64, 64, 1), (64, 64 * 64), (64, 64, 1))),
-        runtime.tensor_map(memory, IMAGES),
-    )
-    probe(runtime, "wrong")(1, 1, stream, *maps, which, shared_bytes=wgmma.TILES[-1].shared_bytes)
-    with pytest.raises(DeviceError, match=said):
-        stream.synchronize()
