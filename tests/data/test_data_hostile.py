@@ -84,7 +84,7 @@ def test_other_pickles_are_refused(data):
         load_plain(data, "batch")
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", range(2, 6))
 def test_values_of_every_size_and_kind_and_arrays_are_read(protocol):
     value = {
         "whole": [0, -1, 255, 256, 65536, 1 << 31, -(1 << 31), 1 << 80, True, False],
@@ -93,10 +93,9 @@ def test_values_of_every_size_and_kind_and_arrays_are_read(protocol):
         "none": [None, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), {}, {"a": {"b": []}}],
         "bytes": [b"", b"x", b"x" * 300, bytes(range(256)) * 300],
     }
-    as_lists = [list(each) if isinstance(each, tuple) else each for each in value["none"]]
     read = load_plain(pickle.dumps({**value, b"key": {"d": 1}}, protocol), "batch")
-    assert read == {**value, "none": as_lists, "key": {"d": 1}}
+    assert read == {**value, "key": {"d": 1}}
     for array in (np.arange(6).reshape(2, 3).astype(dtype) for dtype in ("u1", ">i4", "i8", "f4", "bool")):
         for values in (array, np.asfortranarray(array)):
-            read = load_plain(pickle.dumps([values], protocol), "batch")[0]
+            read = load_plain(pickle.dumps({"x": values}, protocol), "batch")["x"]
             assert (read == array).all() and read.dtype == array.dtype and read.shape == (2, 3)

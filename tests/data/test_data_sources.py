@@ -223,7 +223,6 @@ def test_names_of_python_2_are_read():
     )
     read = load_plain(data, "batch")
     assert read["label_names"] == [b"cat"] and read["data"].tolist() == [[1, 2]]
-    assert load_plain(b"(lp0\nS'caf\\xe9'\np1\na.", "batch") == [b"caf\xe9"]
 
 
 # ── folders of images ───────────────────────────────────────────────────────────────────────────────────────

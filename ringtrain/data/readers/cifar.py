@@ -114,7 +114,7 @@ def _whole_numbers(values, where: str) -> np.ndarray:
     """Return a list or array of Python integers as an array; other values in a list could make an array of any size."""
     if isinstance(values, np.ndarray):
         return values
-    if not isinstance(values, list) or not all(type(each) is int and abs(each) < 1 << 31 for each in values):
+    if not isinstance(values, list | tuple) or not all(type(each) is int and abs(each) < 1 << 31 for each in values):
         raise DataError(f"{where} is not a list of integers")
     return np.array(values, np.int64)
 
@@ -122,7 +122,7 @@ def _whole_numbers(values, where: str) -> np.ndarray:
 def _python_names(key: str):
     def read_names(data: bytes, where: str) -> list[str]:
         names = _dictionary(data, where, key)[key]
-        if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str | bytes) for name in names):
             raise DataError(f"{where}: {key} is not a list of names")
         return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
 
@@ -131,7 +131,7 @@ def _python_names(key: str):
 
 def _dictionary(data: bytes, where: str, *keys: str) -> dict:
     value = load_plain(data, where)
-    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    missing = [key for key in keys if key not in value]
     if missing:
         raise DataError(f"{where} is not a CIFAR batch: it has no {' and no '.join(missing)}")
     return value
