@@ -2,7 +2,6 @@
 
 ENDED_BEFORE = "{where} ends before byte {offset}, where an example lies: it was changed, or the copy is cut"
 NOT_FINITE = "{where} has values that are not finite (NaN or infinite){which}: remove or replace these examples"
-CLASSES_NO_NAMES = "the attribute classes is not a list of names: make the file with `ringtrain data make`"
 NO_ARRAY = "is not an array of this file, nor a link to one within it ({hint})"
 NO_MATCH = "no file matches {text}: check the folder and the pattern"
 NO_EXAMPLES = "{where}: there are no examples"

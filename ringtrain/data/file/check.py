@@ -5,16 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from ringtrain.data import texts
-from ringtrain.data.content import Part, Progress, no_progress
-from ringtrain.data.decoding import hdf5_errors
-from ringtrain.data.file.contents import checksum_problems, fill, part_label_problems, plan, read_part, verify_parts
+from ringtrain.data.content import MOST_CLASSES, Part, Progress, no_progress
+from ringtrain.data.file.contents import checksum_problems, part_label_problems, read_part, verify_parts
 from ringtrain.data.file.dataset import DataSet
-from ringtrain.data.file.format import is_data_set, layout_problems, seal_problems, statistic_problems
-from ringtrain.data.file.grammar import AS_STORED, Layout, parse_data
-from ringtrain.data.file.source import OpenSource, open_hdf5, open_source, own_source
+from ringtrain.data.file.grammar import AS_STORED, Layout
+from ringtrain.data.file.source import OpenSource, open_source
 from ringtrain.data.file.statistics import running_statistics
 from ringtrain.data.split import Split
-from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.errors import DataError
 
 
@@ -22,22 +19,12 @@ def check_file(path, progress: Progress = no_progress, layout: Layout = AS_STORE
     """Return every problem of a data set, named as for ``--data``; none for a good one. Reads all of it, a block
     at a time."""
     try:
-        named = parse_data(path)
-        if len(named.files) == 1 and named.names is None and named.files[0].suffix not in (".npy", ".npz"):
-            with open_hdf5(named.files[0]) as file, hdf5_errors(named.files[0]):
-                if is_data_set(file):
-                    # Contents are checked only if the layout is valid.
-                    return list(layout_problems(file)) or [
-                        *seal_problems(file),
-                        *_content_problems(own_source(named.files[0], file, OpenFiles()), progress),
-                    ]
         source = open_source(path, layout=layout)
+        source.verify()
         verify_parts(source.joined, progress)
-        arrays = {key: np.empty(*form) for key, form in plan(source, streamed=True).items()}
-        fill(source, arrays, progress)
-        return list(_content_problems(source, progress))
     except DataError as error:
         return [str(error)]
+    return list(_content_problems(source, progress))
 
 
 def unsummed_arrays(path) -> list[str]:
@@ -61,16 +48,13 @@ def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
 def _part_problems(source: OpenSource, name: str, part: Part, progress: Progress) -> Iterator[str]:
     statistics = running_statistics(part.inputs)
     digest = read_part(part, progress, takers=[statistics])
-    if source.statistics is None or part.checksum is None:
-        statistics.finish()  # which refuses values that are not finite
-        return
-    yield from part_label_problems(name, part, len(source.classes or ()))
-    yield from checksum_problems(name, part.checksum, digest)
-    if name == "train":
-        yield from statistic_problems(source.statistics, statistics.finish())
+    yield from part_label_problems(name, part, MOST_CLASSES if source.classes is None else len(source.classes))
+    if part.checksum is not None:
+        yield from checksum_problems(name, part.checksum, digest)
+    statistics.finish()  # which refuses values that are not finite
 
 
-MOST_CLASSES, MOST_NUMBERS = 20, 8  # shown one by one
+MOST_SHOWN, MOST_NUMBERS = 20, 8  # shown one by one
 
 
 def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
@@ -127,10 +111,10 @@ def class_rows(data: DataSet) -> list[tuple[str, ...]]:
     counts = [np.bincount(each[each >= 0], minlength=len(data.classes)) for each in labels]
     rows = [
         (str(number), name, *(f"{count[number]:,}" for count in counts))
-        for number, name in enumerate(data.classes[:MOST_CLASSES])
+        for number, name in enumerate(data.classes[:MOST_SHOWN])
     ]
-    others = len(data.classes) - MOST_CLASSES
+    others = len(data.classes) - MOST_SHOWN
     if others > 0:
-        ranges = (f"{count[MOST_CLASSES:].min():,} … {count[MOST_CLASSES:].max():,} each" for count in counts)
+        ranges = (f"{count[MOST_SHOWN:].min():,} … {count[MOST_SHOWN:].max():,} each" for count in counts)
         rows.append(("…", f"and {others} more", *ranges))
     return rows

@@ -11,7 +11,7 @@ import numpy as np
 
 from ringtrain.data import texts
 from ringtrain.data.content import CLASS_NUMBERS, IGNORE, MOST_CLASSES, Checksum, Part, Progress, no_progress
-from ringtrain.data.file.format import STATISTICS, statistic_problems
+from ringtrain.data.file.format import STATISTICS
 from ringtrain.data.file.source import OpenSource
 from ringtrain.data.file.statistics import FloatSums, NotFinite, pixel_statistics, running_statistics
 from ringtrain.data.stored.base import ChosenRows, ReshapedRows, row_blocks
@@ -127,10 +127,8 @@ def label_blocks(part: Part) -> Iterator[tuple[slice, np.ndarray]]:
 def _fill_inputs(
     source: OpenSource, name: str, part: Part, arrays: dict[Key, np.ndarray], verify: bool, progress: Progress
 ) -> None:
-    exact, noted = part.nbytes <= VERIFY_BYTES, source.statistics
-    statistics, digest = None, ""
-    if name == "train" and ((noted is None and exact) or (verify and not source.sealed)):
-        statistics = running_statistics(part.inputs)
+    exact, computed = part.nbytes <= VERIFY_BYTES, name == "train" and source.statistics is None
+    statistics, digest = running_statistics(part.inputs) if computed and exact else None, ""
     kept, takers = arrays.get((name, "images")), [statistics] if statistics is not None else []
     if exact and (part.checksum is None or verify):
         digest = read_part(part, progress, kept, takers)
@@ -141,14 +139,11 @@ def _fill_inputs(
     elif digest:
         for problem in checksum_problems(name, part.checksum, digest):
             raise DataError(f"{source.where}: {problem}")
-    if name == "train" and noted is None:
+    if computed:
         sampled = ChosenRows(part.inputs, sample(part.count))
-        computed = statistics.finish() if statistics is not None else pixel_statistics(sampled)
+        values = statistics.finish() if statistics is not None else pixel_statistics(sampled)
         for key in STATISTICS:
-            arrays[COMPUTED, key][...] = getattr(computed, key)
-    elif statistics is not None and noted is not None:
-        for problem in statistic_problems(noted, statistics.finish()):
-            raise DataError(f"{source.where}: {problem}")
+            arrays[COMPUTED, key][...] = getattr(values, key)
 
 
 def verify_parts(parts: Iterable[Part], progress: Progress = no_progress) -> None:

@@ -4,18 +4,16 @@ import contextlib
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 import h5py
-import numpy as np
-from h5py.h5t import STRING
 
 from ringtrain.data import texts
 from ringtrain.data.content import IGNORE, Part
 from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file import format
-from ringtrain.data.file.format import PARTS, TEXTS, layout_problems, seal_problems
+from ringtrain.data.file.format import PARTS
 from ringtrain.data.file.grammar import AS_STORED, CHANNELS_FIRST, PAIRS, DataSpec, Layout, existing, parse_data
 from ringtrain.data.file.statistics import PixelStatistics
 from ringtrain.data.split import Shape
@@ -25,16 +23,16 @@ from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.data.stored.numpy_files import NpzFile, open_npy
 from ringtrain.errors import DataError, plain
 from ringtrain.storage import hdf5
-from ringtrain.storage.hdf5 import CheckedFile, is_own, open_file
+from ringtrain.storage.hdf5 import CheckedFile, open_file
 
 MOST_EXTENTS = 4  # of an input, without N
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """``statistics``: as a file of `data make` has them, ``sealed`` by a checksum; ``classes``: their names, if known;
-    ``joined``: the parts of files of `data make` that ``parts`` join, with the checksums that these files note;
-    ``unused``: what lies beside the arrays, where these were taken by their usual names."""
+    """``statistics``: as a file of `data make` has them; ``classes``: their names, if known; ``joined``: the parts of
+    files of `data make` that ``parts`` join, with the checksums that these files note; ``unused``: what lies beside the
+    arrays, where these were taken by their usual names."""
 
     where: str
     name: str
@@ -43,7 +41,6 @@ class OpenSource:
     source: str
     licence: str = "not stated"
     statistics: PixelStatistics | None = None
-    sealed: bool = False
     joined: tuple[Part, ...] = ()
     unused: tuple[str, ...] = ()
 
@@ -175,7 +172,7 @@ def _joined(text: str, opened: Sequence[OpenSource]) -> OpenSource:
             )
     noted = tuple(part for one in opened for part in one.parts.values() if part.checksum is not None)
     unused = tuple(dict.fromkeys(name for one in opened for name in one.unused))
-    return replace(opened[0], where=text, parts=parts, statistics=None, sealed=False, joined=noted, unused=unused)
+    return replace(opened[0], where=text, parts=parts, statistics=None, joined=noted, unused=unused)
 
 
 def _open_file(named: DataSpec, path: Path, files: OpenFiles) -> OpenSource:
@@ -191,33 +188,33 @@ def _open_file(named: DataSpec, path: Path, files: OpenFiles) -> OpenSource:
         return OpenSource(named.text, path.stem, parts, None, f"NumPy archive {path.name}", unused=unused)
     with open_hdf5(path) as file, hdf5_errors(path):
         if named.names is None and (format.is_data_set(file) or not {x for x, *_ in PAIRS} & {*file}):
-            for problem in chain(layout_problems(file), seal_problems(file)):
-                raise DataError(f"{path}: {problem}")
-            return own_source(path, file, files)
-        return _open_arrays(named, path, file, files)
+            return _own_source(path, file, files)
+        parts, unused = _parts(path, tuple(file), named.names, partial(_array_of, path, file, files))
+        names = format.class_names_of(path, file)
+        classes = None if names is None else tuple(map(plain, names))
+        return OpenSource(named.text, path.stem, parts, classes, f"HDF5 file {path.name}", unused=unused)
 
 
-def _open_arrays(named: DataSpec, path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
-    """Arrays of an HDF5 file of another program."""
-
-    def array(name: str) -> StoredArray:
-        stored = format.named_array(file, name)
-        if isinstance(stored, str):
-            raise DataError(f"{path}: {name} {stored}")
-        return stored_array(path, name, stored, files)
-
-    parts, unused = _parts(path, tuple(file), named.names, array)
-    return OpenSource(named.text, path.stem, parts, _classes(path, file), f"HDF5 file {path.name}", unused=unused)
+def _array_of(path: Path, file: h5py.File, files: OpenFiles, name: str) -> StoredArray:
+    stored = format.named_array(file, name)
+    if isinstance(stored, str):
+        raise DataError(f"{path}: {name} {stored}")
+    return stored_array(path, name, stored, files)
 
 
-def _classes(path: Path, file: h5py.File) -> tuple[str, ...] | None:
-    values = hdf5.attribute(file, "classes", (STRING,))
-    if values is None:
-        return None
-    names = tuple(plain(name) for name in np.atleast_1d(values).tolist() if isinstance(name, str))
-    if not names or len(names) != np.size(values):
-        raise DataError(f"{path}: {texts.CLASSES_NO_NAMES}")
-    return names
+def _own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
+    """The source of a file of `data make`."""
+    format.check_kind(path, file)
+    parts = {}
+    for name in PARTS:
+        if name == "train" or file.id.links.exists(name.encode()):
+            images, labels = (_array_of(path, file, files, f"{name}/{key}") for key in ("images", "labels"))
+            _check_counts(images, labels)
+            parts[name] = Part(images, labels, format.checksum_of(path, hdf5.find(file, name)[0], name))
+    names = format.class_names_of(path, file) or ()
+    statistics = format.read_statistics(path, file, parts["train"].inputs.shape[1:], names)
+    name, source, licence = (format.text_of(file, key) for key in format.TEXTS)
+    return OpenSource(str(path), name or path.stem, parts, tuple(map(plain, names)), source, licence, statistics)
 
 
 def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str, Part], tuple[str, ...]]:
@@ -245,31 +242,18 @@ def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str
 def _part(inputs: StoredArray, labels: StoredArray | None) -> Part:
     if labels is None:
         return Part(inputs, None)
-    if labels.count != inputs.count:
-        raise DataError(
-            f"{labels.where}: labels have the shape {labels.shape} for {inputs.count} examples of {inputs.where}: "
-            "each needs one label"
-        )
+    _check_counts(inputs, labels)
     if labels.dtype.kind in "iu" and labels.shape[1:] == (1,):
         labels = ReshapedRows(labels, ())
     return Part(inputs, labels)
 
 
-# ── files of `data make` ──────────────────────────────────────────────────────────────────────────────────────
-def own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
-    """Return the source of a file of `data make` whose layout is good."""
-    parts = {
-        name: Part(
-            stored_array(path, f"{name}/images", file[name]["images"], files),
-            stored_array(path, f"{name}/labels", file[name]["labels"], files),
-            file[name].attrs["checksum"],
+def _check_counts(inputs: StoredArray, labels: StoredArray) -> None:
+    if labels.count != inputs.count:
+        raise DataError(
+            f"{labels.where}: labels have the shape {labels.shape} for {inputs.count} examples of {inputs.where}: "
+            "each needs one label"
         )
-        for name in PARTS
-        if is_own(file, name)
-    }
-    name, source, licence = (plain(file.attrs[key]) for key in TEXTS)
-    classes, statistics = tuple(map(plain, file.attrs["classes"])), format.read_statistics(file)
-    return OpenSource(str(path), name, parts, classes, source, licence, statistics, "checksum" in file.attrs)
 
 
 @contextmanager

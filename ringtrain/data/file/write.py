@@ -3,20 +3,16 @@
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from ringtrain.data.content import Content, Progress, no_progress
-from ringtrain.data.decoding import hdf5_errors
 from ringtrain.data.file.contents import part_label_problems, read_part
-from ringtrain.data.file.format import FORMAT, TEXTS, VERSION, layout_problems, metadata_checksum, seal_problems
-from ringtrain.data.file.source import open_hdf5, own_source
+from ringtrain.data.file.format import FORMAT, TEXTS, VERSION, metadata_checksum
+from ringtrain.data.file.source import open_source
 from ringtrain.data.file.statistics import running_statistics
-from ringtrain.data.stored.flat import OpenFiles
 from ringtrain.errors import DataError
 from ringtrain.storage import hdf5
 
@@ -45,10 +41,7 @@ def write_dataset(path, content: Content, force: bool = False, progress: Progres
     try:
         with h5py.File(aside, "x", libver=hdf5.LIBVER) as file:
             _write(file, content, progress)
-        # All that opening checks, except the examples' checksums, which need the images.
-        with open_hdf5(aside) as file, hdf5_errors(aside):
-            for problem in chain(layout_problems(file), seal_problems(file), _label_problems(aside, file)):
-                raise DataError(f"{path} is not written, because it could not be opened afterwards: {problem}")
+        _check_written(path, aside)
         _sync(aside)
         os.replace(aside, path)
         _sync(path.parent)
@@ -59,10 +52,15 @@ def write_dataset(path, content: Content, force: bool = False, progress: Progres
             aside.unlink()
 
 
-def _label_problems(path: Path, file) -> Iterator[str]:
-    source = own_source(path, file, OpenFiles())
-    for name, part in source.parts.items():
-        yield from part_label_problems(name, part, len(source.classes or ()))
+def _check_written(path: Path, aside: Path) -> None:
+    """Check all that opening does, except the examples' checksums, which need the images."""
+    try:
+        source = open_source(aside)
+        for name, part in source.parts.items():
+            for problem in part_label_problems(name, part, len(source.classes or ())):
+                raise DataError(problem)
+    except DataError as error:
+        raise DataError(f"{path} is not written, because it could not be opened afterwards: {error}") from error
 
 
 def _sync(path: Path) -> None:
