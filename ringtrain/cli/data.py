@@ -14,15 +14,15 @@ from ringtrain.cli.hints import CommandGroup
 from ringtrain.cli.options import Size, layout_flags
 from ringtrain.cli.world import in_world
 from ringtrain.data.batches.pictures import View
-from ringtrain.data.file.check import class_rows, dataset_rows, split_rows, unsummed_arrays
+from ringtrain.data.file.check import class_rows, dataset_rows, split_rows
 from ringtrain.data.file.contents import VERIFY_BYTES
 from ringtrain.data.file.dataset import open_dataset
 from ringtrain.data.file.format import metadata_checksum
 from ringtrain.data.file.grammar import Layout
 from ringtrain.data.image_files import open as images
-from ringtrain.data.image_files.check import Checked, check_share
+from ringtrain.data.image_files.check import Checked, check_share, problems_together
 from ringtrain.data.readers.make import make_dataset
-from ringtrain.errors import DataError, RingtrainError, everywhere
+from ringtrain.errors import RingtrainError, everywhere
 from ringtrain.humanize import plural
 from ringtrain.parsing import whole_number
 from ringtrain.show.output import echo, echo_notes
@@ -61,7 +61,6 @@ class ImageSize(click.ParamType):
 @click.argument("source", metavar="SRC", type=click.Path())
 @click.option("-o", "--out", required=True, type=click.Path(), help="The HDF5 file to write.")
 @click.option("--name", help="Name of the data set. [the source's]")
-@click.option("--licence", help="Its licence, kept in the file.")
 @click.option("--test-fraction", type=float, help="Use this fraction of the examples as the test part (0 to 1).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the choice by --test-fraction.")
 @click.option("--size", type=ImageSize(), help="Make images of a folder this high and wide: 32x48, or 32.")
@@ -132,38 +131,22 @@ def _check(transport: Transport, file: str, layout: Layout) -> None:
 
     shares = together_json(transport, share)
     hosts = defaultdict(set)  # (place, problem) → those that have it
-    for host, (problems, *_) in shares:
+    for host, (problems, _) in shares:
         for place, text in problems:
             hosts[place, text].add(host)
     everyone, ranked = {host for host, _ in shares}, sorted(hosts.items(), key=lambda each: each[0][0])
     problems = [text if have == everyone else f"{', '.join(sorted(have))}: {text}" for (_, text), have in ranked]
-    if not problems:
-        problems = on_root(transport, lambda: _good(file, [each for host, each in shares if host == activity.host]))
+    problems = problems or on_root(transport, lambda: problems_together(file, layout))
     if problems:
         raise everywhere(_listed(file, problems))
+    if transport.rank == 0:
+        echo(f"{file} is good")
+        echo_notes(shares[0][1][1])
 
 
 def _listed(file: str, problems: Sequence[str]) -> RingtrainError:
     first = f"{file} has {plural(len(problems), 'problem')}:"
     return RingtrainError(joined([first, *(f"  - {problem}" for problem in problems)]))
-
-
-def _good(file: str, shares: list[Checked]) -> list[str]:
-    """Print that a data set is good, and notes; or return why its files, each good, are not together."""
-    _, images, unsummed, notes = zip(*shares, strict=True)
-    try:
-        arrays = [] if any(images) else unsummed_arrays(file)
-    except DataError as error:
-        return [str(error)]
-    echo(f"{file} is good")
-    echo_notes(notes[0])
-    if any(unsummed):
-        what = f"{sum(unsummed)} of {sum(images)} images hold no checksum (PNG alone does)"
-        echo_notes([f"{what}: one that changed and still decodes is not seen"])
-    for array in arrays:
-        why = "values that changed would not be seen; `ringtrain data make` writes a file that has one"
-        echo_notes([f"{array} holds no checksum: {why}"])
-    return []
 
 
 def _table(titles, rows):

@@ -41,7 +41,7 @@ COMMANDS = {
 }
 SHOWN_ONCE = ("models", "schedule", "export", "runs", "report", "plan")  # the same on every rank: rank 0 prints it
 BY_ITSELF = ("outcome", "slurm", "data")  # of the files that each rank sees
-MAY_BE_EMPTY = ("--licence", "--sbatch")  # a text, and an option of another program
+MAY_BE_EMPTY = ("--sbatch",)  # an option of another program
 
 
 class LazyGroup(click.Group):

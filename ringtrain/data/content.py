@@ -65,7 +65,7 @@ def memory_part(inputs: np.ndarray, labels: np.ndarray) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A data set. ``source`` and ``licence`` are text for people; ``notes`` name unrequested steps of the reader;
+    """A data set. ``source`` is text for people; ``notes`` name unrequested steps of the reader;
     ``in_order``: whether examples follow one another, as those of a text do: its end is the test part"""
 
     name: str
@@ -73,7 +73,6 @@ class Content:
     test: Part | None
     classes: tuple[str, ...]
     source: str
-    licence: str = "not stated"
     notes: tuple[str, ...] = ()
     in_order: bool = False
 

@@ -85,8 +85,7 @@ class StoredPicture(Picture):
 
 class FilePicture(Picture):
     """An image in the bytes of a file, whose header alone is read at first. ``where``: its name in errors;
-    ``channels``: 1, grey, or 3, RGB; ``grey``: whether the file has no colour; ``summed``: whether it holds
-    checksums, which are right. Raises: DataError"""
+    ``channels``: 1, grey, or 3, RGB; ``grey``: whether the file has no colour. Raises: DataError"""
 
     def __init__(self, data: bytes, where: str, channels: int):
         if channels not in MODES:
@@ -95,7 +94,7 @@ class FilePicture(Picture):
         chunks = _chunks(data, where)
         self._image = _opened(data, where)
         self._turn = _orientation(self._image, chunks)
-        self.grey, self.summed = self._image.mode in GREY, bool(chunks)
+        self.grey = self._image.mode in GREY
         self.width, self.height = self._image.size if self._turn not in TURNED else self._image.size[::-1]
 
     def pixels(self) -> np.ndarray:

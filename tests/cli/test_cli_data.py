@@ -20,12 +20,12 @@ def source(tmp_path):
 
 def test_make_info_check_and_make_again_by_force(source, tmp_path, ringtrain):
     out = tmp_path / "o.h5"
-    options = ("--name", "named", "--licence", "CC0", "--test-fraction", "0.3", "--seed", "4")
+    options = ("--name", "named", "--test-fraction", "0.3", "--seed", "4")
     text = f"{out}: named, 7 train, 3 test examples in 3 classes\n"
     assert ringtrain("make", source, "-o", out, *options)[:2] == (0, text)
     code, text, _ = ringtrain("info", out)
     assert code == 0
-    for piece in ("named", "CC0", "NumPy archive some.npz", "4x6x1", "train", "test", "sha256 train", "class"):
+    for piece in ("named", "NumPy archive some.npz", "4x6x1", "train", "test", "sha256 train", "class"):
         assert piece in text
     with h5py.File(out) as file:
         assert f"sha256 file  {file.attrs['checksum']}" in text

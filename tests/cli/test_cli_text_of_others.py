@@ -230,9 +230,9 @@ def foreign_file(path, text):
 def sealed_file(path, text):
     """A data set of `ringtrain data make` whose texts somebody has changed."""
     part = memory_part(np.zeros((2, 8, 8, 1), np.uint8), np.zeros(2, np.int32))
-    write_dataset("sealed.h5", Content("d", part, None, ("a", "b"), "made up", "CC0"))
+    write_dataset("sealed.h5", Content("d", part, None, ("a", "b"), "made up"))
     with h5py.File("sealed.h5", "r+") as file:
-        for key in ("name", "source", "licence"):
+        for key in ("name", "source"):
             file.attrs[key] = stored(text)
     os.rename("sealed.h5", path)
 

@@ -23,7 +23,7 @@ def part(count, shape=(4, 5, 3), classes=3, seed=0):
 def content(train=12, test=5, shape=(4, 5, 3), classes=3):
     names = tuple(f"class {number}" for number in range(classes))
     tested = part(test, shape, classes, seed=1) if test else None
-    return Content("tiny", part(train, shape, classes), tested, names, "made up", "CC0")
+    return Content("tiny", part(train, shape, classes), tested, names, "made up")
 
 
 def split(count, shape=(4, 5, 3), classes=3):

@@ -8,10 +8,9 @@ import pytest
 import source_makers as makers
 from image_makers import encoded, tar
 
-from ringtrain.cli.main import run
 from ringtrain.data.batches.pictures import View
 from ringtrain.data.file import contents
-from ringtrain.data.file.check import check_file, unsummed_arrays
+from ringtrain.data.file.check import check_file
 from ringtrain.data.file.dataset import open_dataset, read_form
 from ringtrain.data.image_files.open import open_images
 from ringtrain.data.images import decode_image
@@ -147,7 +146,7 @@ def test_values_that_changed_are_refused_by_check_make_and_training(tmp_path, co
         assert not (tmp_path / "o.h5").exists()
     finally:
         path.write_bytes(data)
-    assert check_file(path) == [] and unsummed_arrays(path) == []
+    assert check_file(path) == []
 
 
 def test_labels_are_counted_only_where_they_are_good(tmp_path):
@@ -163,7 +162,7 @@ def test_files_that_are_joined_keep_their_checksums(tmp_path):
     for number in (1, 2):
         ringtrain_file(tmp_path / f"part-{number}.h5")
     pattern = f"{tmp_path}/part-*.h5"
-    assert check_file(pattern) == [] and unsummed_arrays(pattern) == []
+    assert check_file(pattern) == []
     with h5py.File(tmp_path / "part-2.h5", "r+") as file:
         file["train/images"][3] ^= 1
     assert any("part-2.h5" in problem for problem in check_file(pattern))
@@ -179,16 +178,6 @@ def test_a_large_file_of_ours_is_verified_when_another_is_made_of_it(tmp_path, m
         file["train/images"][3] ^= 1
     with pytest.raises(DataError, match=says("checksum", "says")):
         make_dataset(tmp_path / "a.h5", tmp_path / "o.h5")
-
-
-def test_check_names_what_holds_no_checksum(tmp_path, capfd):
-    np.save(tmp_path / "x.npy", X), np.save(tmp_path / "y.npy", Y)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"] = X, Y
-    npz(tmp_path / "a.npz")
-    for data, unsummed in ((f"{tmp_path}/x.npy,{tmp_path}/y.npy", 2), (tmp_path / "a.h5", 2), (tmp_path / "a.npz", 0)):
-        assert run(["data", "check", str(data)]) == 0
-        assert capfd.readouterr().out.count("holds no checksum") == unsummed
 
 
 def test_a_png_that_is_cut_is_told_as_such():

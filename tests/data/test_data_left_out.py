@@ -233,7 +233,7 @@ def test_info_and_check_take_image_files(tmp_path, capfd):
         assert text in shown
     assert run(["data", "check", str(tmp_path / "d")]) == 0
     shown = capfd.readouterr().out
-    assert "is good" in shown and "2 of 6 images hold no checksum" in shown and "readme" in shown
+    assert "is good" in shown and "readme" in shown
     bad = tmp_path / "d" / "rose" / "wild" / "1.png"
     bad.write_bytes(bad.read_bytes()[:-30])
     for command in ("info", "check"):

@@ -294,10 +294,10 @@ def test_make_dataset_reads_cuts_and_writes(tmp_path):
     (source / "t10k-images-idx3-ubyte").unlink()
     (source / "t10k-labels-idx1-ubyte").unlink()
     content = make_dataset(
-        source, tmp_path / "o.h5", "named", "CC0", 0.3, 1, progress=lambda what, done, total: steps.append(what)
+        source, tmp_path / "o.h5", "named", 0.3, 1, progress=lambda what, done, total: steps.append(what)
     )
     opened = open_dataset(tmp_path / "o.h5")
-    assert (opened.name, opened.licence) == ("named", "CC0") == (content.name, content.licence)
+    assert opened.name == content.name == "named"
     assert (opened.train.count, opened.test.count) == (4, 2) and set(steps) == {"writing"}
     seen = sorted([*opened.train.images[:, 0, 0, 0], *opened.test.images[:, 0, 0, 0]])
     assert seen == [0, 1, 2, 3, 4, 5]

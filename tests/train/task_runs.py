@@ -57,7 +57,7 @@ def data_of(task, labels=None, nan_at=None) -> DataSet:
     classes = () if labels.dtype.kind == "f" or task.startswith("bce") else tuple("abcdefg" if task == "ce" else "abcd")
     exact = labels.astype(np.float64)
     moments = np.stack([exact.mean(axis=0), exact.std(axis=0)]) if labels.shape[1:] == (3,) else None
-    return DataSet("task", split, split, classes, *channels, images.mean(axis=0), "made", "none", label_moments=moments)
+    return DataSet("task", split, split, classes, *channels, images.mean(axis=0), "made", label_moments=moments)
 
 
 def task_run(transport, task, labels=None, ops=None, nan_at=None, **flags):

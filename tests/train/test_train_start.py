@@ -386,7 +386,7 @@ def write_digits(name, labels=None, test=False, classes=10):
     labels = np.arange(40, dtype=np.int32) % 10 if labels is None else labels
     statistics = pixel_statistics(MemoryArray(images))
     with h5py.File(name, "w") as file:
-        file.attrs.update({"format": "ringtrain-dataset", "version": 1, "name": "other", "source": "", "licence": ""})
+        file.attrs.update({"format": "ringtrain-dataset", "version": 1, "name": "other", "source": ""})
         file.attrs.update(classes=[*map(str, range(classes))], mean=statistics.mean, std=statistics.std)
         file["mean_image"] = statistics.mean_image
         for part in ("train", "test") if test else ("train",):

@@ -40,7 +40,6 @@ def synthetic(shape, classes: int | None, count: int, seed: int, label_shape=(),
         std=statistics.std,
         mean_image=statistics.mean_image.reshape(shape),
         source=f"random numbers, seed {seed}",
-        licence="none needed",
         label_moments=None if classes is not None else np.array([[1 / 2], [12**-0.5]]),
     )
 

@@ -27,14 +27,6 @@ def check_file(path, progress: Progress = no_progress, layout: Layout = AS_STORE
     return list(_content_problems(source, progress))
 
 
-def unsummed_arrays(path) -> list[str]:
-    """Return the names of the arrays of a data set, named as for ``--data``, that no file holds a checksum of:
-    bytes that changed in them are not seen. Raises: DataError"""
-    source = open_source(path)
-    parts = [] if source.joined else [part for part in source.parts.values() if part.checksum is None]
-    return [array.where for part in parts for array in part.arrays if not array.summed]
-
-
 def _content_problems(source: OpenSource, progress: Progress) -> Iterator[str]:
     for name, part in source.parts.items():
         try:
@@ -66,7 +58,6 @@ def dataset_rows(data: DataSet) -> list[tuple[str, str]]:
         ("mean", _numbers(data.mean)),
         ("std", _numbers(data.std)),
         ("source", data.source),
-        ("licence", data.licence),
     ]
 
 

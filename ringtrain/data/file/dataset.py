@@ -46,7 +46,6 @@ class DataSet:
     std: np.ndarray
     mean_image: np.ndarray
     source: str
-    licence: str
     location: str = "private"
     notes: tuple[str, ...] = ()
     label_moments: np.ndarray | None = None
@@ -193,7 +192,6 @@ def _assemble(source: OpenSource, arrays: dict[Key, np.ndarray], location: str, 
         std=std,
         mean_image=mean_image,
         source=source.source,
-        licence=source.licence,
         location=location,
         notes=source.notes,
         label_moments=arrays.get((COMPUTED, "label moments")),

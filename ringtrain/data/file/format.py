@@ -1,6 +1,6 @@
 """The HDF5 file of a data set: what its writer, its reader and its checks have in common.
 
-/                 format="ringtrain-dataset" version=1 name source licence (text)
+/                 format="ringtrain-dataset" version=1 name source (text)
                   classes (list of text)  mean std (float64 [C], of the training images, 0 … 255)
                   checksum (sha256 in hexadecimal, see metadata_checksum; may be absent)
 /mean_image       float32 [H, W, C], of the training images
@@ -29,7 +29,7 @@ from ringtrain.errors import DataError, nearest, plain
 from ringtrain.storage import hdf5
 
 FORMAT, VERSION = "ringtrain-dataset", 1
-TEXTS, PARTS = ("name", "source", "licence"), ("train", "test")
+TEXTS, PARTS = ("name", "source"), ("train", "test")
 STATISTICS = {"mean": "<f8", "std": "<f8", "mean_image": "<f4"}  # as they are sealed
 MOST_NAMED = 8  # arrays in a message
 

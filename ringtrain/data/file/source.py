@@ -39,7 +39,6 @@ class OpenSource:
     parts: dict[str, Part]
     classes: tuple[str, ...] | None
     source: str
-    licence: str = "not stated"
     statistics: PixelStatistics | None = None
     joined: tuple[Part, ...] = ()
     unused: tuple[str, ...] = ()
@@ -213,8 +212,8 @@ def _own_source(path: Path, file: h5py.File, files: OpenFiles) -> OpenSource:
             parts[name] = Part(images, labels, format.checksum_of(path, hdf5.find(file, name)[0], name))
     names = format.class_names_of(path, file) or ()
     statistics = format.read_statistics(path, file, parts["train"].inputs.shape[1:], names)
-    name, source, licence = (format.text_of(file, key) for key in format.TEXTS)
-    return OpenSource(str(path), name or path.stem, parts, tuple(map(plain, names)), source, licence, statistics)
+    name, source = (format.text_of(file, key) for key in format.TEXTS)
+    return OpenSource(str(path), name or path.stem, parts, tuple(map(plain, names)), source, statistics)
 
 
 def _parts(path: Path, available: Sequence[str], names, array) -> tuple[dict[str, Part], tuple[str, ...]]:

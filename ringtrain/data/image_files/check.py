@@ -7,13 +7,14 @@ from ringtrain.data.batches.pictures import View
 from ringtrain.data.content import Progress, no_progress
 from ringtrain.data.file.check import check_file
 from ringtrain.data.file.grammar import AS_STORED, Layout, parse_data
+from ringtrain.data.file.source import open_source
 from ringtrain.data.image_files.index import alone
 from ringtrain.data.image_files.open import accepts, are_shards, open_parts, shards_of
 from ringtrain.data.image_files.split import ImageFilesSplit
 from ringtrain.errors import DataError
 
-# A share: (place, problem) pairs; how many images were decoded, and hold no checksum; notes on what is left out.
-Checked = tuple[list[tuple[int, str]], int, int, tuple[str, ...]]
+# A share: (place, problem) pairs; notes on what is left out.
+Checked = tuple[list[tuple[int, str]], tuple[str, ...]]
 
 
 def check_share(
@@ -27,7 +28,17 @@ def check_share(
     for number, (file, name) in islice(enumerate(_files(text)), turn, None, turns):
         each = check_file(name, progress, layout)
         problems += [(number, problem if file in problem else f"{file}: {problem}") for problem in each]
-    return problems, 0, 0, ()
+    return problems, ()
+
+
+def problems_together(text: str, layout: Layout) -> list[str]:
+    """Return why files that are good each are not one set."""
+    try:
+        if not accepts(text):
+            open_source(text, layout=layout)
+    except DataError as error:
+        return [str(error)]
+    return []
 
 
 def _files(text: str) -> list[tuple[str, str]]:
@@ -43,19 +54,16 @@ def _files(text: str) -> list[tuple[str, str]]:
 
 def _check_images(path: str, progress: Progress, turn: int, turns: int) -> Checked:
     splits, unopened = _opened(path)
-    problems, images, unsummed = list(enumerate(unopened)), 0, 0
+    problems = list(enumerate(unopened))
     every = chain.from_iterable(((split, example) for example in range(split.count)) for split in splits)
     count = sum(split.count for split in splits)
     for number, (split, example) in islice(enumerate(every), turn, None, turns):
         try:
-            picture = split.picture(example)
-            unsummed += not picture.summed
-            picture.pixels()
+            split.image(example)
         except DataError as error:
             problems.append((len(unopened) + number, str(error)))
-        images += 1
         progress("decoding", number + 1, count)
-    return problems, images, unsummed, () if unopened else splits[0].notes
+    return problems, () if unopened else splits[0].notes
 
 
 def _opened(path: str) -> tuple[list[ImageFilesSplit], list[str]]:

@@ -61,7 +61,6 @@ def open_images(
         std=statistics.std,
         mean_image=statistics.mean_image,
         source=plain(f"tar shards {path}" if shards else f"folder of images {path}"),
-        licence="not stated",
         location="files",
         notes=splits["train"].notes,
     )

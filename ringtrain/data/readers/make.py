@@ -54,7 +54,6 @@ def make_dataset(
     source,
     out,
     name: str | None = None,
-    licence: str | None = None,
     test_fraction: float | None = None,
     seed: int = 0,
     size: Size | None = None,
@@ -77,9 +76,7 @@ def make_dataset(
         raise DataError(
             f"{source}: there are no classes: all labels are -1 (none); give labels from 0, the number of each class"
         )
-    content = dataclasses.replace(
-        content, name=content.name if name is None else name, licence=content.licence if licence is None else licence
-    )
+    content = content if name is None else dataclasses.replace(content, name=name)
     _check_texts(str(source), content)
     if content.in_order and test_fraction is None:
         test_fraction = TEXT_TEST_FRACTION

@@ -33,7 +33,6 @@ def read(path: Path, size, progress: Progress, layout: Layout = AS_STORED) -> Co
         test=parts.get("test"),
         classes=class_names(source),
         source=source.source,
-        licence=source.licence,
         notes=source.notes,
     )
 

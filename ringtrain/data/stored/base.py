@@ -19,14 +19,12 @@ NUMBERS = "iufb"  # the kinds of NumPy's types that are read: whole numbers, flo
 
 class StoredArray(ABC):
     """Rows of numbers. ``where`` names it in messages; ``shape``: (N, ...); ``dtype``: as stored, in the machine's
-    order of bytes; ``by_rows``: whether any row is read without those before it; ``summed``: whether its container
-    holds a checksum of the values. Threads may read at the same time."""
+    order of bytes; ``by_rows``: whether any row is read without those before it. Threads may read at the same time."""
 
     where: str
     shape: tuple[int, ...]
     dtype: np.dtype
     by_rows: bool = True
-    summed: bool = False
 
     @property
     def count(self) -> int:
@@ -150,7 +148,6 @@ class JoinedArray(StoredArray):
         self.where = f"{first.where} and {len(self._parts) - 1} others" if parts[1:] else first.where
         self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
         self.by_rows = all(part.by_rows for part in self._parts)
-        self.summed = all(part.summed for part in self._parts)
 
     def verify(self) -> None:
         for part in self._parts:
@@ -202,7 +199,7 @@ class ReshapedRows(StoredArray):
 
     def __init__(self, array: StoredArray, shape: Sequence[int]):
         self._array = array
-        self.where, self.dtype, self.by_rows, self.summed = array.where, array.dtype, array.by_rows, array.summed
+        self.where, self.dtype, self.by_rows = array.where, array.dtype, array.by_rows
         self.shape = (array.count, *shape)
 
     def verify(self) -> None:

@@ -24,7 +24,6 @@ class ChunkedArray(StoredArray):
     def __init__(self, path: Path, array: h5py.Dataset, where: str, files: OpenFiles):
         self._path, self._name, self.where, self._files = path, array.name, where, files
         self.shape, self.dtype = array.shape, check_type(where, array.dtype, array.shape)
-        self.summed = bool(array.fletcher32)
         self._rows = max(1, BLOCK_BYTES // self.row_bytes)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.RLock()

@@ -91,7 +91,6 @@ class FlatArray(StoredArray):
         self, path: Path, offset: int, shape, dtype: np.dtype, where: str, files: OpenFiles, crc: Crc | None = None
     ):
         self._path, self._offset, self._files, self._crc = path, offset, files, crc
-        self.summed = crc is not None
         self.where, self.shape, self.dtype = where, tuple(shape), check_type(where, dtype, shape)
         self._stored = dtype
         size = path.stat().st_size

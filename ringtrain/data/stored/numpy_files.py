@@ -109,7 +109,6 @@ class InflatedArray(StoredArray):
     are read together with the CRC-32 of all."""
 
     by_rows = False
-    summed = True
 
     def __init__(
         self, path: Path, info: zipfile.ZipInfo, header: int, shape, dtype: np.dtype, where: str, files: OpenFiles

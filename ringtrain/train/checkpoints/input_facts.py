@@ -31,7 +31,7 @@ class InputFacts:
     def data_set(self, name: str, split: Split) -> DataSet:
         """Return a split as a data set with these facts."""
         mean_image = np.broadcast_to(self.mean, split.shape) if self.mean_image is None else self._centred(split.shape)
-        about = self.classes, self.mean, self.std, mean_image, "", ""
+        about = self.classes, self.mean, self.std, mean_image, ""
         return DataSet(name, split, None, *about, label_moments=self.label_moments)
 
     def _centred(self, shape: Shape) -> np.ndarray:
