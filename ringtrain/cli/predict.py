@@ -24,7 +24,7 @@ STANDARD_OUTPUT = Path("-")
     "--out",
     default=STANDARD_OUTPUT,
     type=click.Path(path_type=Path, allow_dash=True),
-    help="File to write: .jsonl, .csv, .h5 or .npz; - for standard output, as JSON lines. [default: -]",
+    help="File to write: .jsonl, .csv or .h5; - for standard output, as JSON lines. [default: -]",
 )
 @click.option("--top", type=click.IntRange(1), help="Classes of a JSON line, the most probable first. [default: 5]")
 @click.option("--data", help="Data set in place of INPUT. [that of the run]")

@@ -1,4 +1,4 @@
-"""Predictions as JSON lines, CSV, HDF5 or .npz, by the ending of a file's name; a file gets its name when it is whole.
+"""Predictions as JSON lines, CSV or HDF5, by the ending of a file's name; a file gets its name when it is whole.
 
 ``class`` is the most probable one, and ``name`` its name; ``classes`` has all names, in HDF5 as an attribute.
 
@@ -7,7 +7,6 @@ JSON   a line an example: {"input": "cat.jpg", "top": [{"class": 3, "name": "cat
        in place of either, of a file that could not be read
 CSV    input,example,label,class,name,p0,p1,...,error     v0,v1,... of values, f0,f1,... of features
 HDF5   input, example, label int32 [n], class int32 [n], probability float32 [n, K]     values or features [n, ...]
-.npz   as HDF5
 
 The columns input, example (HDF5) and error are there if inputs were given. A row of a file that could not be read has
 the class -1 and NaN. Beside values, where they are known, the true ones are ``target``, y0,y1,... in CSV, and no label.
@@ -33,7 +32,7 @@ from ringtrain.storage import hdf5
 
 STANDARD_OUTPUT = Path("-")
 PROBABILITY, VALUES, FEATURES, TARGET = "probability", "values", "features", "target"
-ENDINGS = ".jsonl, .csv, .h5 or .npz"
+ENDINGS = ".jsonl, .csv or .h5"
 TOP = 5
 MOST_IN_TEXT = 1 << 16  # numbers of one example; an HDF5 file takes any
 
@@ -125,19 +124,24 @@ class PredictionFile(ABC):
         self._file.close()
 
 
-class ArrayPredictions(PredictionFile):
-    """Predictions as arrays by name, in ``_arrays``, whose rows are filled block by block."""
+class Hdf5Predictions(PredictionFile):
+    """Predictions as arrays by name in an HDF5 file, whose rows are filled block by block."""
 
-    _arrays: Any
+    def __init__(self, path: Path, form: PredictionForm, about: dict):
+        super().__init__(path, form)
+        self._file = h5py.File(self._aside, "w", libver=hdf5.LIBVER)
+        self._file.attrs.update({key: hdf5.as_text(value) for key, value in about.items() if value})
+        self._file.attrs["classes"] = list(map(hdf5.as_text, form.classes))
+        for name, (shape, dtype) in self._columns().items():
+            self._file.create_dataset(name, (form.count, *shape), dtype)
 
     def _columns(self) -> dict[str, tuple[tuple[int, ...], Any]]:
-        """Name → (shape, dtype)."""
-        form, count = self._form, self._form.count
-        columns = {form.kind: ((count, *form.shape), "f4")}
-        columns |= {TARGET: columns[form.kind]} if form.targets else {"label": ((count,), "i4")}
-        columns |= {"class": ((count, *form.shape[:-1]), "i4")} if form.kind == PROBABILITY else {}
-        named = {"input": ((count,), h5py.string_dtype()), "example": ((count,), "i8")}
-        return columns | (named if form.named else {})
+        """Name → (shape of an example's, dtype)."""
+        form = self._form
+        columns: dict[str, tuple[tuple[int, ...], Any]] = {form.kind: (form.shape, "f4")}
+        columns |= {TARGET: columns[form.kind]} if form.targets else {"label": ((), "i4")}
+        columns |= {"class": (form.shape[:-1], "i4")} if form.kind == PROBABILITY else {}
+        return columns | ({"input": ((), h5py.string_dtype()), "example": ((), "i8")} if form.named else {})
 
     def _write(self, rows, classes) -> None:
         bad = sorted(rows.problems)
@@ -150,36 +154,8 @@ class ArrayPredictions(PredictionFile):
         if self._form.named:
             columns["input"] = np.array([os.fsencode(name) for name, _ in rows.names], object)
             columns["example"] = np.array([number or 0 for _, number in rows.names])
-        at = slice(rows.start, rows.start + len(values))
-        for name, array in self._arrays.items():
-            array[at] = columns[name]
-
-
-class Hdf5Predictions(ArrayPredictions):
-    """Predictions as an HDF5 file."""
-
-    def __init__(self, path: Path, form: PredictionForm, about: dict):
-        super().__init__(path, form)
-        self._arrays = self._file = h5py.File(self._aside, "w", libver=hdf5.LIBVER)
-        self._file.attrs.update({key: hdf5.as_text(value) for key, value in about.items() if value})
-        self._file.attrs["classes"] = list(map(hdf5.as_text, form.classes))
-        for name, (shape, dtype) in self._columns().items():
-            self._file.create_dataset(name, shape, dtype)
-
-
-class NpzPredictions(ArrayPredictions):
-    """Predictions as a NumPy archive, in memory until it is whole."""
-
-    def __init__(self, path: Path, form: PredictionForm):
-        super().__init__(path, form)
-        self._file = open(self._aside, "wb")  # noqa: SIM115 (closed by finish or discard)
-        self._arrays = {name: np.empty(*column) for name, column in self._columns().items()}
-
-    def finish(self) -> None:
-        with self._clear_errors():
-            texts = {"input": list(map(os.fsdecode, self._arrays["input"]))} if self._form.named else {}
-            np.savez(self._file, **{**self._arrays, **texts, "classes": np.array(self._form.classes, np.str_)})
-        super().finish()
+        for name, array in self._file.items():
+            array[rows.start : rows.start + len(values)] = columns[name]
 
 
 class CsvPredictions(PredictionFile):
@@ -278,8 +254,6 @@ def open_predictions(
     try:
         if path.suffix in (".h5", ".hdf5"):
             return Hdf5Predictions(path, form, about)
-        if path.suffix == ".npz":
-            return NpzPredictions(path, form)
         if path.suffix not in (".csv", ".jsonl"):
             raise DataError(f"{path}: its ending gives the format: name it {ENDINGS}")
         _check_text(path, form)
@@ -292,7 +266,7 @@ def _check_text(path: Path, form: PredictionForm) -> None:
     count = math.prod(form.shape)
     if count > MOST_IN_TEXT:
         raise DataError(
-            f"{path}: {count:,} numbers an example are too many for text (at most {MOST_IN_TEXT:,}): write .h5 or .npz"
+            f"{path}: {count:,} numbers an example are too many for text (at most {MOST_IN_TEXT:,}): write .h5"
         )
     if form.kind == PROBABILITY and len(form.shape) != 1:
-        raise DataError(f"{path}: a class for each pixel is no line of text: write .h5 or .npz")
+        raise DataError(f"{path}: a class for each pixel is no line of text: write .h5")
