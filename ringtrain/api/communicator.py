@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from ringtrain.allreduce.catalogue import ALGORITHMS, AUTO, check_algorithm
+from ringtrain.allreduce.catalogue import AUTO, check_algorithm
 from ringtrain.allreduce.dtypes import TYPES
 from ringtrain.allreduce.tuning_file import find_tuning
 from ringtrain.allreduce.wire_formats import NONE, check_wire
@@ -319,38 +319,6 @@ class Communicator(CommunicatorMethods):
             self._check_idle("unregister")
             self._plans.drop(lambda request: request.position is not None and request.position[0] == number)
             self._memory.unregister(number)
-
-    def bench(self, array, op: str = "sum", algorithms: Sequence[str] = ALGORITHMS, repeats: int = 20) -> list[dict]:
-        """Time and check the algorithms in turns on arrays of this one's size and type. Returns the rows of ``ringtrain
-        bench-allreduce`` (docs/all-reduces.md), the same on all ranks, each measured in memory of :meth:`empty`. The
-        array stays unchanged.
-
-        Memory of three times the size or more is held until the communicator is closed. Raises UsageError.
-        """
-        from ringtrain.bench.measure.timing import Protocol
-        from ringtrain.bench.sweep.sweep import Sweep, sweep
-
-        self._progress.settle()
-        borrowed = lend(array)
-        for algorithm in algorithms:
-            check_request(borrowed.dtype, op, algorithm)
-        if repeats < 1:
-            raise UsageError(f"repeats={repeats} measures nothing: give 1 or more")
-        self._check_idle("bench")
-        shape, names = list(borrowed.host.shape), ", ".join(algorithms)
-        call = f"bench, {op} of {borrowed.dtype} {shape} by {names}"
-        asked = Sweep(
-            [borrowed.host.nbytes],
-            algorithms,
-            [borrowed.dtype],
-            [op],
-            Protocol(repeats=repeats),
-            tuning=self._tuning,
-            memories={},  # each where calls of this communicator would run it
-        )
-        with self._usable:
-            self._agreement.on(call)
-            return sweep(self._transport, asked).rows
 
     def _request(self, target: np.ndarray, dtype: str, op: str, algorithm: str, wire: str) -> Request:
         """Return the request of a result in ``target``, which is in place where it is added in its own type."""

@@ -32,7 +32,6 @@ def test_what_no_rank_could_ask_for(alone):
         (says("'summ'") + "did you mean 'sum'", alone.allreduce, (ones, "summ"), {}),
         (algorithm, alone.allreduce, (ones,), {"algorithm": "rign"}),
         (algorithm, Communicator, (None, "rign"), {}),
-        (algorithm, alone.bench, (ones,), {"algorithms": ["rign"]}),
         (says("'float23'") + "did you mean 'float32'", alone.empty, (3, "float23"), {}),
         (wire, alone.allreduce, (ones,), {"wire": "float8"}),
         (wire, Communicator, (), {"wire": "float8"}),
@@ -46,7 +45,6 @@ def test_what_no_rank_could_ask_for(alone):
         (says("the array"), alone.prepare, (fixed,), {}),
         (says("out"), alone.allreduce, (np.float64(1),), {"out": np.float64(1)}),
         (says([2, -1]), alone.empty, ((2, -1),), {}),
-        (says(0, "repeats", "measures"), alone.bench, (ones,), {"repeats": 0}),
     ):
         refused(pattern, call, *arguments, **options)
 
@@ -70,7 +68,6 @@ def test_under_way(alone):
     reduction = alone.prepare(np.ones(3))
     reduction.start()
     refused(says("reduction", "finished"), reduction.start)
-    refused(says("bench"), alone.bench, np.ones(3))
     refused(says("close"), alone.close)
     reduction.wait()
     alone.close()
@@ -78,7 +75,6 @@ def test_under_way(alone):
         (reduction.start,),
         (alone.empty, 3),
         (alone.prepare, np.ones(3)),
-        (alone.bench, np.ones(3)),
     ):
         refused(says("communicator", "closed"), call, *arguments)
 
@@ -109,7 +105,6 @@ def places_in_our_memory(communicator):
         (shapes_types_and_operations, 3, ("ranks 0, 1", "sum", "float64", [2, 3], "rank 2", "max", "float32", [2, 4])),
         (lambda c: c.allreduce(np.ones(6), algorithm=("ring", "star")[c.rank]), 2, ("float64", [6], "ring", "star")),
         (calls, 2, ("rank 0", "sum", "float32", [2, 2], "auto", "rank 1")),
-        (lambda c: c.bench(np.ones(3 + c.rank), algorithms=["ring"]), 2, ("rank 0", "float64", [3], "rank 1", [4])),
         (places_in_our_memory, 2, ("rank 0", "sum", "float32", [4], "auto", "block", "byte", 0)),
     ],
 )

@@ -184,7 +184,6 @@ def test_arrays_that_mean_more_than_their_memory_are_refused(communicator, array
         lambda: communicator.allreduce(plain, out=array),
         lambda: communicator.allreduce(array, reproducible=True),
         lambda: communicator.prepare(array),
-        lambda: communicator.bench(array),
         lambda: communicator.broadcast(array),
         lambda: communicator.all_gather(array),
         lambda: communicator.all_gather(plain, out=array),

@@ -36,7 +36,6 @@ def calls_of(c, array, reduction, work):
         lambda: c.empty(3),
         lambda: c.register(np.ones(3), "/proc/self/fd/0"),
         lambda: c.group([0]),
-        lambda: c.bench(np.ones(3)),
         lambda: c.send(np.ones(3), 1 - c.rank),
         lambda: c.recv(np.ones(3), 1 - c.rank),
         c.barrier,
