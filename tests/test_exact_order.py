@@ -72,7 +72,7 @@ def test_the_parts_of_all_ranks_are_the_batches_of_the_order(rank, size):
         rank(number, size)
         sampler = ringtrain.torch.ExactSampler(NUMBERS, BATCH, seed=3)
         parts.append(batches(loading.DataLoader(NUMBERS, batch_sampler=sampler)))
-        shares.append([share.units / share.total for share in sampler.shares])
+        shares.append([share.units / share.count for share in sampler.shares])
     for number, batch in enumerate(wanted()):
         is_tail = number == len(wanted()) - 1
         weighed = [part[number] for part, share in zip(parts, shares, strict=True) if share[-1] or not is_tail]

@@ -41,27 +41,20 @@ class Division:
 
 @dataclass(eq=False, slots=True)
 class BatchShare:
-    """This rank's part of a batch. number: in its pass; stop: examples done after it; units, total: what it weighs, and
-    all parts (None: not summed yet); count: examples of all; tensors: of its batch, as long as they live."""
+    """This rank's part of a batch. number: in its pass; stop: examples done after it; units: its examples; count: those
+    of all; tensors: of its batch, as long as they live."""
 
     sampler: "ExactSampler"
     number: int
     stop: int
-    units: float
-    total: float | None
+    units: int
     count: int
     division: Division
     tensors: list[ref[torch.Tensor]]
 
     def factor(self) -> float:
-        """Return the weight of this rank, times the ranks. Collective at the first call with ``weight=``."""
-        if self.total is None:
-            total = torch.tensor(self.units, dtype=torch.float64)
-            if self.division.size > 1:
-                total = total.to("cuda" if dist.get_backend() == "nccl" else "cpu")
-                dist.all_reduce(total)
-            self.total = total.item()
-        return self.division.size * self.units / self.total if self.total else 0.0
+        """Return the weight of this rank, times the ranks."""
+        return self.division.size * self.units / self.count
 
     def weight_after_deaths(self) -> float:
         """Return by how much the parts that are left count more in a mean over them: those of dead ranks are missing,
@@ -81,22 +74,18 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
     dataset: map-style; one of :func:`ringtrain.torch.open_dataset` that is large is permuted in windows of blocks
     batch:   examples of all ranks, at least one for each
     seed:    of the order, as `ringtrain train` has it
-    weight:  of a rank's part in the mean over ranks, from the batch as the loader makes it: where the loss is a mean
-             over tokens, their number. None: its examples
     tail:    whether an epoch's last, smaller batch comes. A rank without an example of it gets one that weighs 0
 
     A pass is what is left of an epoch. Examples are done with the optimizer's step. Raises: UsageError, DataError
     """
 
-    def __init__(
-        self, dataset, batch: int, seed: int = 0, weight: Callable[[Any], float] | None = None, tail: bool = True
-    ):
+    def __init__(self, dataset, batch: int, seed: int = 0, tail: bool = True):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             kind = type(dataset).__name__
             raise UsageError(f"ExactSampler got a {kind}: wanted a map-style dataset; open_dataset reads shards as one")
         self.order = Sampler(len(dataset), batch, seed, windows=getattr(dataset, "windows", None))
         self.batch_size = batch  # accelerate asks for it
-        self.weight, self.tail, self.examples_done, self.is_used = weight, tail, 0, False
+        self.tail, self.examples_done, self.is_used = tail, 0, False
         self.epoch = self.skipped = 0  # as the script has set it; batches of it that a library leaves out
         self.replaced: Callable[[], Any] = lambda: None  # the sampler in whose place this one is
         self.current: BatchShare | None = None
@@ -176,7 +165,7 @@ class LoaderPass(Iterator[list[int]]):
             _state.division = Division(rank, size, list(range(size)))
         first = self._sampler.order.iteration_at(self._handed) if self._handed else self._sampler.begin()
         self._order = order = self._sampler.order
-        epoch, weight, skipped = order.epoch_of(first), self._sampler.weight, self._batches
+        epoch, skipped = order.epoch_of(first), self._batches
         before, self.stop = epoch * order.count, (epoch + 1) * order.count
         windows = order.epoch_windows(epoch) if order.windows else None
         whole: Any = None if windows else order.order(epoch)
@@ -185,10 +174,8 @@ class LoaderPass(Iterator[list[int]]):
             examples = windows.examples(start, stop) if windows else whole[start:stop]
             division = self._sampler.division_of(before + stop)
             begin, end = batch_part(stop - start, division.rank, division.size)
-            total = None if weight else float(stop - start)
-            units, count = float(end - begin), stop - start
-            share = BatchShare(self._sampler, number + skipped, before + stop, units, total, count, division, [])
-            self._ahead.append(share)
+            counts = end - begin, stop - start
+            self._ahead.append(BatchShare(self._sampler, number + skipped, before + stop, *counts, division, []))
             yield examples[begin : max(end, begin + 1)].tolist()
 
     def __next__(self) -> list[int]:
@@ -203,8 +190,6 @@ class LoaderPass(Iterator[list[int]]):
                 "load_state_dict() of an exact order came when its DataLoader had begun a pass: load the state before "
                 "iter() of the loader, or before the trainer starts"
             )
-        if sampler.weight and share.units:
-            share.units = float(sampler.weight(data))
         share.tensors += map(ref, _tensors(data))
         sampler.shares.append(share)
         self._handed, self._batches = share.stop, share.number + 1
@@ -232,7 +217,6 @@ class _State:
     def __init__(self) -> None:
         self.asked: tuple[int, int] | None = None  # (batch, seed) of loaders that shuffle
         self.division = Division(0, 1, [0])  # of batches that are to come
-        self.refuses_weights = False
         self.latest: BatchShare | None = None
         self.samplers: WeakKeyDictionary[ExactSampler, int] = WeakKeyDictionary()  # in the order of their making
         self.count = 0  # of all samplers so far
@@ -270,11 +254,6 @@ def restore(saved: Sequence[Mapping[str, int]]) -> None:
     for sampler, each in zip(used, saved, strict=False):
         sampler.load_state_dict(each)
     _state.pending = list(saved[len(used) :])
-
-
-def refuse_own_weights() -> None:
-    """Refuse ``ExactSampler(weight=...)`` from now on: a dead rank alone knows the weight of its part."""
-    _state.refuses_weights = True
 
 
 def handed_over() -> list[tuple[int, int]]:
@@ -518,10 +497,6 @@ def _factor(ddp: DistributedDataParallel, share: BatchShare) -> float:
     if engine is not None and engine.differs:
         engine.note("ranks that update alone count alike in exact order, whatever the sizes of their parts of a batch")
         return 1.0
-    if _state.refuses_weights and share.sampler.weight is not None:
-        raise UsageError(
-            "ExactSampler(weight=...) and --elastic: a dead rank alone knows the weight of its part: leave one out"
-        )
     return share.factor()
 
 

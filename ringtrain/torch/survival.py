@@ -63,7 +63,6 @@ class ScriptSurvival:
         self._lost: tuple[int, ...] = ()
         self._has_lost_root = self._has_loaded = False
         self._joins_at: int | None = None  # the number of sums after which replacements join
-        exact_order.refuse_own_weights()
 
     @property
     def limits(self) -> str:

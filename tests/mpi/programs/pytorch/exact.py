@@ -82,7 +82,7 @@ def plain(net):
     dist.init_process_group()
     ddp, examples = DistributedDataParallel(net), Numbers()
     if OPTIONS["own"]:
-        sampler = ringtrain.torch.ExactSampler(examples, batch=8, weight=lambda rows: len(rows["x"]))
+        sampler = ringtrain.torch.ExactSampler(examples, batch=8)
         loader = DataLoader(examples, batch_sampler=sampler, num_workers=OPTIONS["workers"])
     else:
         sampler = DistributedSampler(examples)
