@@ -5,9 +5,7 @@ outside of them. Times are the host's, counted from a barrier; a device also has
 """
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +20,6 @@ from ringtrain.train.step.instructions import Forward, Update
 from ringtrain.train.step.worker import Worker
 from ringtrain.transport.base import Transport
 
-IDLE_NS = 3000  # the most between two marks without work between them
 WINDOW = (6, 8)  # iterations of a start, after those in which ranks find their pace
 
 
@@ -50,16 +47,14 @@ class DeviceTimes:
         """Mark the end of the work that was issued since the last mark."""
         self._marks.append((self._ops.mark(timed=True), verb, layer))
 
-    def read(self) -> "list[TracedLayers]":
-        """Wait for the work of all marks; its times."""
-        if not self._marks:
-            return []
+    def read(self) -> list[tuple[str, int, int]]:
+        """Wait for the work of all marks; each by its name, with its times. Of layers that are computed at once one has
+        all the time."""
         self._ops.synchronize()
         moments = [self._zero + round(1e9 * mark.seconds_since(self._mark_zero)) for mark, *_ in self._marks]
-        spans = zip(pairwise(moments), self._marks[1:], strict=True)
-        works = [TracedLayers(verb, layer, layer, *times) for times, (_, verb, layer) in spans if verb]
+        names = [" ".join(filter(None, (verb, layer))) for _, verb, layer in self._marks[1:]]
         self._marks = []
-        return joined(works)
+        return [(name, *times) for name, times in zip(names, pairwise(moments), strict=True) if name]
 
 
 class Tracer:
@@ -103,7 +98,7 @@ class Tracer:
         for reducer in self._worker.exchange.reducers.training.values():
             reducer.watch(None)
         for work in self._device.read() if self._device is not None else ():
-            self._add(DEVICE, work.name, work.start, work.stop)
+            self._add(DEVICE, *work)
         if self._path is not None:
             with suppress(OSError):  # :meth:`meet` reports it, unless the run ends by an error of more weight
                 write_trace(self._path, {self._transport.rank: self._slices})
@@ -180,41 +175,6 @@ class Tracer:
         about = {"bytes": bucket.nbytes, "algorithm": reduction.algorithm, "sent": reduction.bytes_sent}
         about |= {"first": bucket.spans[0].name, "last": bucket.spans[-1].name}
         self._add(f"{name} {index}", f"{name} {index}", *times, about)
-
-
-@dataclass(slots=True)
-class TracedLayers:
-    """A device's work on the layers from ``first`` to ``last``, or on none."""
-
-    verb: str
-    first: str | None
-    last: str | None
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        layers = dict.fromkeys(filter(None, (self.first, self.last)))
-        return " ".join(filter(None, (self.verb, " to ".join(layers))))
-
-
-def joined(works: Sequence[TracedLayers]) -> list[TracedLayers]:
-    """Join the layers that a device computes at once. One of them has all the time: in forward the last, since marks
-    come before the work; in backward the first, since they come after."""
-    kept: list[TracedLayers] = []
-    for work in works:
-        if kept and _at_once(kept[-1], work):
-            kept[-1].last, kept[-1].stop = work.last, work.stop
-        else:
-            kept.append(work)
-    return kept
-
-
-def _at_once(before: TracedLayers, work: TracedLayers) -> bool:
-    if not before.last or not work.first or before.verb != work.verb:
-        return False
-    idle = before if work.verb == "forward" else work
-    return idle.stop - idle.start < IDLE_NS
 
 
 def _layer_of(span: Span) -> str:
