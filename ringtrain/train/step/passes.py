@@ -149,3 +149,8 @@ class ModelPasses:
             _, tapes = self.graph.forward(ctx, self.micro_batch.x)
             layers.append(self.graph.first_nonfinite(ctx, tapes))
         return min((order.index(name) for name in layers if name), default=None)
+
+    def forget(self) -> None:
+        """Free the memory of passes; the next pass allocates it anew."""
+        self.micro_batch, self.ctx.examples = NO_MICRO_BATCH, None
+        self.ctx.space.clear()
