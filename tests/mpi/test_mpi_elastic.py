@@ -121,11 +121,14 @@ def test_survivors_go_on_to_the_losses_of_an_unbroken_run(survives, case):
         assert deaths[-1]["resumed_at"] == 24
 
 
-@pytest.mark.parametrize(("victim", "source"), [(2, "memory"), *thorough((0, "checkpoint"))])
-def test_a_rank_that_dies_under_a_quorum_is_replaced(train, victim, source):
+# A rank that gets little of a busy machine has few iterations of its own: the places are those that it comes to anyway.
+@pytest.mark.parametrize(
+    ("victim", "place", "source"), [(2, "iteration:4", "memory"), *thorough((0, "saving:2", "checkpoint"))]
+)
+def test_a_rank_that_dies_under_a_quorum_is_replaced(train, victim, place, source):
     """Ranks take parts as they come: the run has each iteration once, and no fixed losses."""
     flags = ("--sync", "averaging", "--quorum", 2, "--average-every", 2, "--elastic", "replace")
-    status, output, outcome, events = train(3, f"{victim}=iteration:16", "--iterations", 36, *flags)
+    status, output, outcome, events = train(3, f"{victim}={place}", "--iterations", 36, *flags)
     assert status == 0 and "Traceback" not in output, output
     assert (outcome["outcome"], outcome["ranks"], outcome["lost"]) == ("done", 3, [victim])
     assert [record["iteration"] for record in events["iteration"]] == list(range(1, 37))
