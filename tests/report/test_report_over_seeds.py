@@ -1,4 +1,4 @@
-"""Variants over seeds: means by hand, Pareto fronts, which runs belong together, table, CSV and picture."""
+"""Variants over seeds: means by hand, which runs belong together, table, CSV and picture."""
 
 import csv
 import io
@@ -71,26 +71,6 @@ def test_runs_without_an_end_are_counted_and_not_averaged():
     assert variant_notes(variants) == [says("b", 2, "3 runs")]
 
 
-@pytest.mark.parametrize(
-    ("points", "front"),
-    [
-        ([(3, 0.9), (2, 0.8), (1, 0.7)], [True, True, True]),
-        ([(3, 0.9), (3, 0.8), (1, 0.7)], [True, False, True]),  # as many bytes, less accurate
-        ([(3, 0.9), (4, 0.9)], [True, False]),
-        ([(3, 0.9), (3, 0.9)], [True, True]),  # equal ones do not exclude one another
-        ([(None, 0.9), (4, 0.8)], [None, True]),  # bytes that nobody counted
-    ],
-)
-def test_the_pareto_front(points, front):
-    runs = [seeded(f"v{k}", 0, score, sent=sent) for k, (sent, score) in enumerate(points)]
-    assert [row["pareto_bytes"] for row in variant_rows(rows(*runs))] == front
-
-
-def test_without_accuracies_the_front_is_of_losses():
-    runs = [of(f"{name}, seed 0", start={"seed": 0}, test=[(loss, None)]) for name, loss in (("a", 0.5), ("b", 0.4))]
-    assert [row["pareto_time"] for row in variant_rows(rows(*runs))] == [False, True]
-
-
 # ── notes ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def notes(*runs):
     return notes_of(runs, rows(*runs))
@@ -152,7 +132,7 @@ def test_the_table_fits_and_loses_nothing(width):
     lines = [line for table in tables for line in plain_lines(table)]
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    for figure in ("2 of 3", "60.00 ± 14.14", "50.00 ± –", "3,000 ± 1,414", "1.2 ± 0", "3.00 ± 1.41", "bytes, time"):
+    for figure in ("2 of 3", "60.00 ± 14.14", "50.00 ± –", "3,000 ± 1,414", "1.2 ± 0", "3.00 ± 1.41"):
         assert figure in text, figure
 
 
@@ -182,11 +162,14 @@ def drawn(path, runs):
     return path.read_text()
 
 
-def test_the_picture_has_a_colour_for_each_variant_and_the_fronts_unless_no_run_ended(tmp_path):
+def test_the_picture_has_a_colour_and_costs_for_each_variant_unless_no_run_ended(tmp_path):
     runs = [replace(A[0], start={**A[0].start, "hosts": ["vega"]}), A[1], *B, DIVERGED]
     text = drawn(tmp_path / "c.svg", runs)
     assert [f"fill: {colour}; fill-opacity: 0.18" in text for colour in COLOURS[:3]] == [True, True, False]  # bands
-    assert f"fill: {COLOURS[1]}; stroke" in text and "fill: #ffffff; stroke: " + COLOURS[0] in text  # a is dominated
-    assert all(label in text for label in ("deviation over seeds", "Pareto front", "on the front"))
-    assert "no run has recorded" not in text and "<!-- vega -->" in text  # small print
+    assert "deviation over seeds" in text and "no run has recorded" not in text and "<!-- vega -->" in text
     assert drawn(tmp_path / "c.svg", [DIVERGED]).count("no run has recorded") == 5
+    of_losses = [of(f"{name}, seed 0", start={"seed": 0}, test=[(0.5, None)]) for name in "ab"]
+    costs = variants_figure(of_losses, variant_rows(rows(*of_losses)), variant_of(of_losses)).axes[3:8:4]
+    assert [(axes.get_ylabel(), [text.get_text() for text in axes.texts]) for axes in costs] == [
+        ("loss", ["a", "b"])
+    ] * 2

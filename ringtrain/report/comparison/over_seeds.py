@@ -1,4 +1,4 @@
-"""Variants over seeds: means and standard deviations of runs that differ by seed alone, and the Pareto fronts."""
+"""Variants over seeds: means and standard deviations of runs that differ by seed alone."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,6 @@ MEANS = (
     "images_per_s", "speed_ratio", "exposed_share", *OVER_RANKS,
 )  # fmt: skip
 SCORES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss")
-COSTS = {"pareto_bytes": "bytes_sent", "pareto_time": "seconds"}
 
 
 # ── which runs belong together ────────────────────────────────────────────────────────────────────────────────────────
@@ -69,30 +68,12 @@ def _shared_name(names: Sequence[str]) -> str:
 def variant_rows(rows: Sequence[dict]) -> list[dict]:
     """Return a row a variant, from the rows of its runs: ``runs`` counts them, ``ended`` those that came to their end.
     A figure is the mean of these, and ``FIGURE_sd`` their sample standard deviation (n - 1), None of one run; bytes are
-    sums over ranks, memory is the most of them. ``pareto_bytes``, ``pareto_time``: whether no other variant is as
-    accurate for fewer bytes, or less time; by the loss if nothing counts correct elements, of training without tests.
+    sums over ranks, memory is the most of them.
     """
     of_variant: dict[str, list[dict]] = {}
     for row in rows:
         of_variant.setdefault(row["variant"], []).append(row)
-    variants = [_variant_row(name, group) for name, group in of_variant.items()]
-    score = front_score(variants)
-    sign = -1 if score.endswith("accuracy") else 1
-    for front, cost in COSTS.items():
-        points = {
-            row["name"]: (row[cost], sign * row[score]) for row in variants if None not in (row[cost], row[score])
-        }
-        for row in variants:
-            point = points.get(row["name"])
-            row[front] = point and not any(
-                other != point and other[0] <= point[0] and other[1] <= point[1] for other in points.values()
-            )
-    return variants
-
-
-def front_score(variants: Sequence[Mapping]) -> str:
-    """Return the score of the Pareto fronts: the first that a variant has."""
-    return next((name for name in SCORES if any(row[name] is not None for row in variants)), SCORES[-1])
+    return [_variant_row(name, group) for name, group in of_variant.items()]
 
 
 def _variant_row(name: str, group: Sequence[dict]) -> dict:

@@ -1,5 +1,5 @@
 """A comparison as a picture: loss and accuracy, or another metric, against time, examples and bytes. Beside them of
-runs: examples a second, bytes by rank; of variants over seeds: Pareto fronts.
+runs: examples a second, bytes by rank; of variants over seeds: their score against time and bytes.
 """
 
 import textwrap
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringtrain.humanize import RATE, plural
 from ringtrain.report.comparison.logs import Point, RunLog
-from ringtrain.report.comparison.over_seeds import ENDED, front_score
+from ringtrain.report.comparison.over_seeds import ENDED, SCORES
 from ringtrain.report.comparison.scores import (
     ACCURACY,
     BYTES_AXIS,
@@ -37,8 +37,7 @@ AGAINST: tuple[tuple[str, str, Coordinate], ...] = (
     ("examples", "examples", lambda point: point.examples),
     ("bytes", BYTES_AXIS, lambda point: None if point.nbytes is None else point.nbytes / 1e6),
 )
-FRONTS = (("pareto_time", "seconds", 1.0, TIME_AXIS), ("pareto_bytes", "bytes_sent", 1e-6, BYTES_AXIS))
-FRONT: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--"}
+COSTS = (("seconds", 1.0, TIME_AXIS), ("bytes_sent", 1e-6, BYTES_AXIS))
 MARKERS = ("o", "s", "^", "D")  # of the first variants, of those with the same colours again …
 THIN: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.55}  # training beside tests
 OPACITY = 0.18  # of a band
@@ -66,7 +65,7 @@ def variants_figure(runs: Sequence[RunLog], variants: Sequence[dict], variant_of
     ended = [run for run in runs if run.outcome in ENDED]
     names = [variant["name"] for variant in variants]
     groups = [(name, [run for run in ended if variant_of[run.name] == name]) for name in names]
-    return _figure(ended, groups, mean_curve, [partial(_front, variants, *front) for front in FRONTS])
+    return _figure(ended, groups, mean_curve, [partial(_costs, variants, *cost) for cost in COSTS])
 
 
 def _figure(runs: Sequence[RunLog], groups: Groups, curve: Callable, beside: Sequence[Callable]) -> "Figure":
@@ -217,36 +216,28 @@ def _name_bars(axes: "Axes", rows: Sequence[dict], label: str) -> None:
     axes.margins(x=0.2)
 
 
-# ── fronts of variants ────────────────────────────────────────────────────────────────────────────────────────────────
-def _front(
-    variants: Sequence[dict], front: str, cost: str, unit: float, label: str, axes: "Axes", looks: Looks
-) -> None:
-    """Draw the last score against what it costs, with standard deviations; variants on the front are filled."""
-    score = front_score(variants)
+# ── costs of variants ─────────────────────────────────────────────────────────────────────────────────────────────────
+def _costs(variants: Sequence[dict], cost: str, unit: float, label: str, axes: "Axes", looks: Looks) -> None:
+    """Draw the last score against what it costs, with standard deviations. The score: the first that a variant has."""
+    score = next((name for name in SCORES if any(row[name] is not None for row in variants)), SCORES[-1])
     drawn, scale = (ACCURACY, 100.0) if score.endswith("accuracy") else (LOSS, 1.0)
-    points = []
     for number, (variant, look) in enumerate(zip(variants, looks, strict=True)):
-        if variant[front] is not None:
+        if None not in (variant[cost], variant[score]):
             x, y = unit * variant[cost], scale * variant[score]
             deviations = unit * (variant[f"{cost}_sd"] or 0.0), scale * (variant[f"{score}_sd"] or 0.0)
-            size, fill = 5 + 2 * _width_of_line(number, len(variants)), look["color"] if variant[front] else "white"
-            mark: dict = {**look, "linestyle": "none", "markersize": size, "markerfacecolor": fill}
+            mark: dict = {**look, "linestyle": "none", "markersize": 5 + 2 * _width_of_line(number, len(variants))}
             axes.errorbar(x, y, xerr=deviations[0], yerr=deviations[1], capsize=3, **mark)
-            if variant[front]:
-                points.append((x, y))
-                axes.annotate(variant["name"][:24], (x, y), (6, 5), textcoords="offset points", fontsize=7)
-    points.sort()
-    axes.step([x for x, _ in points], [y for _, y in points], where="post", zorder=0, **FRONT)
+            axes.annotate(variant["name"][:24], (x, y), (6, 5), textcoords="offset points", fontsize=7)
     axes.set(xlabel=label, ylabel=drawn.label)
     axes.locator_params(axis="x", nbins=6)
     axes.margins(0.12)
-    if not points:
+    if not axes.lines:
         say(axes, "no run has recorded both")
 
 
 # ── legend ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _legend(names: Sequence[str], looks: Looks, over_seeds: bool, is_tested: bool) -> list:
-    """Return the entries of the legend: looks by names, the kinds of curves, and further marks of means over seeds."""
+    """Return the entries of the legend: looks by names, the kinds of curves, and the band of means over seeds."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -256,8 +247,5 @@ def _legend(names: Sequence[str], looks: Looks, over_seeds: bool, is_tested: boo
         entries.append(Line2D([], [], linewidth=1.8, marker="o", markersize=4, label=TEST_CURVE, **grey))
     entries.append(Line2D([], [], label=TRAIN_CURVE, **(THIN if is_tested else {}), **grey))
     if over_seeds:
-        dominated = grey | {"linestyle": "none", "marker": "o", "markerfacecolor": "white"}
         entries.append(Patch(color=GREY, alpha=OPACITY, label="± one standard deviation over seeds"))
-        entries.append(Line2D([], [], label="Pareto front: no other is as good for less", **FRONT))
-        entries.append(Line2D([], [], label="not on the front", **dominated))
     return entries

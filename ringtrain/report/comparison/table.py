@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 from ringtrain.humanize import RATE
-from ringtrain.report.comparison.over_seeds import COSTS
 from ringtrain.report.comparison.rows import FIELDS, least_median_most
 from ringtrain.report.screen.words import FRACTIONS, metric_name
 from ringtrain.show import tables
@@ -113,10 +112,6 @@ def _ended(row: dict) -> str:
     return str(row["runs"]) if row["ended"] == row["runs"] else f"{row['ended']} of {row['runs']}"
 
 
-def _fronts(row: dict) -> str:
-    return ", ".join(name.removeprefix("pareto_") for name in COSTS if row[name]) or NOTHING
-
-
 def _mean_between(row: dict) -> str:
     return NOTHING if row["nodes"] == 1 else Column("between_bytes", "", form=mean_sd, scale=1e-6, spread=SD).text(row)
 
@@ -127,7 +122,7 @@ def _difference(value: float, sd: float | None) -> str:
 
 
 VARIANT_GROUPS = (
-    (*WHAT[:2], Column(None, "seeds", "", _ended), Column(None, "Pareto", "front", _fronts, left=True)),
+    (*WHAT[:2], Column(None, "seeds", "", _ended)),
     (*_means(SCORES[:-1]), replace(SCORES[-1], form=_difference, spread=SD)),
     (RANKS, *_means(SPEED)),
     (
