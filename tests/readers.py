@@ -37,7 +37,7 @@ from ringtrain.report.comparison import table
 from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
 from ringtrain.report.comparison.rows import notes_of, rows_of
-from ringtrain.report.events import Ended, EpochEnded, Evaluated, Iteration, Note, Ranks, RunStarted, record
+from ringtrain.report.events import Evaluated, Note, Ranks, record
 from ringtrain.report.page import read_metrics
 from ringtrain.report.sinks import truncate_log
 from ringtrain.runs.summary import list_runs
@@ -50,6 +50,7 @@ from tests.data import source_makers as made
 from tests.data.data_makers import write_packed
 from tests.plan.plan_files import layers_file, sweep_file
 from tests.plan_rows import plan_row, plan_text
+from tests.report.conftest import ENDED, EPOCH, ITERATION, RUN
 
 LONGEST = 20_000  # characters of a message
 GARBLES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of Unicode that a terminal obeys or cannot show
@@ -106,25 +107,14 @@ MODELS = Path(spec.__file__).parents[2] / "models"
 LAYOUT = RankLayout("1x2", 2, 1)
 MACHINE = {"cpu": "x", "cores": "2", "library": "Open MPI 5.0.8", "transport": "ob1"}
 EVENTS = (
-    RunStarted(
-        version="0.1.0", model="digits", parameters=3, data="digits", train_examples=100, test_examples=10,
-        strategy="allreduce (ring)", exact=True, ranks=2, nodes=1, device="CPU", dtype="float32", batch=64,
-        optimizer="sgd", lr=0.05, schedule="cosine", epochs=2, iterations=4, iterations_per_epoch=2, resumed_at=0,
-        seed=1, folder="runs/x",
-    ),
+    RUN,
     Note(text="a note"),
-    Iteration(iteration=1, epoch=1, loss=2.3, accuracy=0.1, lr=0.05, examples=64, images_per_s=100.5, seconds=0.5),
-    EpochEnded(
-        iteration=3, epoch=1, train_loss=1.5, train_accuracy=0.5, test_loss=0.75, test_accuracy=0.8, seconds=2.0,
-        bytes_sent=1000,
-    ),
+    ITERATION,
+    replace(EPOCH, iteration=3, bytes_sent=1000),
     Evaluated(iteration=3, epoch=1, test_loss=0.5, test_accuracy=0.9, seconds=2.5, bytes_sent=None),
     Ranks(**{name: [100, 200] for name in Ranks.__slots__} | {"lag": {"clock": {"0": 5, "2": 1}}}),
-    Ended(
-        iterations=4, epochs=2, ranks=2, test_accuracy=0.9, test_loss=0.1, images_per_s=100.0, weights_sha256="ab" * 32,
-        seconds=3.0, exposed_share=0.1, reason="done",
-    ),
-)  # fmt: skip
+    ENDED,
+)
 
 
 def run_file(path: Path) -> None:

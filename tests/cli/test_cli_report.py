@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ringtrain.cli.main import run
-from ringtrain.report.sinks import JsonLines
 from tests.readers import EVENTS
+from tests.report.conftest import logged
 from tests.says import says
 
 
@@ -16,11 +16,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with two runs."""
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
-        Path(name).mkdir()
-        log = JsonLines(f"{name}/log.jsonl")
-        for event in EVENTS:
-            log.handle(event)
-        log.close()
+        logged(tmp_path / name / "log.jsonl", *EVENTS)
     return tmp_path
 
 

@@ -84,7 +84,6 @@ report runs/{name} runs/told
 report runs/told -o p.svg
 report runs/{name}-none
 report runs/{name} -o {name}.html
-report runs/told --metrics {name}.json
 evaluate runs/{name}
 evaluate runs/{name} --split train --per-class --confusion -o m.json
 evaluate runs/{name} --split train -o m.csv

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import mean, median
+from statistics import mean
 
 from ringtrain.report.comparison.logs import CUT_SHORT, RunLog
 from ringtrain.show.tables import NOTHING
@@ -195,8 +195,6 @@ def _ending(row: dict) -> str | None:
     return f"{row['name']}: {row['problem']}"
 
 
-def least_median_most(values: Sequence | None) -> tuple | None:
-    """Return (least, median, most) of a list by rank; None if a rank has no value."""
-    if not values or None in values:
-        return None
-    return min(values), median(values), max(values)
+def least_and_most(values: Sequence | None) -> tuple | None:
+    """Return (least, most) of a list by rank; None if a rank has no value."""
+    return None if not values or None in values else (min(values), max(values))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from ringtrain.humanize import RATE
-from ringtrain.report.comparison.rows import FIELDS, least_median_most
+from ringtrain.report.comparison.rows import FIELDS, least_and_most
 from ringtrain.report.screen.words import FRACTIONS, metric_name
 from ringtrain.show import tables
 from ringtrain.show.tables import NOTHING, Column
@@ -26,10 +26,10 @@ def mean_sd(value: float, sd: float | None, decimals: int | None = None) -> str:
 
 def _by_rank(form: Callable[[float], str], values: list) -> str:
     """Format a list by rank: one figure if all ranks have the same, else least and most."""
-    ends = least_median_most(values)
+    ends = least_and_most(values)
     if ends is None:
         return NOTHING
-    least, most = form(ends[0]), form(ends[2])
+    least, most = map(form, ends)
     return least if least == most else f"{least}-{most}"
 
 
@@ -156,7 +156,7 @@ def _flat(row: dict) -> dict:
                 lag = (value or {}).get(what) or {}
                 flat |= {f"{what}_lag_{kind}": lag.get(kind) for kind in ("median", "largest")}
         elif name in LISTS:
-            least, _, most = least_median_most(value) or (None, None, None)
+            least, most = least_and_most(value) or (None, None)
             flat |= {f"{name}_least": least, f"{name}_most": most}
         else:
             flat[name] = value
