@@ -210,7 +210,8 @@ def _confusion(run: ReportedRun) -> Iterator[Html]:
     evaluation = run.evaluation
     if evaluation is None or evaluation.confusion is None or len(evaluation.classes) > MOST_CLASSES:
         return
-    yield tag("p", f"{evaluation.split} part, iteration {evaluation.iteration:,}: {evaluation.checkpoint}")
+    what = f"{evaluation.split} part, iteration {evaluation.iteration:,}: {evaluation.checkpoint}"
+    yield tag("p", f"{run.log.name}: {what}")
     names = [each.name for each in evaluation.classes]
     lines = [tag("tr", *(tag("th", title) for title in ("label \\ predicted", *names)))]
     for name, counts in zip(names, evaluation.confusion, strict=True):
@@ -279,5 +280,5 @@ def _by_run(runs: Sequence[ReportedRun], lines_of: Callable[[ReportedRun], Seque
     return [line if len(runs) == 1 else f"{run.log.name}: {line}" for run in runs for line in lines_of(run)]
 
 
-def _items(lines: Iterable[str]) -> list[Html]:
+def _items(lines: Sequence[str]) -> list[Html]:
     return [tag("ul", *(tag("li", line) for line in lines))] if lines else []

@@ -7,10 +7,10 @@ from dataclasses import asdict
 import pytest
 
 from ringtrain.errors import RingtrainError
-from ringtrain.report.events import CheckpointSaved, record
+from ringtrain.report.events import CheckpointSaved, Failed, record
 from ringtrain.report.records import parse_record
 from ringtrain.report.sinks import JsonLines, Sink, SinkGroup, is_log
-from tests.report.conftest import OTHERS, ended, epoch, exchanged, iteration, logged, run
+from tests.report.conftest import OTHERS, RANKS, ended, epoch, exchanged, iteration, logged, run
 from tests.says import says
 
 
@@ -54,7 +54,8 @@ def test_a_resumed_log_has_no_record_twice(tmp_path, resumed_at, kept):
     path = tmp_path / "log"
     one, two, three, four = (iteration(iteration=k) for k in range(1, 5))
     saved = CheckpointSaved(path="a.h5", iteration=2, seconds=0.1)
-    logged(path, run(), one, two, epoch(iteration=2), saved, three, four, exchanged(iteration=4), ended())
+    ends = (exchanged(iteration=4), RANKS, Failed(error="DivergedError", text=""), ended())
+    logged(path, run(), one, two, epoch(iteration=2), saved, three, four, *ends)
     before = lines(path)
     logged(path, run(resumed_at=resumed_at), iteration(iteration=resumed_at + 1), resumed_at=resumed_at)
     after = lines(path)

@@ -1,13 +1,10 @@
 """A run read back from its log: whole, cut short, resumed, and what is no run."""
 
-import json
-
 import pytest
 
 from ringtrain.errors import UsageError
 from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Failed
-from ringtrain.report.sinks import truncate_log
 from tests.report.conftest import RANKS, ended, epoch, iteration, run
 from tests.says import says
 
@@ -59,14 +56,6 @@ def test_a_resumed_run_is_one_run(write):
     ]  # fmt: skip
     assert [(p.seconds, p.nbytes) for p in log.test] == [(3.0, 100), (6.0, 160)]
     assert (log.start["resumed_at"], log.outcome, log.iterations) == (2, "done", 4)
-
-
-def test_what_is_told_of_the_end_is_not_kept_where_a_run_goes_on(write):
-    for last in (RANKS, Failed(error="DivergedError", text=""), ended()):
-        folder = write(run(), iteration(), last, ended())
-        truncate_log(folder / "log.jsonl", 1)
-        kinds = [json.loads(line)["event"] for line in (folder / "log.jsonl").read_text().splitlines()]
-        assert kinds == ["start", "iteration"]
 
 
 def test_what_is_no_run(tmp_path, write):
