@@ -12,7 +12,7 @@ from ringtrain.report.comparison.scores import TEST_CURVE, TIME_AXIS, TRAIN_CURV
 from ringtrain.report.figure import accuracy_view, loss_view, small_print, title_of
 from ringtrain.report.records import lines_of
 from ringtrain.report.screen.words import accuracy_percent
-from ringtrain.show.figures import broken, entitle, new_figure, running_mean, say, thin_out, write_picture
+from ringtrain.show.figures import entitle, new_figure, running_mean, say, thin_out, write_picture
 from ringtrain.storage import files
 
 if TYPE_CHECKING:
@@ -130,10 +130,10 @@ def _iterations(run: RunLog) -> Coordinate:
 
 
 def _throughput(axes: "Axes", run: RunLog) -> None:
-    """Draw examples a second, with gaps while the run evaluates and saves."""
+    """Draw examples a second."""
     unit, label = time_unit(run.train)
     x, y = series(run.train, lambda point: point.seconds / unit, lambda point: point.images_per_s or None)
-    axes.plot(*broken(*thin_out(x, y)), color=TRAIN, linewidth=1.6)
+    axes.plot(*thin_out(x, y), color=TRAIN, linewidth=1.6)
     axes.set(title=f"{RATE}, over all ranks", xlabel=label, xlim=(0, None))
     axes.set_ylim(bottom=0, top=1.15 * max(y, default=1))
     axes.yaxis.set_major_formatter("{x:,.0f}")

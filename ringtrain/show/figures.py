@@ -7,7 +7,7 @@ import math
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,20 +112,6 @@ def thin_out(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
     step = max(1, math.ceil(len(x) / POINTS))
     taken = range((len(x) - 1) % step, len(x), step)
     return [x[i] for i in taken], [y[i] for i in taken]
-
-
-def broken(x: Sequence[float], y: Sequence[float]) -> tuple[list, list]:
-    """Return the curve with a gap where x makes a jump: training pauses there, and nothing lies between its ends."""
-    steps = sorted(after - before for before, after in pairwise(x))
-    if not steps:
-        return list(x), list(y)
-    least = max(4 * steps[len(steps) // 2], 0.004 * (x[-1] - x[0]))
-    at_gap = [i for i, (before, after) in enumerate(pairwise(x), start=1) if after - before > least]
-    broken_x, broken_y = list(x), list(y)
-    for i in reversed(at_gap):
-        broken_x.insert(i, x[i])
-        broken_y.insert(i, math.nan)
-    return broken_x, broken_y
 
 
 # ── axes ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

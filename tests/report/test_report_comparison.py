@@ -231,12 +231,6 @@ def test_runs_without_tests_have_the_end_of_training_and_its_curves_in_the_place
     assert "test" not in [text.get_text() for text in axes[-1].get_legend().get_texts()]
 
 
-def test_a_training_curve_is_not_drawn_across_an_evaluation():
-    trained = [Point(float(k + 60 * (k > 5)), 64 * k, None, 1.0, 0.5) for k in range(1, 11)]
-    over_time, over_examples = (axes.lines[0].get_ydata() for axes in axes_of([replace(of(), train=trained)])[:2])
-    assert (len(over_time), len(over_examples)) == (11, 10) and over_time[5] != over_time[5]
-
-
 def test_pictures_that_cannot_be():
     with pytest.raises(UsageError, match=r"--plot c.pgn: .*'pgn'.*'png'\?"):
         check_picture("c.pgn")

@@ -11,17 +11,15 @@ from ringtrain.report.comparison.logs import read_run
 from ringtrain.report.events import Evaluated
 from ringtrain.report.figure import accuracy_view, few, loss_view
 from ringtrain.report.plots import curves_figure, draw_curves
-from ringtrain.show.figures import POINTS, STYLE, broken, entitle, new_figure, running_mean, thin_out
+from ringtrain.show.figures import POINTS, STYLE, entitle, new_figure, running_mean, thin_out
 from tests.report.conftest import ended, epoch, has, iteration, run
 from tests.says import says
 
 
 @pytest.fixture
 def folder(write):
-    """Two epochs of 23 iterations, and pauses between them."""
-    trained = [
-        iteration(iteration=k, loss=4.0 / k, accuracy=1 - 1 / k, seconds=k + 30 * (k > 23)) for k in range(1, 47)
-    ]
+    """Two epochs of 23 iterations."""
+    trained = [iteration(iteration=k, loss=4.0 / k, accuracy=1 - 1 / k, seconds=k) for k in range(1, 47)]
     tested = [epoch(iteration=k, test_loss=2.0 / k, test_accuracy=1 - 0.5 / k, seconds=k + 20.0) for k in (10, 23, 46)]
     start = run(date="2026-11-24T11:50:03+00:00", hosts=["a", "a", "b"], mpi="Open MPI v5")
     return write(start, *trained, *tested, ended())
@@ -51,7 +49,6 @@ def test_four_panels_over_epochs_and_time(folder):
     assert score.get_title("right") == says("98.91%")
     assert list(rate.lines[0].get_ydata()) == [0.05] * 46
     assert speed.get_title("right") == says("12,346")
-    assert any(y != y for y in speed.lines[0].get_ydata())  # the pause
     small = figure.get_supxlabel()
     assert small == "ringtrain 0.1.0 · 2026-11-24 11:50 UTC · a, b · CPU x86-64-v3, 1 thread · Open MPI v5"
 
@@ -106,13 +103,6 @@ def test_axes_show_what_matters_and_are_not_compressed_by_a_divergence():
     assert ends == pytest.approx([2.5, 3.3, 5])  # training as far as the tests keep half of the axis
     assert loss_view([], [2.0]) == (0, 2.4) and loss_view([0.0], []) == loss_view([], [0.0]) == (0, 1)
     assert loss_view([-2.0], [1.0]) == loss_view([], []) == (None, None)
-
-
-def test_a_curve_is_broken_where_training_pauses():
-    x, y = broken([0, 1, 2, 10, 11], [5, 4, 3, 2, 1])
-    assert x == [0, 1, 2, 10, 10, 11] and [value for value in y if value == value] == [5, 4, 3, 2, 1] and y[3] != y[3]
-    assert broken([0, 1, 2], [5, 4, 3]) == ([0, 1, 2], [5, 4, 3])
-    assert broken([], []) == ([], []) and broken([1], [2]) == ([1], [2])
 
 
 def test_a_running_mean_keeps_lines_and_smooths_noise_and_thin_curves_keep_their_end():

@@ -24,7 +24,7 @@ from ringtrain.report.comparison.scores import (
     series,
 )
 from ringtrain.report.figure import accuracy_view, loss_view, small_print
-from ringtrain.show.figures import COLOURS, GREY, broken, entitle, new_figure, running_mean, say, thin_out
+from ringtrain.show.figures import COLOURS, GREY, entitle, new_figure, running_mean, say, thin_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,9 +123,9 @@ def _curves(
     for number, ((_, runs), look) in enumerate(zip(groups, looks, strict=True)):
         x, y, sd = curve([run.train for run in runs], x_of, score.value)
         if x:
-            thin, y = thin_out(x, running_mean(y)), running_mean(y)
+            y = running_mean(y)
             style = {**THIN, "color": look["color"]} if is_tested else {"linewidth": 1.8, "markevery": 0.1, **look}
-            axes.plot(*(broken(*thin) if name == "seconds" else thin), **style)
+            axes.plot(*thin_out(x, y), **style)
         if is_tested:
             x, y, sd = curve([run.test for run in runs], x_of, score.value)
         if x and is_tested:
