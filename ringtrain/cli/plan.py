@@ -33,7 +33,7 @@ from ringtrain.train.start.script_profile import PROFILE
 DEFAULTS = ExchangeConfig()
 NAMES = Listed(click.STRING)
 BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
-OF_CURVES = ("sync", "algorithm", "batch", "weak", "overlap", "average_every", "bucket_bytes", "price")
+OF_CURVES = ("sync", "algorithm", "batch", "weak", "overlap", "bucket_bytes", "price")
 
 
 class LinkRates(click.ParamType):
@@ -79,13 +79,6 @@ class LinkRates(click.ParamType):
 @click.option("--weak", is_flag=True, help="-b is of a rank: the batch grows with the ranks.")
 @click.option("--overlap", type=click.Choice(["none", "backward"]), default=DEFAULTS.overlap, show_default=True)
 @click.option(
-    "--average-every",
-    type=click.IntRange(1),
-    default=DEFAULTS.average_every,
-    show_default=True,
-    help="With averaging: iterations between averages.",
-)
-@click.option(
     "--bucket-bytes", type=Size(1), default=DEFAULTS.bucket_bytes, help="Approximate gradient bytes of a bucket. [4M]"
 )
 @click.option("--price", type=click.FloatRange(0), help="Of an hour of a node: shows what a million examples cost.")
@@ -116,7 +109,7 @@ def plan(fabric, ranks, per_node, sync, algorithm, batch, price, curves, target,
     counts = ranks or [1 << k for k in range(most.bit_length())]
     if min(counts) < 1:
         raise UsageError(f"-n {min(counts)}: ranks are counted from 1")
-    strategies = _strategies(sync, options.pop("average_every"), layer_times.is_script)
+    strategies = _strategies(sync, layer_times.is_script)
     settings = PlanSettings(batch=batch or layer_times.first.batch, per_node=per_node, **options)
     rows = predict(layer_times, exchanges, sorted(set(counts)), strategies, algorithm or [], settings)
     echo(*plan_lines(layer_times, settings, rows, price))
@@ -139,17 +132,15 @@ def _layer_times(model: str | None, layers: tuple[str, ...], profiles: tuple[str
     return layer_times
 
 
-def _strategies(sync: str | None, average_every: int, is_script: bool) -> list[ExchangeConfig]:
+def _strategies(sync: str | None, is_script: bool) -> list[ExchangeConfig]:
     """Return the strategies of ``--sync``; without it all that a training, or a script, can have. Raises as ``train``,
     or the launcher of scripts, for options that do not go together."""
     default = ",".join(name for name in PARTS if name != "master" or not is_script)
     exchanges = []
     for variant in variants_of((), (sync or default,), ()):
-        averages = variant.flags["sync"] == "averaging" and "average_every" not in variant.flags
-        layer = FLAGS, variant.flags | ({"average_every": average_every} if averages else {})
-        config = resolve(layer)
+        config = resolve((FLAGS, variant.flags))
         check_options(config)
-        exchanges.append(exchange_of(layer) if is_script else config.exchange)
+        exchanges.append(exchange_of((FLAGS, variant.flags)) if is_script else config.exchange)
     return exchanges
 
 

@@ -19,14 +19,12 @@ ENOUGH = 0.5  # of a rank's own rate: a rank that adds less does not pay
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What is planned. weak: ``batch`` is of a rank, not of all; per_node: ranks of a node; average_every: of rows of
-    "averaging" in files of earlier versions"""
+    """What is planned. weak: ``batch`` is of a rank, not of all; per_node: ranks of a node"""
 
     batch: int
     weak: bool = False
     per_node: int = 1
     overlap: str = DEFAULTS.overlap
-    average_every: int = DEFAULTS.average_every
     bucket_bytes: int = DEFAULTS.bucket_bytes
 
     @property

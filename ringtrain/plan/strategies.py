@@ -239,8 +239,11 @@ def of_strategy(config: ExchangeConfig) -> str:
     """Return the strategy of a configuration as typed behind ``--sync``: its name, and the options that change its
     speed."""
     values = {each.name: getattr(config, each.name) for each in OPTIONS if getattr(config, each.name) != each.default}
-    flags = [as_flag(name) if value is True else f"{as_flag(name)} {value}" for name, value in values.items()]
-    return " ".join([config.strategy, *flags])
+    return " ".join([config.strategy, *(typed(name, value) for name, value in values.items())])
+
+
+def typed(name: str, value) -> str:
+    return as_flag(name) if value is True else f"{as_flag(name)} {value}"
 
 
 def algorithms_of(config: ExchangeConfig, suiting: Sequence[str]) -> list[str]:

@@ -11,7 +11,6 @@ import pytest
 from plan_files import BACKWARD_S, BESIDE_S, FORWARD_S, UPDATE_S, layers_file, sweep_file
 
 from ringtrain.bench.model.work import work_of
-from ringtrain.cli.main import ringtrain
 from ringtrain.cli.plan import plan
 from ringtrain.collectives.catalogue import SCHEDULES, make_schedule
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
@@ -23,7 +22,7 @@ from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.plan.exchange_times import ExchangeTime, ExchangeTimes, placed, work_on
 from ringtrain.plan.iteration import BackwardTimes, exposed_s
 from ringtrain.plan.layer_times import LayerTimes
-from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan
+from ringtrain.plan.plan_file import find_row, read_plan
 from ringtrain.plan.prediction import PlanSettings, last_that_pays, predict
 from tests.cli_calls import call
 from tests.plan_rows import plan_row, plan_text
@@ -262,24 +261,23 @@ def plan_file(tmp_path):
 
 
 def sought(ranks=4, nodes=1, batch=64, model="mlp", **flags):
-    return SoughtRun(make_config(**flags), model, ranks, nodes, batch)
+    """What find_row takes of a run."""
+    return make_config(batch=batch, **flags), model, ranks, nodes
 
 
 # ── the row of a run ──────────────────────────────────────────────────────────────────────────────────────────
-def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_as_often(plan_file):
-    assert find_row(plan_file, sought()) == SLICED
-    assert find_row(plan_file, sought(algorithm="ring")) == RING
-    assert find_row(plan_file, sought(sync="sharded")).step_s == 0.05
-    assert find_row(plan_file, sought(batch=256)).batch == 256
-    assert find_row(plan_file, sought(1, algorithm="tree", overlap="none", bucket_bytes=1)) == ROWS[0]
-    row = plan_row(4, strategy="averaging")
-    every = replace(plan_file, rows=(row,), settings=replace(plan_file.settings, average_every=4))  # of before
-    row = replace(row, strategy="averaging --average-every 4")
-    run = sought(sync="averaging")
-    for of_fourth in every, replace(plan_file, rows=(row,)):
-        assert find_row(of_fourth, sought(sync="averaging", average_every=4)) == of_fourth.rows[0]
-        assert find_row(of_fourth, run) is None
-        assert says("--sync", "averaging --average-every 4").matches(missing_note(of_fourth, run))
+def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_a_strategy_has_its_options(plan_file):
+    every_fourth = plan_row(4, strategy="averaging --average-every 4")
+    plan_file = replace(plan_file, rows=(*plan_file.rows, every_fourth))
+    for run, row in (
+        (sought(), SLICED),
+        (sought(algorithm="ring"), RING),
+        (sought(sync="sharded"), ROWS[4]),
+        (sought(batch=256), ROWS[5]),
+        (sought(1, algorithm="tree", overlap="none", bucket_bytes=1), ROWS[0]),
+        (sought(sync="averaging", average_every=4), every_fourth),
+    ):
+        assert find_row(plan_file, *run) == (row, "")
 
 
 @pytest.mark.parametrize(
@@ -289,6 +287,7 @@ def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_a
         (sought(3), "ranks", "1, 2, 4", 3),
         (sought(nodes=2), "nodes", "1", 2),
         (sought(2, sync="sharded"), "--sync", "allreduce", "sharded"),
+        (sought(sync="averaging"), "--sync", "allreduce, sharded", "averaging"),
         (sought(batch=128), "--batch", "64, 256", 128),
         (sought(overlap="none"), "--overlap", "backward", "none"),
         (sought(bucket_bytes=100), "--bucket-bytes", str(4 << 20), 100),
@@ -296,9 +295,8 @@ def test_auto_has_the_fastest_row_one_rank_exchanges_nothing_and_averages_come_a
     ],
 )
 def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plan_file, run, name, known, value):
-    assert find_row(plan_file, run) is None
-    reason = says(name, known, value)
-    assert says(plan_file.path, reason).matches(missing_note(plan_file, run))
+    row, note = find_row(plan_file, *run)
+    assert row is None and says(plan_file.path, says(name, known, value)).matches(note)
 
 
 @pytest.mark.parametrize(
@@ -310,36 +308,33 @@ def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plan_fil
         ({"wire": "float16", "accumulate": 4}, "--accumulate 4"),
     ],
 )
-def test_a_run_of_which_there_are_no_plans_is_told_so_without_a_command(plan_file, flags, options):
-    run = sought(**flags)
-    assert find_row(plan_file, run) is None
-    reason = says(options)
-    assert missing_note(plan_file, run) == says(plan_file.path, reason)
+def test_a_run_of_which_there_are_no_plans_is_told_so(plan_file, flags, options):
+    assert find_row(plan_file, *sought(**flags)) == (None, says(plan_file.path, options))
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("options", "flags"),
     [
-        {},
-        {"overlap": "none", "bucket_bytes": 4096, "algorithm": "ring"},
-        {"sync": "averaging", "average_every": 2, "compress": "top-k"},
-        {"sync": "server", "servers": 2, "staleness": 3},
+        ("", {}),
+        ("--overlap none --bucket-bytes 4096 -a ring", {"overlap": "none", "bucket_bytes": 4096, "algorithm": "ring"}),
+        (
+            "--sync 'averaging --average-every 2 --compress top-k'",
+            {"sync": "averaging", "average_every": 2, "compress": "top-k"},
+        ),
+        ("--sync 'server --servers 2 --staleness 3'", {"sync": "server", "servers": 2, "staleness": 3}),
     ],
 )
-def test_the_command_that_is_named_makes_the_row(tmp_path, plan_file, flags):
-    """It is run as it is told, with files in place of the words in capitals."""
-    run = sought(8, batch=512, **flags)
-    assert find_row(plan_file, run) is None
-    command = shlex.split(re.search("`(.*)`", missing_note(plan_file, run))[1])
-    files = {"LAYERS.json": layers_file(tmp_path), "SWEEP.json": sweep_file(tmp_path), "PLAN.json": tmp_path / "p.json"}
-    code, said = call(ringtrain, *(str(files.get(word, word)) for word in command[1:]))
+def test_a_plan_has_the_row_of_a_run_with_its_options(tmp_path, options, flags):
+    files = "--layers", layers_file(tmp_path), "--fabric", sweep_file(tmp_path), "--json", str(tmp_path / "p.json")
+    code, said = call(plan, "mlp", *files, "-n", "8", "--per-node", "8", *shlex.split(options))
     assert code == 0, said
-    assert find_row(read_plan(tmp_path / "p.json"), run).batch == 512
+    row, _ = find_row(read_plan(tmp_path / "p.json"), *sought(8, **flags))
+    assert row.ranks == 8
 
 
 # ── defaults ──────────────────────────────────────────────────────────────────────────────────────────────────
 def test_what_a_plan_takes_for_granted_is_what_training_does():
     defaults = {each.name: each.default for each in plan.params if isinstance(each, click.Option)}
     config = ExchangeConfig()
-    for name in ("overlap", "average_every", "bucket_bytes"):
+    for name in ("overlap", "bucket_bytes"):
         assert defaults[name] == getattr(config, name)

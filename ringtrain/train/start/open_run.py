@@ -97,7 +97,7 @@ def find_prediction(transport: Transport, config: TrainConfig, model: str, after
         return None, None
 
     def look() -> tuple[dict | None, str | None]:
-        from ringtrain.plan.plan_file import SoughtRun, find_row, missing_note, read_plan  # 40 ms, with all of plan
+        from ringtrain.plan.plan_file import find_row, read_plan  # 40 ms, with all of plan
 
         try:
             plan = read_plan(path)
@@ -105,10 +105,9 @@ def find_prediction(transport: Transport, config: TrainConfig, model: str, after
             if not after_death:
                 raise
             return None, f"without --plan from here on: {error}"
-        run = SoughtRun(config, model, transport.size, transport.nodes, config.run.batch)
-        row = find_row(plan, run)
+        row, lacking = find_row(plan, config, model, transport.size, transport.nodes)
         if row is None:
-            return None, missing_note(plan, run)
+            return None, lacking
         return {name: getattr(row, name) for name in PredictedSpeed.__slots__}, None
 
     speed, note = on_root(transport, look)
