@@ -14,7 +14,7 @@ from ringtrain.nn.metrics import MOST_CONFUSED
 from ringtrain.report.screen.words import FRACTIONS, metric_name, metric_value
 from ringtrain.show.output import echo, echo_file, echo_notes
 from ringtrain.show.results import write_text
-from ringtrain.show.tables import Column, csv_text, json_text, make_table, plain_lines
+from ringtrain.show.tables import Column, json_text, make_table, plain_lines
 from ringtrain.train.evaluate import Score, bad_images
 from ringtrain.train.load import TrainedOnData, load, score_of
 from ringtrain.transport.agree import agree, on_root, together
@@ -35,9 +35,7 @@ from ringtrain.transport.base import Transport
 @click.option("--threads", type=int, help="Threads of a rank's operations. [OMP_NUM_THREADS if that is set, or 1]")
 @click.option("--per-class", is_flag=True, help="Precision, recall, F1 and IoU of each class.")
 @click.option("--confusion", is_flag=True, help="The confusion matrix: a row a label, a column a prediction.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write all metrics to a file, .json; or by class, .csv."
-)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all metrics to a file, .json.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON in place of words.")
 def evaluate(target, split, best, raw, per_class, confusion, output, force, as_json, **options):
@@ -68,8 +66,8 @@ def evaluate(target, split, best, raw, per_class, confusion, output, force, as_j
 def _check_output(path: Path | None, force: bool) -> None:
     if path is None:
         return
-    if path.suffix not in (".json", ".csv"):
-        raise UsageError(f"{path}: metrics are written as .json or .csv")
+    if path.suffix != ".json":
+        raise UsageError(f"{path}: metrics are written as .json")
     if os.path.lexists(path) and not force:
         raise UsageError(f"{path} exists: give another name, or --force")
 
@@ -98,8 +96,7 @@ def _report(
     matrix = score.classes.confusion.tolist() if score.classes and score.classes.confusion is not None else None
     if output is not None:
         whole = facts | {"classes": every} | ({} if matrix is None else {"confusion": matrix})
-        text = _csv(whole) if output.suffix == ".csv" else json_text(whole)
-        write_text(output, text)
+        write_text(output, json_text(whole))
     if as_json:
         more = ({"classes": every} if per_class else {}) | ({"confusion": matrix} if confusion else {})
         echo_file(json.dumps(facts | more))
@@ -176,12 +173,3 @@ def _by_class(score: Score, trained: TrainedOnData) -> list[dict]:
         | {key: None if math.isnan(values[k]) else float(values[k]) for key, values in columns.items()}
         for k, name in enumerate(names if len(names) == len(counts.hits) else map(str, range(len(counts.hits))))
     ]
-
-
-def _csv(facts: dict) -> str:
-    """A row a class, with its row of the confusion matrix; of values a row of all metrics. Classes may have the same
-    name: their columns stay apart, in the order of the rows."""
-    classes, matrix = facts["classes"], facts.get("confusion")
-    rows = classes or [{name: value for name, value in facts.items() if name != "classes"}]
-    names, counts = ([], [[]] * len(rows)) if matrix is None else ([f"as {each['class']}" for each in classes], matrix)
-    return csv_text([*rows[0], *names], ([*row.values(), *more] for row, more in zip(rows, counts, strict=True)))

@@ -86,7 +86,6 @@ report runs/{name}-none
 report runs/{name} -o {name}.html
 evaluate runs/{name}
 evaluate runs/{name} --split train --per-class --confusion -o m.json
-evaluate runs/{name} --split train -o m.csv
 evaluate runs/{name} --split train --json --per-class
 evaluate runs/{name} --split train --data {name}.h5
 evaluate runs/{name}-none
