@@ -1,6 +1,6 @@
 """The catalogue of schedules by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ringtrain.collectives import compose, texts
 from ringtrain.collectives.algorithms import butterfly, circulant, double_tree, ring, sliced, star, tree
@@ -35,21 +35,16 @@ FLAT: dict[str, Builder] = {
     "recursive-doubling": recursive_doubling,
     **{name: _in_halves(name) for name in ("star", "sliced")},
 }
-# Within nodes, and across them. Any other pair is named hierarchical:INNER:OUTER.
-PAIRS: dict[str, tuple[str, str]] = {"hierarchical": ("ring", "ring"), "hierarchical-leader": ("tree", "ring")}
+HIERARCHICAL = "hierarchical"  # a ring within nodes, and one across them; hierarchical:INNER:OUTER is any pair
 
 
 def _on_ranks(builder: Builder) -> Callable[[Topology], Schedule]:
     return lambda topology: builder(topology.size)
 
 
-def _on_nodes(name: str, inner: str, outer: Builder) -> Callable[[Topology], Schedule]:
-    return lambda topology: hierarchical(name, topology, HALVES[inner], outer)
-
-
 SCHEDULES: dict[str, Callable[[Topology], Schedule]] = {
     **{name: _on_ranks(builder) for name, builder in FLAT.items()},
-    **{name: _on_nodes(name, inner, FLAT[outer]) for name, (inner, outer) in PAIRS.items()},
+    HIERARCHICAL: lambda topology: hierarchical(HIERARCHICAL, topology, HALVES["ring"], FLAT["ring"]),
 }
 GOALS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
 
@@ -97,8 +92,8 @@ def make_by_rank(name: str, size: int, goal: str) -> Schedule:
 def _plain(name: str) -> Callable[[Topology], Schedule]:
     if name in SCHEDULES:
         return SCHEDULES[name]
-    _, inner, outer = name.split(":")
-    return _on_nodes(name, inner, FLAT[outer])
+    inner, outer = _pair(name)
+    return lambda topology: hierarchical(name, topology, HALVES[inner], FLAT[outer])
 
 
 def _rounded(name: str) -> Callable[[Topology], Schedule]:
@@ -106,8 +101,13 @@ def _rounded(name: str) -> Callable[[Topology], Schedule]:
     passed on."""
     if name in HALVES:
         return _on_ranks(_in_halves(name, rounded=True))
-    inner, outer = PAIRS[name] if name in PAIRS else name.split(":")[1:]
-    return _on_nodes(name, inner, _in_halves(outer, rounded=True))
+    inner, outer = _pair(name)
+    return lambda topology: hierarchical(name, topology, HALVES[inner], _in_halves(outer, rounded=True))
+
+
+def _pair(name: str) -> Sequence[str]:
+    """Return the schedules within nodes and across them."""
+    return name.split(":")[1:] or ("ring", "ring")
 
 
 def check_name(name: str, rounded: bool = False) -> None:
@@ -115,13 +115,13 @@ def check_name(name: str, rounded: bool = False) -> None:
     kind, *pair = name.split(":")
     if not pair and name not in SCHEDULES:
         raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, SCHEDULES)))
-    if pair and (kind != "hierarchical" or len(pair) != 2):
+    if pair and (kind != HIERARCHICAL or len(pair) != 2):
         raise UsageError(f"unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
     levels = ((sorted(HALVES), "within nodes"), (sorted(FLAT), "across nodes"))
     for part, (known, where) in zip(pair, levels, strict=False):
         if part not in known:
             raise UsageError(f"unknown algorithm {part!r} {where} in {name!r}: {nearest(part, known)}")
-    owning = PAIRS[name][1] if name in PAIRS else name.split(":")[-1]
+    owning = _pair(name)[1] if kind == HIERARCHICAL else name
     if rounded and owning not in HALVES:
         raise UsageError(
             f"{name!r} cannot use a wire that rounds: no rank owns a sum. Each rank adds its exact number to the "

@@ -112,7 +112,7 @@ class ExchangeConfig:
         "auto",
         "All-reduce: ring; auto, by size and the figures of `ringtrain tune`; mpi, the MPI's own; mapped or routed, in "
         "shared memory of a node; or another schedule: tree, double-tree, butterfly, circulant, recursive-doubling, "
-        "star, sliced, hierarchical, hierarchical-leader or hierarchical:INNER:OUTER. With "
+        "star, sliced, hierarchical or hierarchical:INNER:OUTER. With "
         "--reproducible: auto, mapped, canonical, or a schedule that adds in its order.",
         short="a",
     )

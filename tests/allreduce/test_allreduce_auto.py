@@ -216,7 +216,7 @@ def considered(size, nodes=1, allocate=lambda t: t.allocate(1, "float32"), **mor
 
 def test_nodes_memory_and_wires_decide_what_is_considered():
     flat, deep, alone = considered(4), considered(4, 2), considered(1)
-    nodeless = dict.fromkeys(("routed", "hierarchical", "hierarchical-leader"), says("there", "node"))
+    nodeless = dict.fromkeys(("routed", "hierarchical"), says("there", "node"))
     assert flat.refused == nodeless and "mapped" in flat.candidates
     assert deep.refused == dict.fromkeys(("mapped", "stream"), says(2, "there", "nodes"))
     assert "stream" in flat.candidates and "routed" in deep.candidates

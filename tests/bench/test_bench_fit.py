@@ -52,7 +52,7 @@ def test_work_is_counted_from_the_steps_and_apart_between_nodes():
     spread = work_of(make_schedule("ring", 4), even(4, 4))
     assert spread == AlgorithmWork(0, 0.0, 0.75, 6, 1.5, 1.5)
     assert (ring.rank_between, hierarchical.rank_between) == (0.75, 0.5)  # of one that sends alone; of every rank
-    leader = make_schedule("hierarchical-leader", Topology(((0, 1, 2), (3,))))
+    leader = make_schedule("hierarchical:tree:ring", Topology(((0, 1, 2), (3,))))
     assert work_of(leader, Topology(((0, 1, 2), (3,)))).sent_between == 1.0
     assert [least_work(even(p)).rounds for p in (2, 3, 4, 5, 8, 9)] == [1, 2, 2, 3, 3, 4]
     assert least_work(even(4)) == AlgorithmWork(2, 1.5, 0.75)

@@ -10,6 +10,7 @@ from tests.loopback.world import LoopbackWorld
 
 SIZES = [1, 2, 3, 4, 5, 7, 8]
 NODES = [(1, 1), (2, 2), (1, 3), (4, 2, 1)]
+NESTED = ["tree:ring", "sliced:circulant", "double-tree:butterfly"]  # schedules within nodes and across them
 OWNED = [name for name in SCHEDULES if name != "recursive-doubling"]
 DEADLINE_S = 20.0
 MOST = 251  # sums of smaller whole numbers are exact in any order and type

@@ -51,7 +51,7 @@ def test_powers_of_two(levels):
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 1), (2, 4), (3, 2), (4, 4)])
 def test_ranks_share_their_nodes_interface(nodes, ranks):
     topology, n = even(nodes * ranks, nodes), 48.0 * nodes * ranks
-    for name in ("hierarchical", "hierarchical-leader"):
+    for name in ("hierarchical", "hierarchical:tree:ring"):
         schedule = make_schedule(name, topology)
         cost = schedule_cost(schedule, topology, n, WIRE)
         assert cost.seconds == least_s(schedule, topology, n, WIRE) == 2 * (nodes - 1) / nodes * n

@@ -8,7 +8,6 @@ from ringtrain.collectives.algorithms import double_tree
 from ringtrain.collectives.catalogue import (
     FLAT,
     HALVES,
-    PAIRS,
     SCHEDULES,
     check_name,
     make_broadcast,
@@ -168,7 +167,7 @@ def test_sliced_adds_in_the_tree_over_ranks():
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 2), (3, 2), (2, 4), (4, 3), (4, 8)])
 def test_a_network_interface_carries_the_same_whatever_the_ranks_of_its_node(nodes, ranks):
-    for name in ("hierarchical", "hierarchical-leader", "hierarchical:sliced:circulant"):
+    for name in ("hierarchical", "hierarchical:tree:ring", "hierarchical:sliced:circulant"):
         topology = even(nodes * ranks, nodes)
         schedule, home = make_schedule(name, topology), topology.node_of()
         for ranks_of_node in topology.nodes:
@@ -190,7 +189,7 @@ def test_every_local_rank_carries_its_slice_and_the_leader_all():
         for local, rank in enumerate(ranks):
             slices = [number for number in range(4) if number % len(ranks) == local]
             assert carried("hierarchical", rank) == {3 * number + i for number in slices for i in range(3)}
-            assert bool(carried("hierarchical-leader", rank)) == (local == 0)
+            assert bool(carried("hierarchical:tree:ring", rank)) == (local == 0)
 
 
 # ── names and nodes ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -242,7 +241,7 @@ def test_nodes_halves_and_rows_that_cannot_be(make, message):
 
 
 def test_who_needs_nodes_and_that_ranks_of_a_node_need_not_be_neighbours():
-    assert [name for name in SCHEDULES if needs_nodes(name)] == list(PAIRS)
+    assert [name for name in SCHEDULES if needs_nodes(name)] == ["hierarchical"]
     assert needs_nodes("hierarchical:ring:ring")
     assert even(8, 3).counts == (3, 3, 2)
     topology = topology_from_nodes([0, 1, 0, 2, 1, 0, 2, 2, 0])

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringtrain.allreduce.wire_formats import TYPES, make_wire
-from ringtrain.collectives.catalogue import HALVES, PAIRS, make_schedule
+from ringtrain.collectives.catalogue import HALVES, make_schedule
 from ringtrain.collectives.execution.execute import Execution
 from ringtrain.collectives.execution.task_graph import ADD, LOCAL, ROUND, SEND, SLOTS, TAKE, make_task_graph
 from ringtrain.collectives.schedule import Move, Schedule, Step, bounds
 from ringtrain.collectives.topology import filled
 from ringtrain.ops.reference import ReferenceOps
 from tests.collectives import executions
-from tests.collectives.executions import DEADLINE_S, NODES, OWNED, SIZES, check_restarts, normal
+from tests.collectives.executions import DEADLINE_S, NESTED, NODES, OWNED, SIZES, check_restarts, normal
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.transports import DeviceTransport, delaying, recording
 from tests.loopback.world import LoopbackWorld
@@ -72,7 +72,7 @@ def test_random_sums_are_near_and_the_same_bits_everywhere(name, size, wire):
 
 
 @pytest.mark.parametrize("counts", NODES)
-@pytest.mark.parametrize("name", [*PAIRS, "hierarchical:sliced:circulant", "hierarchical:double-tree:butterfly"])
+@pytest.mark.parametrize("name", ["hierarchical", *(f"hierarchical:{pair}" for pair in NESTED)])
 def test_on_any_nodes(name, counts):
     schedule = make_schedule(name, filled(counts), rounded=True)
     for count in (1, schedule.size + 1, 1009):

@@ -75,7 +75,7 @@ def test_every_algorithm_on_the_nodes_that_the_transport_knows(algorithm, nodes)
 
 def test_the_schedule_follows_the_nodes():
     def body(t):
-        return [schedule_for(name, t).chunks for name in ("ring", "hierarchical", "hierarchical-leader")]
+        return [schedule_for(name, t).chunks for name in ("ring", "hierarchical", "hierarchical:tree:ring")]
 
     assert LoopbackWorld(6, nodes=2).run(body) == [[6, 6, 2]] * 6
     assert LoopbackWorld(6, nodes=1).run(body) == [[6, 6, 1]] * 6

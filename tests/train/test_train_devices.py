@@ -153,7 +153,7 @@ ALGORITHMS = {
         name: {"algorithm": name}
         for name in (
             "ring", "tree", "double-tree", "butterfly", "circulant", "recursive-doubling", "star", "sliced",
-            "hierarchical", "hierarchical-leader", "mpi",
+            "hierarchical", "hierarchical:tree:ring", "mpi",
         )
     },
     "a wire": {"wire": "bfloat16", "algorithm": "ring"},

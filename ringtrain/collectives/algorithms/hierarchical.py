@@ -22,7 +22,7 @@ Two nodes of two ranks, slices a b, contributions 0 1 | 2 3::
 
 Nodes may be uneven: slice l of a node with g ranks is carried by local rank l mod g, so that a small node's ranks
 carry several slices. With an inner algorithm whose sum ends on one rank (tree, star) that rank, the node's leader,
-carries everything. CaffeOnSpark did so; it is kept as a comparison.
+carries everything, as in CaffeOnSpark.
 
 It is a composition of other schedules: the inner algorithm adds each slice within nodes, the outer one across nodes.
 
