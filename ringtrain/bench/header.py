@@ -81,11 +81,7 @@ def make_header(transport: Transport, start: str) -> dict:
 
 def before_a_call(protocol: Mapping) -> str:
     """Return how buffers and caches are treated before each timed call, and what runs beside, by a header's
-    ``protocol``. One of an earlier version does not mention written buffers, since they were not written.
-    """
-    written = (
-        "every rank writes its buffer" if protocol.get("fresh") else "buffers keep the values of the last iteration"
-    )
-    treated = f"{written}, and caches are emptied" if protocol.get("cold_bytes") else written
+    ``protocol``."""
+    treated = "every rank writes its buffer" + ", and caches are emptied" * bool(protocol.get("cold_bytes"))
     beside = plural(protocol.get("beside", 0), "busy process", "busy processes")
     return f"{treated}; beside {beside} on each node" if protocol.get("beside") else treated

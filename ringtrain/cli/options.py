@@ -12,7 +12,7 @@ from ringtrain.config.option import SECTIONS, as_flag, kind_of
 from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import config_fields
 from ringtrain.errors import UsageError, nearest
-from ringtrain.parsing import epochs, size, whole_number
+from ringtrain.parsing import epochs, size
 from ringtrain.show.output import echo
 
 TERMS, LINE = (30, 20), 54  # characters: texts of all sections begin in one column; a usual option has a line of 80
@@ -129,20 +129,6 @@ class Fraction(click.ParamType):
         return float(match[1]) / (100 if match[2] else 1)
 
 
-class DelayOfRank(click.ParamType):
-    """RANK:SECONDS."""
-
-    name = "rank:seconds"
-
-    def convert(self, value, param, ctx):
-        match = re.fullmatch(r"(\d+):(\d*\.?\d+(?:e-?\d+)?)", value) if isinstance(value, str) else None
-        rank = whole_number(match[1]) if match else None
-        if match is None or rank is None or not 0 < float(match[2]) <= 60:
-            problem = f"{value!r} is not a rank and its delay in seconds, above 0 and at most 60"
-            self.fail(f"{problem}: write it as 1:0.01", param, ctx)
-        return rank, float(match[2])
-
-
 class StrategyOption(click.Option):
     """``--sync``: its help lists the strategies of the catalogue, which is loaded for that alone."""
 
@@ -243,7 +229,6 @@ KINDS: dict[str, click.ParamType] = {
     "bytes,...": Listed(Size()),
     "share": Fraction(),
     "path": click.Path(),
-    "rank:seconds": DelayOfRank(),
 }
 
 

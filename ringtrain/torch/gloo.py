@@ -36,7 +36,7 @@ class Gloo:
         target, source = (torch.from_numpy(array) for array in (job.target, job.contribution))
 
         def run() -> None:
-            if job.collective in ("all-reduce", "reduce") and job.source is not None:
+            if job.collective == "reduce":
                 target.copy_(source)
             start(group, job, target, source).wait()
 

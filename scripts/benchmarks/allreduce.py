@@ -60,7 +60,7 @@ def by_communicator(communicator):
 
     def prepare(job):
         op = _checked(job)
-        return lambda: communicator.allreduce(job.contribution, op, out=job.target)
+        return lambda: communicator.allreduce(job.target, op, out=job.target)
 
     return prepare
 
@@ -70,8 +70,6 @@ def by_preparing(communicator):
 
     def prepare(job):
         op = _checked(job)
-        if job.source is not None:
-            raise Refusal("a prepared reduction is in place")
         reduction = communicator.prepare(job.target, op)
         return lambda: (reduction.start(), reduction.wait())
 

@@ -48,7 +48,6 @@ def _merged(several: list[dict]) -> dict:
     row |= rates(row, row["median_s"], row["bound_s"])
     row |= {"algorithm": names.pop() if len(names) == 1 else asked_name(row), "memory": _memories(good)}
     row |= {"reason": None, "unreliable": _doubts(good)}
-    row |= dict.fromkeys(("late_s", "late_median_s", "late_cost"))
     row["launches"] = {name: [each[name] for each in good] for name in ("median_s", "speedup", "memory", "cv")}
     speedups = [each["speedup"] for each in good]
     if None not in speedups:

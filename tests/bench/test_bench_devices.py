@@ -59,12 +59,12 @@ def swept(size=3, **asked):
 def result():
     with pytest.MonkeyPatch.context() as patch:
         small_copies.__wrapped__(patch)
-        return swept(algorithms=("mpi", "mapped", "ring", "sliced", "auto"), out_of_place=True)
+        return swept(algorithms=("mpi", "mapped", "ring", "sliced", "auto"))
 
 
 def test_rows_of_devices_in_each_way(result):
     over = {"mpi": "staged", "mapped": "ipc", "ring": "staged", "sliced": "staged"}
-    assert len(result.rows) == 5 * len(SIZES) * 2
+    assert len(result.rows) == 5 * len(SIZES)
     for row in result.rows:
         assert (row["status"], row["wrong"], row["device"]) == ("ok", 0, "cuda"), row["reason"]
         name = row["algorithm"].removeprefix("auto:")
@@ -115,12 +115,11 @@ def test_ranks_write_memory_of_devices_too_before_every_call():
 
         return run
 
-    for fresh, wanted in ((True, [0.0, 0.0, 0.0]), (False, [0.0, 7.0, 7.0])):
-        measured = {rank: [] for rank in range(2)}
-        protocol = Protocol(repeats=3, warm_up=0, fresh=fresh)
-        asked = {"baselines": {"fake": prepare}, "algorithms": ("fake",), "checked": False, "protocol": protocol}
-        (row,) = swept(2, sizes=(2000,), **asked).rows
-        assert measured == {0: wanted, 1: wanted} and (row["memory"], row["status"]) == ("device", "ok")
+    measured = {rank: [] for rank in range(2)}
+    protocol = Protocol(repeats=3, warm_up=0)
+    asked = {"baselines": {"fake": prepare}, "algorithms": ("fake",), "checked": False, "protocol": protocol}
+    (row,) = swept(2, sizes=(2000,), **asked).rows
+    assert measured == {0: [0.0] * 3, 1: [0.0] * 3} and (row["memory"], row["status"]) == ("device", "ok")
 
 
 def test_what_a_device_cannot_do_is_refused_with_the_reason():
@@ -210,10 +209,10 @@ def with_nccl(size, load, runtime=None, **asked):
 def test_nccl_takes_part_and_is_refused_where_it_cannot_run():
     library = FakeNccl(2)
     FakeNccl.destroyed = 0
-    measured = with_nccl(2, lambda: (library, STREAM), dtypes=("float32", "float64"), out_of_place=True)
+    measured = with_nccl(2, lambda: (library, STREAM), dtypes=("float32", "float64"))
     for row in by(measured, algorithm="nccl"):
         assert (row["status"], row["wrong"], row["transport"], row["way"]) == ("ok", 0, "nccl", ""), row["reason"]
-    assert FakeNccl.destroyed == 2 and len(by(measured, algorithm="nccl")) == 4
+    assert FakeNccl.destroyed == 2 and len(by(measured, algorithm="nccl")) == 2
 
     def absent():
         raise ImportError(says("find", "libnccl"))

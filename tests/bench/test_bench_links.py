@@ -60,7 +60,7 @@ NOISE = itertools.cycle([0.3, 0.0, 0.1])
 def test_the_seconds_of_a_message_in_a_long_stream(monkeypatch, seconds_of, message_s, longest):
     played = []
 
-    def timed(transport, action, delay_s=0.0):
+    def timed(transport, action):
         action()
         return seconds_of(played[-1])
 

@@ -25,7 +25,7 @@ swept = partial(any_sweep, sizes=(64,))
 def mpi_takes(monkeypatch):
     """mpi_takes(shared, ordinary): the seconds of the MPI's own in each memory; all else takes one."""
 
-    def timed(transport, action, delay_s=0.0):
+    def timed(transport, action):
         transport.took = 1.0
         action()
         return transport.took
@@ -48,11 +48,10 @@ def mpi_takes(monkeypatch):
 )
 def test_all_are_compared_with_the_mpi_in_the_memory_where_it_is_faster(mpi_takes, shared, ordinary, memory, reason):
     mpi_takes(shared, ordinary)
-    result = swept(algorithms=("ring", "mpi"), out_of_place=True)
-    for ring, mpi in (result.rows[:2], result.rows[2:]):
-        assert (mpi["memory"], mpi["median_s"], mpi["reason"], mpi["wrong"]) == (memory, 2.0, reason, 0)
-        assert (ring["memory"], ring["median_s"], ring["speedup"]) == ("shared", 1.0, 2.0)
-        assert mpi["speedup"] is None
+    ring, mpi = swept(algorithms=("ring", "mpi")).rows
+    assert (mpi["memory"], mpi["median_s"], mpi["reason"], mpi["wrong"]) == (memory, 2.0, reason, 0)
+    assert (ring["memory"], ring["median_s"], ring["speedup"]) == ("shared", 1.0, 2.0)
+    assert mpi["speedup"] is None
 
 
 def test_auto_goes_by_the_mpi_in_shared_memory_and_what_is_wrong_there_is_seen(mpi_takes, monkeypatch):
@@ -60,7 +59,6 @@ def test_auto_goes_by_the_mpi_in_shared_memory_and_what_is_wrong_there_is_seen(m
     mpi_takes(shared=3.0, ordinary=2.0)
     flags = tune.make_context("tune", ["--algorithm", "mpi,ring"]).params
     asked = LoopbackWorld(2).run(lambda transport: sweep_of(transport, TuneOptions(**flags)))[0]
-    assert asked.protocol.fresh
     (row,) = swept(algorithms=("mpi",), memories=asked.memories).rows
     assert (row["memory"], row["median_s"], row["reason"]) == ("shared", 3.0, None)
     right = ThreadTransport.native_allreduce
@@ -101,7 +99,7 @@ def test_a_contestant_may_bring_memory_and_a_refused_row_lies_nowhere():
 
 
 # ── written before ────────────────────────────────────────────────────────────────────────────────────────────
-def seen(out_of_place=False, **protocol) -> list[float]:
+def seen(**protocol) -> list[float]:
     """What a contestant finds in its contribution, call by call, on rank 1; it leaves sevens there."""
     contents = {rank: [] for rank in range(2)}
 
@@ -114,18 +112,14 @@ def seen(out_of_place=False, **protocol) -> list[float]:
 
     protocol = Protocol(repeats=3, warm_up=2, **protocol)
     asked = {"algorithms": ("fake",), "baselines": {"fake": prepare}, "checked": False, "protocol": protocol}
-    swept(out_of_place=out_of_place, **asked)
+    swept(**asked)
     assert contents[0] == contents[1]
     return contents[1]
 
 
-def test_every_rank_writes_its_buffer_before_every_call_unless_they_are_warm():
+def test_every_rank_writes_its_buffer_before_every_call():
     assert seen() == [0.0] * 5
-    assert seen(out_of_place=True) == [0.0] * 10
-    assert seen(late_rank=0, late_s=0.001) == [0.0] * 10
     assert seen(cold_bytes=1 << 16) == [0.0] * 5
-    assert seen(fresh=False) == [0.0] + 4 * [7.0]
-    assert seen(fresh=False, out_of_place=True) == 2 * ([0.0] + 4 * [7.0])
 
 
 def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
@@ -136,7 +130,7 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
             events.append("written")
             super().clear(span)
 
-    def timed(transport, action, delay_s=0.0):
+    def timed(transport, action):
         events.append("clock")
         action()
         return 1.0
@@ -146,21 +140,17 @@ def test_writing_and_emptying_caches_are_not_timed(monkeypatch):
     rival = {"fake": lambda job: lambda: events.append("run")}
     protocol = Protocol(repeats=2, warm_up=0)
     swept(1, buffers=Noted, algorithms=("fake",), baselines=rival, checked=False, protocol=protocol)
-    assert events[-9:] == ["written"] + 2 * ["written", "emptied", "clock", "run"]
-
-
-RULES = {"fresh": True, "cold_bytes": 0}
+    assert events[-8:] == 2 * ["written", "emptied", "clock", "run"]
 
 
 @pytest.mark.parametrize(
     ("then", "now", "words"),
     [
-        ({}, Protocol(), ("buffers", "keep")),
-        ({"protocol": RULES}, Protocol(cold_bytes=9), ()),
-        ({"protocol": RULES}, Protocol(fresh=False), ("buffers", "keep")),
-        ({"protocol": RULES}, Protocol(beside=1), ("1 busy process",)),
-        ({"protocol": RULES}, Protocol(), None),
-        ({"protocol": {"cold_bytes": 9}}, Protocol(fresh=False, cold_bytes=12), None),  # nobody wrote buffers then
+        ({}, Protocol(cold_bytes=9), ("emptied",)),
+        ({"protocol": {"cold_bytes": 0}}, Protocol(cold_bytes=9), ("emptied",)),
+        ({"protocol": {"cold_bytes": 0}}, Protocol(beside=1), ("1 busy process",)),
+        ({"protocol": {"cold_bytes": 0}}, Protocol(), None),
+        ({"protocol": {"cold_bytes": 9}}, Protocol(cold_bytes=12), None),
     ],
 )
 def test_sweeps_are_compared_where_their_rules_are_the_same(tmp_path, then, now, words):
@@ -168,5 +158,5 @@ def test_sweeps_are_compared_where_their_rules_are_the_same(tmp_path, then, now,
     if words is None:
         assert gates.earlier(tmp_path / "old.json", now)["rows"] == []
         return
-    with pytest.raises(UsageError, match=says("--warm", "--cold", "writes", "buffer", *words)):
+    with pytest.raises(UsageError, match=says("--cold", "writes", "buffer", *words)):
         gates.earlier(tmp_path / "old.json", now)

@@ -32,7 +32,7 @@ OVER = {"mpi": "mpi", "mapped": "mapped", "routed": "mapped", "stream": "streame
 
 @pytest.fixture(scope="module")
 def result():
-    return swept(3, pairs=True, out_of_place=True, sizes=(4, 100, 2000, 20_000))
+    return swept(3, pairs=True, sizes=(4, 100, 2000, 20_000))
 
 
 def children() -> set[str]:
@@ -56,7 +56,7 @@ def test_busy_processes_run_beside_what_is_measured_and_end_with_it():
 
 
 def test_every_row_has_every_column_and_figures_that_agree_and_the_header_says_how_and_where(result):
-    assert len(result.rows) == len(ALGORITHMS) * 4 * 2
+    assert len(result.rows) == len(ALGORITHMS) * 4
     for row in result.rows:
         assert tuple(row) == COLUMNS
         assert (row["status"], row["wrong"], row["ranks"]) == ("ok", 0, 3)
@@ -77,7 +77,7 @@ def test_every_row_has_every_column_and_figures_that_agree_and_the_header_says_h
     assert header["self_test"] == [[name, "float32", "sum"] for name in ALGORITHMS]
     assert list(header["calibration"]["links"]) == ["inside a node"]
     assert {(row["first"], row["second"]) for row in header["pairs"]} == {(0, 1), (0, 2), (1, 2)}
-    assert [set(group["models"]) for group in header["fits"]] == [set(ALGORITHMS)] * 2
+    assert [set(group["models"]) for group in header["fits"]] == [set(ALGORITHMS)]
     assert header["transport"] == "threadtransport" and len(set(header["host_by_rank"])) == 1
     assert header["finished"] is True
     text = "\n".join(tables.header_lines(result.header))
@@ -157,23 +157,15 @@ def test_what_is_no_schedule_has_a_row_a_model_and_a_transport_of_its_own_and_a_
     assert " shared " in tables.row_line(shared)
 
     def by_the_transport(job):
-        return lambda: job.transport.native_allreduce(job.target, "sum", job.source)
+        return lambda: job.transport.native_allreduce(job.target, "sum")
 
-    asked = {"algorithms": ("ring", "rival"), "ops": ("mean",), "out_of_place": True}
+    asked = {"algorithms": ("ring", "rival"), "ops": ("mean",)}
     for row in by(swept(2, baselines={"rival": by_the_transport}, **asked).rows, algorithm="rival"):
         assert (row["status"], row["wrong"], row["wire_bytes"], row["same_over_segments"]) == ("ok", 0, None, None)
         assert row["transport"] == "rival"
 
 
-def test_a_late_rank_is_waited_for_and_a_spent_budget_leaves_three_repetitions():
-    protocol = Protocol(repeats=3, warm_up=0, late_rank=1, late_s=0.02)
-    result = swept(2, sizes=(64,), protocol=protocol)
-    for row in result.rows:
-        assert row["late_median_s"] >= 0.02
-        assert row["late_cost"] == (row["late_median_s"] - row["median_s"]) / 0.02
-    assert any(says(1, "20 ms").matches(text) for text in tables.header_lines(result.header))
-    titles = tables.titles(tables.table_columns(result.header))[0]
-    assert titles.endswith(" late") and "late" not in tables.titles()[0]
+def test_a_spent_budget_leaves_three_repetitions():
     protocol = Protocol(repeats=50, warm_up=0, budget_s=0.0, cold_bytes=1 << 16)
     rows = swept(2, sizes=(64,), protocol=protocol, checked=False).rows
     assert {(row["repeats"], row["wrong"], row["same_on_ranks"]) for row in rows} == {(3, None, None)}
@@ -202,8 +194,8 @@ def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
 
 def test_what_is_beyond_memory_is_refused_before_it_is_taken(monkeypatch):
     monkeypatch.setattr("ringtrain.bench.model.bounds.calibrate", None)  # nothing may have begun
-    with pytest.raises(UsageError, match=says("2.147e+09 GiB", "1 rank")):
-        swept(1, sizes=(1 << 60,), out_of_place=True)
+    with pytest.raises(UsageError, match=says("1.074e+09 GiB", "1 rank")):
+        swept(1, sizes=(1 << 60,))
 
 
 def test_files_hold_what_was_measured_and_are_written_whole(result, tmp_path):

@@ -88,11 +88,10 @@ def test_flags_of_many_digits():
         resolve(("flags", {"lr": float("inf")}))
 
 
-@pytest.mark.parametrize("words", ["data make s -o o --size", "bench-allreduce --skew"])
-@pytest.mark.parametrize("value", [f"32x{'9' * 5000}", f"{'9' * 5000}:2", "x", "32x0", "032x32", "²x3", "²:2"])
-def test_pairs_of_numbers_of_many_digits(capsys, words, value):
-    assert run([*words.split(), value]) == 2
-    assert f"for '{words.split()[-1]}': '{value[:40]}" in capsys.readouterr().err
+@pytest.mark.parametrize("value", [f"32x{'9' * 5000}", "x", "32x0", "032x32", "²x3"])
+def test_pairs_of_numbers_of_many_digits(capsys, value):
+    assert run(["data", "make", "s", "-o", "o", "--size", value]) == 2
+    assert f"for '--size': '{value[:40]}" in capsys.readouterr().err
 
 
 def test_texts_numbers_and_depth_are_bounded_and_a_learning_rate_beyond_all_numbers_is_infinite(tmp_path):

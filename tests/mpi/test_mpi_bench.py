@@ -36,12 +36,11 @@ def sweep(mpirun, tmp_path):
 
 @pytest.mark.parametrize("ranks", [2, *thorough(3)])
 def test_a_sweep_beside_the_mpi(sweep, ranks):
-    output, header, rows = sweep(ranks, "--pairs", "--out-of-place", "--skew", "1:0.001")
+    output, header, rows = sweep(ranks, "--pairs")
     assert (header["ranks"], header["transport"]) == (ranks, "messages")
     assert len(header["pairs"]) == ranks * (ranks - 1) // 2
-    assert len(rows) == len(ALGORITHMS) * 3 * 2 and {row["wrong"] for row in rows} == {0}
+    assert len(rows) == len(ALGORITHMS) * 3 and {row["wrong"] for row in rows} == {0}
     assert {row["status"] for row in rows} == {"ok"}
-    assert all(row["late_median_s"] >= 0.001 for row in rows)
     assert {row["transport"] for row in rows} == {"mpi", "messages", "mapped", "streamed"}
     assert all(row["same_on_ranks"] and row["same_over_repeats"] for row in rows if row["algorithm"] != "mpi")
     mpi = [row for row in rows if row["algorithm"] == "mpi"]
@@ -49,7 +48,7 @@ def test_a_sweep_beside_the_mpi(sweep, ranks):
     assert all(row["reason"].endswith(f"as fast as in {other[row['memory']]} memory") for row in mpi)
     for row in rows:
         assert row["algorithm"] == "mpi" or row["memory"] == ("ordinary" if row["algorithm"] == "stream" else "shared")
-    assert header["protocol"]["fresh"] is True and "before an iteration, every rank writes its buffer\n" in output
+    assert "before an iteration, every rank writes its buffer\n" in output
     assert output.count("# ringtrain ") == 1
     assert f"\n# a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests\n" in output
 

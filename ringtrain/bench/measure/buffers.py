@@ -93,10 +93,6 @@ class Buffers:
     def clear(self, span) -> None:
         span[...] = 0
 
-    def copy(self, source, target) -> None:
-        """Copy an input before an all-reduce."""
-        np.copyto(target, source)
-
     def lacking(self, numbers: NumberType, op: str) -> str | None:
         """Return the reason why no algorithm here reduces such numbers; None if one does."""
         return "integers have no mean: use sum" if op == MEAN and numbers.integral else None
@@ -173,9 +169,6 @@ class DeviceBuffers(Buffers):
     def clear(self, span) -> None:
         self.runtime.clear(span, self.stream)
         self.stream.synchronize()
-
-    def copy(self, source, target) -> None:
-        self.ops(target.dtype).copy(source, target)
 
     def lacking(self, numbers: NumberType, op: str) -> str | None:
         if numbers.name not in DEVICE_TYPES:

@@ -28,11 +28,10 @@ class Nccl:
             self._connected = self._connect()
         library, stream, communicator = self._connected
         target = self._buffers.runtime.address(job.target)
-        source = target if job.source is None else self._buffers.runtime.address(job.source)
         kind = (library.NCCL_FLOAT32, library.NCCL_FLOAT64)[DEVICE_TYPES.index(job.numbers.name)]
 
         def run() -> None:
-            communicator.allReduce(source, target, job.target.size, kind, library.NCCL_SUM, stream.ptr)
+            communicator.allReduce(target, target, job.target.size, kind, library.NCCL_SUM, stream.ptr)
             stream.synchronize()
 
         return run

@@ -13,7 +13,7 @@ from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.bench.measure.buffers import NO_WAY
 from ringtrain.bench.measure.checks import Verdict
 from ringtrain.bench.measure.collectives import BARRIER, COLLECTIVES
-from ringtrain.bench.measure.timing import Protocol, Samples
+from ringtrain.bench.measure.timing import Samples
 from ringtrain.bench.measure.trials import MeasuredCollective, trial_name
 
 OK, WRONG, REFUSED = "ok", "wrong", "refused"
@@ -29,7 +29,7 @@ KEY = tuple(name for name in IDENTITY if name not in ("count", "transport", "mem
 MEASURED = (
     *("repeats", "median_s", "min_s", "p5_s", "p95_s", "p99_s", "cv", "skew_s"),
     *("algbw_bytes_per_s", "busbw_bytes_per_s", "wire_bytes", "bound_s", "bound_share"),
-    *("speedup", "speedup_low", "speedup_high", "late_s", "late_median_s", "late_cost"),
+    *("speedup", "speedup_low", "speedup_high"),
 )
 JUDGED = ("wrong", "same_on_ranks", "same_over_repeats", "same_over_segments")
 STATED = ("status", "reason", "unreliable", "samples_s")
@@ -76,19 +76,20 @@ def measured(
     crowded:    why ranks share cores, or None
     why:        reason of auto's choice
     """
-    figures = summarise(samples.slowest)
+    slowest = [max(times) for times in samples]
+    figures = summarise(slowest)
     noisy = f"cv {figures['cv']:.0%}" if figures["cv"] > NOISY_CV else None
     facts = {
         **figures,
-        "repeats": len(samples.plain),
-        "skew_s": summarise([max(times) - min(times) for times in samples.plain])["median_s"],
+        "repeats": len(samples),
+        "skew_s": summarise([max(times) - min(times) for times in samples])["median_s"],
         **rates(named, figures["median_s"], bound_s),
         "wire_bytes": wire_bytes,
         "bound_s": bound_s,
         "status": OK,
         "reason": why,
         "unreliable": [why for why in (crowded, noisy) if why],
-        "samples_s": samples.slowest,
+        "samples_s": slowest,
     }
     return {**dict.fromkeys(COLUMNS), **named, **facts}
 
@@ -100,17 +101,6 @@ def rates(named: dict, median_s: float, bound_s: float | None) -> dict:
         "busbw_bytes_per_s": algbw * COLLECTIVES[named["collective"]].travels(ranks),
         "bound_share": None if bound_s is None else bound_s / median_s,
     }
-
-
-def with_late(row: dict, samples: Samples, protocol: Protocol) -> dict:
-    """Return the row with the figures of iterations in which one rank came late: ``late_cost`` is their additional
-    time, as a multiple of the delay. 1: all ranks waited for it; less: some of the delay was hidden.
-    """
-    if protocol.late_rank is None:
-        return row
-    late = summarise([max(ranks) for ranks in samples.late])["median_s"]
-    cost = (late - row["median_s"]) / protocol.late_s
-    return {**row, "late_s": protocol.late_s, "late_median_s": late, "late_cost": cost}
 
 
 def with_verdict(row: dict, verdict: Verdict | None) -> dict:

@@ -40,25 +40,12 @@ class Protocol:
     repeats: int = 20  # timed iterations of each algorithm
     warm_up: int = 5  # iterations before them
     budget_s: float | None = None  # no further repetition begins when a size has taken this long; None for no limit
-    # whether every rank writes its contribution before an iteration, instead of keeping the last result
-    fresh: bool = True
     cold_bytes: int = 0  # memory that every rank reads and writes before an iteration, to empty its caches; 0 for none
-    late_rank: int | None = None  # the rank that is delayed in a further iteration of each algorithm; None for none
-    late_s: float = 0.0  # the delay
     seed: int = 0  # of the order
     beside: int = 0  # busy processes on each node while all-reduces are measured
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Samples by iteration: seconds of every rank, in rank order. ``late``: with a delayed rank."""
-
-    plain: list[list[float]]
-    late: Sequence[list[float]] = ()
-
-    @property
-    def slowest(self) -> list[float]:
-        return [max(ranks) for ranks in self.plain]
+Samples = list[list[float]]  # by iteration: the seconds of every rank, in rank order
 
 
 def measure_trials(
@@ -68,42 +55,31 @@ def measure_trials(
     before each repetition.
     """
 
-    def seconds(trial: PreparedTrial, delay_s: float = 0.0) -> float:
-        if protocol.fresh:
-            _write(trial)
+    def seconds(trial: PreparedTrial) -> float:
+        trial.job.buffers.clear(trial.job.contribution)  # zeros stay zeros when they are added: no type overflows
         _empty_caches(scrub)
-        return timed(transport, trial.run, delay_s)
+        return timed(transport, trial.run)
 
-    for trial in trials:
-        _write(trial)
     scrub = np.ones(protocol.cold_bytes, np.uint8) if protocol.cold_bytes else None
-    delays_s = [] if protocol.late_rank is None else [protocol.late_s * (transport.rank == protocol.late_rank)]
     order, began = random.Random(protocol.seed), time.perf_counter()
-    samples: list[list[list[float]]] = [[] for _ in trials]  # of this rank, with and without its delay
+    samples: list[list[float]] = [[] for _ in trials]  # of this rank
     for repetition in range(-protocol.warm_up, protocol.repeats):
         limit_s = protocol.budget_s if repetition >= LEAST_REPEATS else None
         if limit_s is not None and transport.gather_json(time.perf_counter() - began > limit_s)[0]:  # rank 0 decides
             break
         progress(max(repetition, 0), protocol.repeats)
         for turn in order.sample(range(len(trials)), len(trials)):
-            each = [seconds(trials[turn]), *(seconds(trials[turn], delay_s) for delay_s in delays_s)]
-            samples[turn] += [each] if repetition >= 0 else []
+            sample = seconds(trials[turn])
+            samples[turn] += [sample] if repetition >= 0 else []
     by_trial = zip(*transport.gather_json(samples), strict=True)  # of every rank
-    return [Samples(*np.transpose(ranks).tolist()) for ranks in by_trial]  # [rank, iteration, kind] turned round
+    return [np.transpose(ranks).tolist() for ranks in by_trial]  # [rank, iteration] turned round
 
 
-def _write(trial: PreparedTrial) -> None:
-    """Write zeros: they stay zeros however often they are added in place, so that no type overflows."""
-    trial.job.buffers.clear(trial.job.contribution)
-
-
-def timed(transport: Transport, action: Callable[[], None], delay_s: float = 0.0) -> float:
-    """Return the seconds from the common start to the end of the action. This rank first waits for ``delay_s``."""
+def timed(transport: Transport, action: Callable[[], None]) -> float:
+    """Return the seconds from the common start to the end of the action."""
     transport.activity.touch()
     transport.barrier()
     began = time.perf_counter()
-    if delay_s:
-        time.sleep(delay_s)
     action()
     return time.perf_counter() - began
 

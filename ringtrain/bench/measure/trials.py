@@ -32,8 +32,8 @@ class MeasuredCollective:
     buffers: Buffers  # memory of the buffers, and the ranks
     numbers: NumberType
     op: str
-    target: Array  # [count], holds the result afterwards, and in place the contribution before
-    source: Array | None = None  # [count], the contribution out of place; None in place
+    target: Array  # [count], holds the result afterwards, and in place, as of an all-reduce, the contribution before
+    source: Array | None = None  # [count], the contribution of a collective that has two arrays
     guard: Guard | None = None  # watches the all-reduces; None for none
     memory: str | None = None  # kind of memory that holds them
     collective: str = ALL_REDUCE  # among :data:`ringtrain.bench.measure.collectives.COLLECTIVES`
@@ -125,7 +125,7 @@ def prepare(
             job.buffers.check_native(job.numbers, op)
         except UsageError as error:
             raise Refusal(str(error)) from error
-        native = partial(job.transport.native_allreduce, job.target, op, job.source)
+        native = partial(job.transport.native_allreduce, job.target, op)
         return PreparedTrial(job, NATIVE, job.buffers.over(NATIVE, way), _finished(job, native))
     if algorithm in baselines:
         return PreparedTrial(job, algorithm, algorithm, _finished(job, baselines[algorithm](job)))
@@ -150,8 +150,6 @@ def prepare(
         raise Refusal(f"{algorithm} sends no messages on one node: a wire of {wire.name} would round nothing")
 
     def reduce() -> None:
-        if job.source is not None:
-            job.buffers.copy(job.source, job.target)
         reduction.start()
         reduction.wait(DEADLINE_S)
 

@@ -36,16 +36,15 @@ def regressions(old: list[dict], new: list[dict], most: float, seed: int = 0) ->
 
 
 def earlier(path, protocol: Protocol) -> dict:
-    """Return the sweep in ``path`` to compare with one by ``protocol``. Raises UsageError if it was measured with
-    another rule for writing before each call: that alone may change a time by three times.
-    """
+    """Return the sweep in ``path`` to compare with one by ``protocol``. Raises UsageError if it was measured in another
+    way: with caches that were emptied or not, or beside other busy processes."""
     old = read_json(path)
     before = old["header"].get("protocol")
     then, now = before_a_call(before if isinstance(before, dict) else {}), before_a_call(asdict(protocol))
     if then != now:
         raise UsageError(
             f"{path} was measured in another way. Before each of its iterations {then}; in this sweep {now}. Give the "
-            "same --warm and --cold, or measure it again"
+            "same --cold, or measure it again"
         )
     return old
 

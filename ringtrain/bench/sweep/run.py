@@ -63,12 +63,8 @@ class BenchOptions:
     tuning: str | None = flag("Tuning file of auto. [RINGTRAIN_TUNING, or the usual place]", metavar="FILE")
     sizes_of: str | None = flag("Sizes of a model's gradient buckets, in place of -b -e -f.", metavar="MODEL")
     segment_bytes: int | None = flag("Bytes of a message. [256K in a node, 60000 between]", kind="bytes")
-    out_of_place: bool = flag("Measure out of place too.")
-    warm: bool = flag("Do not write the buffers before each iteration.")
     cold: bool = flag("Empty the caches before every iteration.")
     budget_s: float | None = flag("Seconds of a size; no repetition begins after them.", low=0)
-    beside: int = flag("Busy processes to start on each node.", 0, low=0)
-    skew: tuple[int, float] | None = flag("Delay a rank before each iteration: 1:0.01.", kind="rank:seconds")
     check_collectives: bool = flag(
         "Compare every all-reduce over all ranks, and name a rank that hangs or differs. Costs time."
     )
@@ -105,7 +101,7 @@ class Beside(NamedTuple):
 
 def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport], BenchDevices], others: Beside) -> int:
     """Measure, print, write, and return the exit code. Collective. ``cuda``: reaches the devices of ranks"""
-    asked = together(transport, lambda: sweep_of(options, transport.size))
+    asked = together(transport, lambda: sweep_of(options))
     old = on_root(transport, lambda: _earlier(options, asked.protocol))
     if AUTO in asked.algorithms:
         tuning = find_tuning(transport, options.tuning)
@@ -157,7 +153,7 @@ def device_buffers(transport: Transport, cuda: BenchDevices) -> tuple[DeviceBuff
     return DeviceBuffers(runtime, partial(cuda.ops, runtime), transports), note
 
 
-def sweep_of(options: BenchOptions, ranks: int) -> Sweep:
+def sweep_of(options: BenchOptions) -> Sweep:
     """Return the sweep that the options ask for. Raises UsageError."""
     dtypes = parse_names(options.dtypes, TYPES, "type")
     if options.device == "cuda" and options.check_collectives:
@@ -168,9 +164,8 @@ def sweep_of(options: BenchOptions, ranks: int) -> Sweep:
         algorithms=_algorithms(options),
         dtypes=dtypes,
         ops=parse_names(options.ops, OPS, "operation"),
-        protocol=_protocol(options, ranks),
+        protocol=_protocol(options),
         checked=options.check == "1",
-        out_of_place=options.out_of_place,
         pairs=options.pairs,
         segment_bytes=options.segment_bytes,
         wires=parse_names(options.wires, WIRES, "wire"),
@@ -183,7 +178,6 @@ def _check_collective(options: BenchOptions) -> None:
     has = {
         "--device cuda": options.device == "cuda",
         "--wire": options.wires != "none",
-        "--out-of-place": options.out_of_place,
         "--check-collectives": options.check_collectives,
         "--tuning": options.tuning is not None,
         "--segment-bytes": options.segment_bytes is not None,
@@ -194,10 +188,7 @@ def _check_collective(options: BenchOptions) -> None:
         raise UsageError("a barrier moves no bytes: leave --plot and --min-busbw out")
 
 
-def _protocol(options: BenchOptions, ranks: int) -> Protocol:
-    late_rank, late_s = options.skew or (None, 0.0)
-    if late_rank is not None and late_rank >= ranks:
-        raise UsageError(f"--skew delays rank {late_rank}, but the ranks are 0 to {ranks - 1}")
+def _protocol(options: BenchOptions) -> Protocol:
     for option, value in (("--budget-s", options.budget_s), ("--min-busbw", options.min_busbw)):
         if value is not None and not isfinite(value):
             raise UsageError(f"{option} {value}: wanted a number")
@@ -205,12 +196,8 @@ def _protocol(options: BenchOptions, ranks: int) -> Protocol:
         repeats=options.iterations,
         warm_up=options.warm_up,
         budget_s=options.budget_s,
-        fresh=not options.warm,
         cold_bytes=scrub_bytes() if options.cold else 0,
-        late_rank=late_rank,
-        late_s=late_s,
         seed=options.seed,
-        beside=options.beside,
     )
 
 
@@ -259,14 +246,14 @@ def _watcher(rank: int, options: BenchOptions) -> Watcher:
 
     def begun(header: dict) -> None:
         so_far.header = header
-        echo(*tables.header_lines(header), *tables.titles(tables.table_columns(header)))
+        echo(*tables.header_lines(header), *tables.titles())
 
     def measured(rows: list[dict]) -> None:
         while unwritten:  # of earlier sizes; a failure at the end is an error
             echo(f"ringtrain: the rows so far are not in their files: {unwritten.pop()}", err=True)
-        columns, group = tables.table_columns(so_far.header), group_of(rows[0])
+        group = group_of(rows[0])
         is_new = not so_far.rows or group_of(so_far.rows[-1]) != group
-        lines = [tables.row_line(row, columns, so_far.header["crowded"]) for row in rows]
+        lines = [tables.row_line(row, crowded=so_far.header["crowded"]) for row in rows]
         echo(*([f"# {group}"] if is_new else []), *lines)
         so_far.rows += rows
         try:

@@ -30,7 +30,8 @@ from ringtrain.transport.base import Transport
 Contender = tuple[str, str, str]  # algorithm, wire, way
 GLOO = "gloo"
 # Where algorithms are measured: arrays that are streamed lie anywhere, others are faster in one kind or another.
-PLACED = {NATIVE: (SHARED, ORDINARY), GLOO: (SHARED, ORDINARY), STREAM: (ORDINARY,)}
+STREAMED = {STREAM: (ORDINARY,)}
+PLACED = {NATIVE: (SHARED, ORDINARY), GLOO: (SHARED, ORDINARY), **STREAMED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,6 @@ class Sweep:
     ops: Sequence[str] = ("sum",)
     protocol: Protocol = field(default_factory=Protocol)
     checked: bool = True  # whether results are checked, and compared bit by bit
-    out_of_place: bool = False  # whether to measure that too, after in place
     pairs: bool = False  # whether to map every pair of ranks first
     segment_bytes: int | None = None  # longest segment of a schedule's moves; None: as suits the nodes
     # external all-reduces (:func:`trials.prepare`), by their names in ``algorithms``
@@ -69,8 +69,8 @@ class Sweep:
 
     @property
     def arrays(self) -> int:
-        """The arrays of a job, at most."""
-        return 1 if COLLECTIVES[self.collective].in_place and not self.out_of_place else 2
+        """The number of arrays of a job."""
+        return 1 if COLLECTIVES[self.collective].in_place else 2
 
     def memories_of(self, algorithm: str, buffers: Buffers) -> list[str]:
         if self.collective != ALL_REDUCE:
@@ -199,13 +199,12 @@ class _Bench:
 
     def jobs(self) -> Iterator[dict[str, MeasuredCollective]]:
         """Yield the same job in each kind of memory. Sizes are innermost, so that a table reads like a curve."""
-        copies = (1, 2) if self._asked.out_of_place else (self._asked.arrays,)
         ops = self._asked.ops if COLLECTIVES[self._asked.collective].adds else ("sum",)
         dtypes = self._asked.dtypes[:1] if self._asked.collective == BARRIER else self._asked.dtypes
-        for dtype, op, count in product(dtypes, ops, copies):
+        for dtype, op in product(dtypes, ops):
             numbers = TYPES[dtype]
             for nbytes in self._sizes(numbers.itemsize):
-                yield {memory: self._job(memory, nbytes, numbers, op, count) for memory in self._spans}
+                yield {memory: self._job(memory, nbytes, numbers, op) for memory in self._spans}
 
     def _sizes(self, itemsize: int) -> list[int]:
         """Return the sizes in whole elements, and in whole rows for all ranks where arrays have these."""
@@ -214,10 +213,10 @@ class _Bench:
             return [0]
         return whole_elements(self._asked.sizes, itemsize * (self._transport.size if asked.has_rows else 1))
 
-    def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str, count: int) -> MeasuredCollective:
+    def _job(self, memory: str, nbytes: int, numbers: NumberType, op: str) -> MeasuredCollective:
         asked, row = COLLECTIVES[self._asked.collective], nbytes // self._transport.size
         shares = [asked.has_rows and not rows for rows in (asked.rows_out, asked.rows_in)]
-        spans = zip(self._spans[memory][:count], shares, strict=False)
+        spans = zip(self._spans[memory], shares, strict=False)
         target, *rest = (self._buffers.typed(span, row if share else nbytes, numbers) for span, share in spans)
         source, guard = rest[0] if rest else None, self._asked.guard
         return MeasuredCollective(self._buffers, numbers, op, target, source, guard, memory, self._asked.collective)
@@ -277,7 +276,7 @@ class _Bench:
         fraction = TYPES[named["wire_dtype"]].itemsize / job.numbers.itemsize
         bound = self._bounds.bound_s(trial, job.nbytes, fraction) if job.collective == ALL_REDUCE else None
         row = rows.measured(named, samples, sent, bound, self._crowded, trial.why)
-        return rows.with_verdict(rows.with_late(row, samples, self._asked.protocol), verdict)
+        return rows.with_verdict(row, verdict)
 
 
 def _busiest(sent: Sequence[int | None]) -> int | None:

@@ -11,7 +11,6 @@ from ringtrain.humanize import format_bytes, format_percent, format_rate, format
 from ringtrain.show.tables import Column, fixed_line, text_lines
 
 _column = partial(Column, none="-")
-LATE = _column("late_cost", "late", "delay", "{:.2f}", width=5)
 # As nccl-tests has them, with the way, and the ratio to the MPI's own. Everything else is in the JSON file.
 COLUMNS = (
     _column("bytes", "size", "B", width=10),
@@ -24,11 +23,6 @@ COLUMNS = (
     _column("wrong", "#wrong", width=6),
 )
 NAMED = COLUMNS[:2]  # of a refused row, too
-
-
-def table_columns(header: dict) -> list[Column]:
-    """Return the columns, with that of a late rank if it was asked for."""
-    return [*COLUMNS, *([LATE] if header["protocol"]["late_rank"] is not None else [])]
 
 
 def titles(columns: Sequence[Column] = COLUMNS) -> list[str]:
@@ -70,8 +64,6 @@ def header_lines(header: dict) -> list[str]:
         *_links(header),
         *_pairs(header["pairs"], header["host_by_rank"]),
     ]
-    if protocol["late_rank"] is not None:
-        lines.append(f"late: rank {protocol['late_rank']} also comes {format_seconds(protocol['late_s'])} late")
     return [f"# {text}" for text in lines]
 
 
