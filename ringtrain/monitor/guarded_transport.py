@@ -18,8 +18,8 @@ class GuardedTransport(ForwardingTransport):
         super().__init__(inner)
         self._guard = guard
 
-    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
-        self._guard.run(_all_reduce(span.size, span.dtype, op), lambda: self._inner.native_allreduce(span, op, source))
+    def native_allreduce(self, span: Array, op: str = "sum") -> None:
+        self._guard.run(_all_reduce(span.size, span.dtype, op), lambda: self._inner.native_allreduce(span, op))
 
     def native_allreduce_start(self, span: Array) -> Handle:
         text = _all_reduce(span.size, span.dtype, "sum")

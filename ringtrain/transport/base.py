@@ -201,10 +201,8 @@ class Transport(ABC):
         """Return a handle that receives into each ``span`` of (peer, span)."""
 
     @abstractmethod
-    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
-        """Run the MPI's own all-reduce, blocking: op sum, max or min, of ``source`` into ``span``, or in place without
-        a source. For small sizes, and as a baseline.
-        """
+    def native_allreduce(self, span: Array, op: str = "sum") -> None:
+        """Run the MPI's own all-reduce in place, blocking: op sum, max or min. For small sizes, and as a baseline."""
 
     @abstractmethod
     def native_allreduce_start(self, span: Array) -> Handle:

@@ -117,9 +117,8 @@ class Loopback(Transport):
     def recvs(self, moves: Moves, tag: int) -> Handle:
         return self.sends(moves, tag)
 
-    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
-        if source is not None:
-            np.asarray(span)[...] = source
+    def native_allreduce(self, span: Array, op: str = "sum") -> None:
+        pass
 
     def native_allreduce_start(self, span: Array) -> Handle:
         return Done()

@@ -31,8 +31,8 @@ def mpi_takes(monkeypatch):
         return transport.took
 
     def set_times(shared, ordinary):
-        def native(self, span, op="sum", source=None):
-            plain(self, span, op, source)
+        def native(self, span, op="sum"):
+            plain(self, span, op)
             self.took = ordinary if self.peer_views(span) is None else shared
 
         monkeypatch.setattr(ThreadTransport, "native_allreduce", native)
@@ -63,9 +63,9 @@ def test_auto_goes_by_the_mpi_in_shared_memory_and_what_is_wrong_there_is_seen(m
     assert (row["memory"], row["median_s"], row["reason"]) == ("shared", 3.0, None)
     right = ThreadTransport.native_allreduce
 
-    def silent_where_shared(self, span, op="sum", source=None):
+    def silent_where_shared(self, span, op="sum"):
         if self.peer_views(span) is None:
-            right(self, span, op, source)
+            right(self, span, op)
 
     monkeypatch.setattr(ThreadTransport, "native_allreduce", silent_where_shared)
     (row,) = swept(algorithms=("mpi",)).rows

@@ -119,7 +119,7 @@ def test_a_schedule_joins_by_being_in_the_catalogue_and_what_cannot_be_done_is_r
     def fussy(topology):
         raise ScheduleError(f"fussy has no schedule for {topology.size} ranks")
 
-    def unknown(self, span, op="sum", source=None):
+    def unknown(self, span, op="sum"):
         raise KeyError("e")
 
     monkeypatch.setitem(schedules.SCHEDULES, "fussy", fussy)
@@ -182,7 +182,7 @@ def test_rows_are_told_as_they_come():
 
 
 def test_wrong_rows_are_marked_and_complained_of(monkeypatch):
-    def silent(self, span, op="sum", source=None):
+    def silent(self, span, op="sum"):
         """Leaves every rank with its own contribution."""
 
     monkeypatch.setattr("tests.loopback.world.ThreadTransport.native_allreduce", silent)

@@ -57,7 +57,7 @@ def test_a_sweep_becomes_a_table_and_two_regimes_two_lines():
 
 
 def test_what_is_wrong_or_differs_between_ranks_does_not_win(monkeypatch):
-    def silent(self, span, op="sum", source=None):
+    def silent(self, span, op="sum"):
         """Leaves every rank with its own contribution, in no time."""
 
     monkeypatch.setattr("tests.loopback.world.ThreadTransport.native_allreduce", silent)

@@ -200,9 +200,8 @@ class DeviceTransport(ForwardingTransport):
         inner = prepare([(peer, _memory(span)) for peer, span in moves], tag)
         return DeviceHandle(inner, self._runtime, [span for _, span in moves], arrives)
 
-    def native_allreduce(self, span, op="sum", source=None):
-        settled_source = None if source is None else settled(source)
-        self._inner.native_allreduce(settled(span), op, settled_source)
+    def native_allreduce(self, span, op="sum"):
+        self._inner.native_allreduce(settled(span), op)
 
     def native_allreduce_start(self, span):
         return self._inner.native_allreduce_start(settled(span))

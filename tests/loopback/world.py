@@ -188,8 +188,8 @@ class ThreadTransport(Transport):
     def recvs(self, moves: Moves, tag: int) -> Handle:
         return ThreadHandle(self._space(self._world.messages), False, moves, tag)
 
-    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
-        span[...] = reduced(self._gather((span if source is None else source).copy()), op)
+    def native_allreduce(self, span, op: str = "sum") -> None:
+        span[...] = reduced(self._gather(span.copy()), op)
 
     def native_allreduce_start(self, span) -> Handle:
         return self.native_start(NativeCall(ALL_REDUCE, span, span))

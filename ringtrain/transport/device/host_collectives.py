@@ -27,9 +27,9 @@ class StagedAllReduces:
         self._waiting: deque[StagedSum] = deque()
         self._lock = threading.Lock()
 
-    def blocking(self, span: Array, op: str, source: Array | None) -> None:
+    def blocking(self, span: Array, op: str) -> None:
         memory = self.engine.pinned.take(_nbytes(span))
-        self.engine.copy_down(span if source is None else source, memory).wait()
+        self.engine.copy_down(span, memory).wait()
         host = _wide(memory, span.dtype)
         self.inner.native_allreduce(host, op)
         _narrow(host, memory, span.dtype)

@@ -112,12 +112,12 @@ class DeviceTransport(ForwardingTransport):
         self._engine.settle()
         self._sums.begin_all()
 
-    def native_allreduce(self, span, op: str = "sum", source=None) -> None:
+    def native_allreduce(self, span, op: str = "sum") -> None:
         self._wait_for_all()
         if isinstance(span, np.ndarray):
-            self._inner.native_allreduce(span, op, source)
+            self._inner.native_allreduce(span, op)
         else:
-            self._sums.blocking(span, op, source)
+            self._sums.blocking(span, op)
 
     def native_allreduce_start(self, span) -> Handle:
         if isinstance(span, np.ndarray):

@@ -108,9 +108,9 @@ class Messages(Transport):
     def recvs(self, moves: Moves, tag: int) -> Handle:
         return self._requests.prepare(self._comm.Recv_init, moves, "send", tag)
 
-    def native_allreduce(self, span: Array, op: str = "sum", source: Array | None = None) -> None:
+    def native_allreduce(self, span: Array, op: str = "sum") -> None:
         with naming_peers("all-reducing", self._comm):
-            self._comm.Allreduce(MPI.IN_PLACE if source is None else source, span, OPS[op])
+            self._comm.Allreduce(MPI.IN_PLACE, span, OPS[op])
             check_arrivals(self._comm)
 
     def native_allreduce_start(self, span: Array) -> Handle:
