@@ -265,16 +265,16 @@ def cifar(files: dict[str, bytes]) -> Callable[[Path], None]:
     return read_folder
 
 
-PYTHON, BINARY = made.cifar10_python(), made.cifar10_binary()
+PYTHON = made.cifar10_python()
 
 
 def archives() -> list[bytes]:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name in ("test_batch.bin", "batches.meta.txt"):
+        for name in ("test_batch", "batches.meta"):
             member = tarfile.TarInfo(f"é/{name}")
-            member.size = len(BINARY[name])
-            archive.addfile(member, io.BytesIO(BINARY[name]))
+            member.size = len(PYTHON[name])
+            archive.addfile(member, io.BytesIO(PYTHON[name]))
     return [file.getvalue(), gzip.compress(file.getvalue())]
 
 
@@ -329,9 +329,6 @@ READERS = {
         cifar(PYTHON), ("bad",),
     ),
     "CIFAR names": Reader("bad/batches.meta", lambda: [PYTHON["batches.meta"]], cifar(PYTHON), ("bad",)),
-    "CIFAR binary": Reader(
-        "bad/data_batch_3.bin", lambda: [BINARY["data_batch_3.bin"]], cifar(BINARY), ("bad",)
-    ),
     "archive": Reader("bad.tar", archives, read_source),
     "npz": Reader("bad.npz", npz_archives, source),
     "image": Reader("bad/rose/1.png", pictures, picture, ("bad",)),

@@ -57,25 +57,6 @@ def cifar100_python():
     return {name: pickle.dumps(value) for name, value in files.items()}
 
 
-def records(planes, *labels):
-    return np.column_stack([*(np.array(label, np.uint8) for label in labels), planes]).tobytes()
-
-
-def cifar10_binary():
-    files = {"batches.meta.txt": "\n".join([*CLASSES_10, "", ""]).encode()}
-    for number in range(5):
-        files[f"data_batch_{number + 1}.bin"] = records(cifar_planes(2, 2 * number), [number, number + 5])
-    files["test_batch.bin"] = records(cifar_planes(3, 50), [0, 1, 2])
-    return files
-
-
-def cifar100_binary():
-    files = {"fine_label_names.txt": "\n".join(f"fine_{n}" for n in range(100)).encode()}
-    for name, count in (("train.bin", 4), ("test.bin", 2)):
-        files[name] = records(cifar_planes(count), [7] * count, [99 - i for i in range(count)])
-    return files
-
-
 def in_folder(folder, files):
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():

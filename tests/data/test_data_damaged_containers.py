@@ -78,7 +78,7 @@ def spans_of_arrays(path):
 
 
 def archive_cifar(path):
-    makers.in_archive(path, makers.cifar10_binary())
+    makers.in_archive(path, makers.cifar10_python())
 
 
 # By name: the file, how it is written, how it is read, and the spans of bytes under a checksum; None: all.

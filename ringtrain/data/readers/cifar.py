@@ -1,13 +1,11 @@
-"""CIFAR-10 and CIFAR-100, as python batches (pickles) or binary batches, in a folder or a tar archive.
+"""CIFAR-10 and CIFAR-100, as python batches (pickles), in a folder or a tar archive.
 
-    python   a dictionary: data uint8 [N, 3072], labels (CIFAR-100: fine_labels) a list of N
-    binary   records: label (CIFAR-100: coarse label, fine label), 3072 bytes
+    batch    a dictionary: data uint8 [N, 3072], labels (CIFAR-100: fine_labels) a list of N
     3072     three planes, red, green, blue, of 32 × 32, row-major
 
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009, and the data set's page.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from ringtrain.data.readers.members import is_archive, member_names, read_member
 from ringtrain.data.readers.pickles import load_plain
 from ringtrain.errors import DataError
 
-WHAT = "CIFAR-10 or CIFAR-100: the folder of the python or binary batches, or its .tar.gz or .tar.xz"
+WHAT = "CIFAR-10 or CIFAR-100: the folder of the python batches, or its .tar.gz or .tar.xz"
 SIDE, CHANNELS = 32, 3
 PIXELS = SIDE * SIDE * CHANNELS
 SOURCE = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
@@ -26,7 +24,7 @@ SOURCE = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 
 
 @dataclass(frozen=True, slots=True)
 class CifarVariant:
-    """One of the four variants: its files, and how to read a batch and the class names."""
+    """One of the two sets: its files, and its keys, which begin with ``fine``."""
 
     name: str
     folder: str
@@ -34,8 +32,7 @@ class CifarVariant:
     test: tuple[str, ...]
     names: str
     classes: int
-    read_batch: Callable[[bytes, str], tuple[np.ndarray, np.ndarray]]
-    read_names: Callable[[bytes, str], list[str]]
+    fine: str
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -76,14 +73,14 @@ def _assemble(path: Path, layout: CifarVariant, members) -> Content:
     if missing:
         raise DataError(f"{path} has files of {layout.name}, but lacks {', '.join(missing)}: copy it again, whole")
     train, test = (_join(path, layout, names, members) for names in (layout.train, layout.test))
-    classes = layout.read_names(members[layout.names], f"{path}: {layout.names}")
+    classes = _read_names(members[layout.names], f"{path}: {layout.names}", f"{layout.fine}label_names")
     if len(classes) != layout.classes:
         raise DataError(f"{path}: {layout.names} has {len(classes)} names; {layout.name} has {layout.classes} classes")
-    return Content(layout.name.split()[0].lower(), train, test, tuple(classes), SOURCE)
+    return Content(layout.name.lower(), train, test, tuple(classes), SOURCE)
 
 
 def _join(path: Path, layout: CifarVariant, names, members) -> Part:
-    batches = [layout.read_batch(members.pop(name), f"{path}: {name}") for name in names]
+    batches = [_read_batch(members.pop(name), f"{path}: {name}", f"{layout.fine}labels") for name in names]
     planes = np.concatenate([images for images, _ in batches]).reshape(-1, CHANNELS, SIDE, SIDE)
     labels = np.concatenate([labels for _, labels in batches])
     wrong = np.flatnonzero(labels >= layout.classes)
@@ -95,19 +92,15 @@ def _join(path: Path, layout: CifarVariant, names, members) -> Part:
     return make_part(np.moveaxis(planes, 1, 3), labels, str(path))
 
 
-# ── python ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _python_batch(key: str):
-    def read_batch(data: bytes, where: str):
-        batch = _dictionary(data, where, "data", key)
-        images, labels = batch["data"], _whole_numbers(batch[key], f"{where}: {key}")
-        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
-            what = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-            raise DataError(f"{where}: data is {what}; it must be uint8 (N, {PIXELS})")
-        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-            raise DataError(f"{where}: {key} is {labels.dtype} {labels.shape}; it must be {len(images)} integers")
-        return images, labels
-
-    return read_batch
+def _read_batch(data: bytes, where: str, key: str) -> tuple[np.ndarray, np.ndarray]:
+    batch = _dictionary(data, where, "data", key)
+    images, labels = batch["data"], _whole_numbers(batch[key], f"{where}: {key}")
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
+        what = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
+        raise DataError(f"{where}: data is {what}; it must be uint8 (N, {PIXELS})")
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        raise DataError(f"{where}: {key} is {labels.dtype} {labels.shape}; it must be {len(images)} integers")
+    return images, labels
 
 
 def _whole_numbers(values, where: str) -> np.ndarray:
@@ -119,14 +112,11 @@ def _whole_numbers(values, where: str) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def _python_names(key: str):
-    def read_names(data: bytes, where: str) -> list[str]:
-        names = _dictionary(data, where, key)[key]
-        if not isinstance(names, list | tuple) or not all(isinstance(name, str | bytes) for name in names):
-            raise DataError(f"{where}: {key} is not a list of names")
-        return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
-
-    return read_names
+def _read_names(data: bytes, where: str, key: str) -> list[str]:
+    names = _dictionary(data, where, key)[key]
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str | bytes) for name in names):
+        raise DataError(f"{where}: {key} is not a list of names")
+    return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
 
 
 def _dictionary(data: bytes, where: str, *keys: str) -> dict:
@@ -137,38 +127,8 @@ def _dictionary(data: bytes, where: str, *keys: str) -> dict:
     return value
 
 
-# ── binary ──────────────────────────────────────────────────────────────────────────────────────────────────
-def _binary_batch(label_bytes: int):
-    def read_batch(data: bytes, where: str):
-        record = label_bytes + PIXELS
-        if len(data) % record or not data:
-            raise DataError(
-                f"{where} has {len(data)} bytes, which is not a multiple of {record}, the bytes of a record: it is "
-                "truncated, or another format"
-            )
-        records = np.frombuffer(data, np.uint8).reshape(-1, record)
-        return records[:, label_bytes:], records[:, label_bytes - 1]
-
-    return read_batch
-
-
-def _binary_names(data: bytes, where: str) -> list[str]:
-    return data.decode("utf-8", "replace").split()
-
-
 TEN = tuple(f"data_batch_{number}" for number in range(1, 6))
-TEN_BINARY = tuple(f"{name}.bin" for name in TEN)
-PYTHON_10, PYTHON_100 = (
-    (_python_batch(f"{fine}labels"), _python_names(f"{fine}label_names")) for fine in ("", "fine_")
+LAYOUTS = (
+    CifarVariant("CIFAR-10", "cifar-10-batches-py", TEN, ("test_batch",), "batches.meta", 10, ""),
+    CifarVariant("CIFAR-100", "cifar-100-python", ("train",), ("test",), "meta", 100, "fine_"),
 )
-LAYOUTS = tuple(
-    CifarVariant(*row)
-    for row in (
-        ("CIFAR-10 python", "cifar-10-batches-py", TEN, ("test_batch",), "batches.meta", 10, *PYTHON_10),
-        ("CIFAR-100 python", "cifar-100-python", ("train",), ("test",), "meta", 100, *PYTHON_100),
-        ("CIFAR-10 binary", "cifar-10-batches-bin", TEN_BINARY, ("test_batch.bin",), "batches.meta.txt", 10,
-         _binary_batch(1), _binary_names),
-        ("CIFAR-100 binary", "cifar-100-binary", ("train.bin",), ("test.bin",), "fine_label_names.txt", 100,
-         _binary_batch(2), _binary_names),
-    )
-)  # fmt: skip
