@@ -46,6 +46,31 @@ class InputSpec:
     pad: Annotated[int, Rules(high=MOST)] = 0
     flip: bool = False
 
+    def factors(self, std: np.ndarray) -> np.ndarray:
+        """The factor of each channel; that of a constant channel ignores its deviation. Shapes: [C] → [C]"""
+        std = std if self.std == "channel" else np.ones(len(std))
+        return self.scale / np.where(std > 0, std, 1.0)
+
+
+def centred(image: np.ndarray, shape: Shape, crop: Shape) -> np.ndarray:
+    """Return a mean image for examples of another height and width: the centres that the network sees, of the shape
+    ``crop``, coincide; zeros beyond the image."""
+    if shape == image.shape:
+        return image
+    if len(shape) != image.ndim:  # a sequence, with or without the extent of 1 of its channels
+        return image.reshape(shape)
+    moved = np.zeros(shape, image.dtype)
+    slices = [_overlap(*each) for each in zip(image.shape, shape, crop, strict=True)]
+    moved[tuple(into for _, into in slices)] = image[tuple(out for out, _ in slices)]
+    return moved
+
+
+def _overlap(extent: int, wanted: int, crop: int) -> tuple[slice, slice]:
+    """(elements of the held extent, their places in the wanted one)"""
+    shift = (wanted - crop) // 2 - (extent - crop) // 2
+    start, stop = max(0, -shift), min(extent, wanted - shift)
+    return slice(start, stop), slice(start + shift, stop + shift)
+
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:

@@ -12,7 +12,7 @@ from ringtrain import __version__
 from ringtrain.errors import UsageError
 from ringtrain.nn import spec
 from ringtrain.nn.graph import Graph
-from ringtrain.nn.spec import InputSpec, ModelSpec
+from ringtrain.nn.spec import InputSpec, ModelSpec, centred
 from ringtrain.storage import files
 from ringtrain.storage.checkpoint.store import Checkpoint, check_parameters
 from ringtrain.storage.run_folder.run_folder import find_checkpoint
@@ -98,26 +98,13 @@ def _prepared(model: ModelSpec, checkpoint: Checkpoint, path: Path) -> onnx_mode
             f"checkpoint {path} is of an earlier version, which did not keep the mean of the training images, and "
             f"model {model.name!r} subtracts it: go on with the run by --resume, for one iteration, and export that"
         )
-    scale = np.full(input_spec.shape[-1:], input_spec.scale, np.float64)
-    if input_spec.std == "channel":
-        scale = scale / np.where(inputs["std"] > 0, inputs["std"], 1.0)
-    return onnx_model.Preparation(_mean(input_spec, inputs), scale)
+    std = inputs.get("std", np.ones(input_spec.shape[-1:]))
+    return onnx_model.Preparation(_mean(input_spec, inputs), input_spec.factors(std))
 
 
 def _mean(input_spec: InputSpec, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     if input_spec.mean == "channel":
         return np.asarray(inputs["mean"], np.float64)
     if input_spec.mean == "image":
-        return _centre(np.asarray(inputs["mean_image"], np.float64), input_spec.shape)
+        return centred(np.asarray(inputs["mean_image"], np.float64), input_spec.shape, input_spec.shape)
     return np.zeros(input_spec.shape[-1:])
-
-
-def _centre(image: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The centre of an image, as an evaluation crops it; zeros where it is smaller than the network's input."""
-    if len(shape) != 3:  # a sequence, of the data's own size
-        return image.reshape(shape)
-    height, width, _ = shape
-    pad = max(0, -(-(height - image.shape[0]) // 2), -(-(width - image.shape[1]) // 2))
-    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
-    top, left = (padded.shape[0] - height) // 2, (padded.shape[1] - width) // 2
-    return padded[top : top + height, left : left + width]

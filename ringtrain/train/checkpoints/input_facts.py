@@ -9,7 +9,7 @@ from ringtrain.data.batches.pictures import PictureSplit, View
 from ringtrain.data.file.dataset import DataSet
 from ringtrain.data.split import Shape, Split
 from ringtrain.errors import CheckpointError, everywhere
-from ringtrain.nn.spec import InputSpec
+from ringtrain.nn.spec import InputSpec, centred
 from ringtrain.storage.checkpoint.store import Checkpoint
 from ringtrain.train.assembly.data import takes
 from ringtrain.transport.base import Transport
@@ -30,28 +30,12 @@ class InputFacts:
 
     def data_set(self, name: str, split: Split) -> DataSet:
         """Return a split as a data set with these facts."""
-        mean_image = np.broadcast_to(self.mean, split.shape) if self.mean_image is None else self._centred(split.shape)
+        if self.mean_image is None:
+            mean_image = np.broadcast_to(self.mean, split.shape)
+        else:
+            mean_image = centred(self.mean_image, split.shape, self.crop)
         about = self.classes, self.mean, self.std, mean_image, ""
         return DataSet(name, split, None, *about, label_moments=self.label_moments)
-
-    def _centred(self, shape: Shape) -> np.ndarray:
-        """The mean image for examples of another height and width: the centres that the network sees coincide."""
-        assert self.mean_image is not None
-        if shape == self.mean_image.shape:
-            return self.mean_image
-        if len(shape) != self.mean_image.ndim:  # a sequence, with or without the extent of 1 of its channels
-            return self.mean_image.reshape(shape)
-        image = np.zeros(shape, np.float32)
-        slices = [_overlap(*each) for each in zip(self.mean_image.shape, shape, self.crop, strict=True)]
-        image[tuple(into for _, into in slices)] = self.mean_image[tuple(out for out, _ in slices)]
-        return image
-
-
-def _overlap(extent: int, wanted: int, crop: int) -> tuple[slice, slice]:
-    """(elements of the held extent, their places in the wanted one)"""
-    shift = (wanted - crop) // 2 - (extent - crop) // 2
-    start, stop = max(0, -shift), min(extent, wanted - shift)
-    return slice(start, stop), slice(start + shift, stop + shift)
 
 
 def inputs_of(spec: InputSpec, data: DataSet) -> dict[str, np.ndarray]:

@@ -26,7 +26,7 @@ class DeviceInput:
         self._ops, self._shape, self.pause, self._unit = ops, spec.shape, pause, unit
         self._mean_of = lambda shape: _on_device(ops, mean_of(spec, data, shape))
         self._means: dict[Shape, Array] = {}  # by the shape of the images: transformed ones may have another
-        self._scale = _on_device(ops, scale_of(spec, data))
+        self._scale = _on_device(ops, spec.factors(data.std))
         self._prefetcher = Prefetcher(ops, unit) if ops.records else None
 
     def load(self, space: Workspace, batch: Batch, start: int, stop: int) -> tuple[Array, Array, Array]:
@@ -139,12 +139,6 @@ def mean_of(spec: InputSpec, data: DataSet, shape: Shape) -> np.ndarray:
     if spec.mean == "channel":
         return np.broadcast_to(data.mean, shape)
     return np.zeros(shape)
-
-
-def scale_of(spec: InputSpec, data: DataSet) -> np.ndarray:
-    """The factor of each channel; the factor of a constant channel ignores its deviation. Shapes: → [C]"""
-    std = data.std if spec.std == "channel" else np.ones(len(data.std))
-    return spec.scale / np.where(std > 0, std, 1.0)
 
 
 def _on_device(ops: Ops, host: np.ndarray) -> Array:
