@@ -174,7 +174,7 @@ BAD = {
     "format": (lambda f: f.attrs.update(format="other"), says("'other'", "'ringtrain-dataset'")),
     "no format": (lambda f: f.attrs.pop("format"), says("None")),
     "version": (lambda f: f.attrs.update(version=2), says("2", 1)),
-    "classes": (lambda f: f.attrs.update(classes=[1, 2]), says("attribute", "list")),
+    "classes": (lambda f: f.attrs.update(classes=[1, 2]), says("class", "checksum")),
     "no train": (lambda f: f.pop("train"), says("train/images", "train")),
     "no images": (lambda f: f["train"].pop("images"), says("train/images", "known: labels")),
     "empty test": (lambda f: (f.pop("test"), f.create_group("test")), says("test/images", "group", "empty")),

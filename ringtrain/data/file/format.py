@@ -91,9 +91,10 @@ def text_of(file, key: str) -> str:
 
 def class_names_of(path: Path, file) -> list[str] | None:
     """Return the names of the classes as they are stored; None if the file has none. Raises: DataError"""
-    if "classes" not in file.attrs:
+    value = hdf5.attribute(file, "classes", (STRING,))
+    if value is None:
         return None
-    names = np.atleast_1d(_attribute(file, "classes")).tolist()
+    names = np.atleast_1d(value).tolist()
     if not all(isinstance(name, str) for name in names):
         raise DataError(
             f"{path}: the attribute classes is not a list of names: make the file with `ringtrain data make`"
@@ -136,7 +137,7 @@ def read_statistics(path: Path, file, shape: tuple[int, ...], classes: Sequence[
                 f"{path}: {key} is {array.dtype} {array.shape}; it must be finite numbers of the shape {wanted}: make "
                 "the file with `ringtrain data make`"
             )
-    statistics = PixelStatistics(values["mean"], values["std"], values["mean_image"])
+    statistics = PixelStatistics(**{key: np.asarray(values[key], dtype) for key, dtype in STATISTICS.items()})
     checksum = metadata_checksum(classes, statistics)
     if "checksum" in file.attrs and checksum_of(path, file, "the file") != checksum:
         raise DataError(
