@@ -113,7 +113,7 @@ class ExchangeConfig:
         "All-reduce: ring; auto, by size and the figures of `ringtrain tune`; mpi, the MPI's own; mapped or routed, in "
         "shared memory of a node; or another schedule: tree, double-tree, butterfly, circulant, recursive-doubling, "
         "star, sliced, hierarchical or hierarchical:INNER:OUTER. With "
-        "--reproducible: auto, mapped, canonical, or a schedule that adds in its order.",
+        "--reproducible: auto, mapped or canonical.",
         short="a",
     )
     tuning: str | None = message_option(

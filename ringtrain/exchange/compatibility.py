@@ -13,6 +13,7 @@ from ringtrain.allreduce.wire_formats import NONE
 from ringtrain.collectives.algorithms.canonical import NAME as CANONICAL
 from ringtrain.collectives.catalogue import FLAT
 from ringtrain.collectives.catalogue import HALVES as IN_HALVES
+from ringtrain.collectives.shared_memory import MAPPED
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.option import as_flag
 from ringtrain.config.presets import PRESETS, options_of, setter
@@ -173,6 +174,8 @@ RULES = (
     # one order of sums
     Rule(("reproducible",), ON, lambda parts: parts.one_sum,
          "updates every rank by one sum of whole gradients, added in one order over all shards; {other} does not"),
+    Rule(("reproducible",), ON, "algorithm",
+         "adds the shards of a batch in one tree; {other} adds in another order", (AUTO, MAPPED, CANONICAL)),
     Rule(("algorithm",), (CANONICAL,), "reproducible",
          "adds the shards of a batch in one order; with {other} there are none", ON),
     Rule(("reproducible",), ON, "accumulate",

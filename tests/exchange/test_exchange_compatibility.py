@@ -112,7 +112,8 @@ REFUSED = {
     "compress": "wire overlap=forward precision=float16",
     "wire": "algorithm=mpi algorithm=mapped algorithm=recursive-doubling dtype",
     "tuning": "algorithm",
-    "reproducible": "wire compress accumulate ops batch_norm=sync",
+    "reproducible": "algorithm=mpi algorithm=ring algorithm=star algorithm=recursive-doubling algorithm=hierarchical "
+    "wire compress accumulate ops batch_norm=sync",
     "batch_norm=sync": "accumulate recompute",
     "device": "ops",
     "elastic": "mpi_cuda=direct",

@@ -9,7 +9,6 @@ shards to the sum.
 from collections.abc import Sequence
 
 from ringtrain.collectives.algorithms.shards import add_up, folds, partials, shard_range
-from ringtrain.collectives.catalogue import FLAT, make_schedule
 from ringtrain.collectives.execution.node_program import NodeProgram
 from ringtrain.collectives.proof.shared_memory_proof import verify_node_program
 from ringtrain.collectives.proof.verify import Proof, verify_schedule
@@ -29,20 +28,6 @@ def prove(schedule: Schedule, shards: int) -> Proof:
 def prove_node_program(program: NodeProgram, shards: int) -> None:
     """Prove the same of a program of a node. Raises ScheduleError."""
     verify_node_program(program, _brought(program.name, program.inputs_of, shards))
-
-
-def qualifying(size: int, shards: int) -> list[str]:
-    """Return the names of the schedules with such a proof, on one node."""
-    return [name for name in FLAT if qualifies(make_schedule(name, size), shards)]
-
-
-def qualifies(schedule: Schedule, shards: int) -> bool:
-    """Whether the schedule has such a proof."""
-    try:
-        prove(schedule, shards)
-    except ScheduleError:
-        return False
-    return True
 
 
 def _brought(name: str, brings: Sequence[int], shards: int) -> Contributions:

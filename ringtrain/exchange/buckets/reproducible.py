@@ -6,25 +6,23 @@ partial sums, is exchanged, and owners of slices add it in the order of the tree
 (:mod:`ringtrain.collectives.algorithms.canonical`). The last partial sum lies in the arena, the others in further
 inputs like it.
 
-Names and places alone decide how, never times: within one node in memory that all ranks share, else over messages. A
-schedule that the user names is taken if it is proved to add as the tree does. The bits depend on none of this.
+Names and places alone decide how, never times: within one node in memory that all ranks share, else over messages. The
+bits do not depend on it.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ringtrain.allreduce.catalogue import AUTO, check_algorithm, schedule_for
+from ringtrain.allreduce.catalogue import AUTO
 from ringtrain.arrays import Array
 from ringtrain.collectives.algorithms.canonical import NAME, canonical
 from ringtrain.collectives.algorithms.shards import Node, folds, shard_range, slots
 from ringtrain.collectives.execution.mapped import make_mapped
 from ringtrain.collectives.execution.node_program import canonical_program
-from ringtrain.collectives.execution.reduction import NATIVE, EmptyReduction, Reduction
-from ringtrain.collectives.proof.addition_order import prove, qualifying
-from ringtrain.collectives.schedule import Schedule
-from ringtrain.collectives.shared_memory import MAPPED, is_shared, unavailable
-from ringtrain.errors import ConfigError, ScheduleError
+from ringtrain.collectives.execution.reduction import EmptyReduction, Reduction
+from ringtrain.collectives.shared_memory import MAPPED, unavailable
+from ringtrain.errors import ConfigError
 from ringtrain.exchange.buckets.bucketed_allreduce import BucketedAllReduce, GradientReduction
 from ringtrain.exchange.buckets.ownership import execution
 from ringtrain.exchange.buckets.reducer import Reducer
@@ -32,24 +30,23 @@ from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.memory.buckets import Bucket
 from ringtrain.memory.spans import Span
 from ringtrain.ops.base import Ops
-from ringtrain.transport.base import Transport
 
 
 class ReproducibleAllReduce(GradientReduction):
     """Prepares sums of the gradients of shards in one order, whatever the number of ranks.
 
     ``shards``: this rank's, start:stop. ``nbytes``: once bound, its memory in addition to the buffer. Raises
-    ConfigError for more ranks than shards, and for an algorithm that adds in another order. Collective.
+    ConfigError for more ranks than shards.
     """
 
     exact = True
 
     def __init__(self, settings: ExchangeSettings):
-        transport, count, algorithm = settings.transport, settings.config.shards, settings.config.algorithm
+        transport, count = settings.transport, settings.config.shards
         check_ranks(transport.size, count)
         self._settings, self._count, self._transport, self._ops = settings, count, transport, settings.ops
         self._plain = BucketedAllReduce(settings.with_options(algorithm=AUTO))
-        self._mapped, self._schedule = algorithm in (AUTO, MAPPED), _schedule(algorithm, transport, count)
+        self._schedule = canonical(transport.size, count)
         self.shards = shard_range(transport.rank, transport.size, count)
         self.header = f"reproducible over {count} shards"
 
@@ -64,7 +61,7 @@ class ReproducibleAllReduce(GradientReduction):
         sums = [self._prepare(buffer, bucket, tag, not by_messages) for tag, bucket in enumerate(buckets)]
         how = "in memory that the ranks share"
         if by_messages:
-            how = f"{self._schedule.name} over messages: {by_messages}"
+            how = f"{NAME} over messages: {by_messages}"
         self.notes = [f"reproducible: gradients of {self._count} shards are added in one tree, {how}", *summing.notes]
         return summing.make_reducer(buckets, sums)
 
@@ -75,7 +72,7 @@ class ReproducibleAllReduce(GradientReduction):
     def _why_messages(self, arrays: Sequence[Array], tags: Sequence[int]) -> str | None:
         """Return the reason against sums in shared memory; None without one. Collective."""
         transport = self._transport
-        if not self._mapped:
+        if self._settings.config.algorithm == NAME:
             return "--algorithm asks for it"
         if transport.size == 1 or transport.nodes > 1:
             return "there is one rank" if transport.size == 1 else f"there are {transport.nodes} nodes"
@@ -113,29 +110,6 @@ def check_ranks(size: int, count: int) -> None:
             f"--reproducible cuts the batch into --shards {count}, and there are {size} ranks, each of which needs a "
             f"shard: start at most {count}, or give more --shards, which changes the result"
         )
-
-
-def _schedule(algorithm: str, transport: Transport, count: int) -> Schedule:
-    """Return the schedule of sums over messages. Collective. Raises ConfigError, UsageError."""
-    size = transport.size
-    if algorithm in (AUTO, MAPPED, NAME):
-        return canonical(size, count)
-    check_algorithm(algorithm)
-    why: str = "there is no proof of the order in which it adds"
-    if algorithm != NATIVE and not is_shared(algorithm):
-        schedule = schedule_for(algorithm, transport)
-        try:
-            prove(schedule, count)
-        except ScheduleError as error:
-            why = str(error)
-        else:
-            return schedule
-    names = ", ".join(qualifying(size, count))
-    others = f", or one that does: {names}" if names else ""
-    raise ConfigError(
-        f"--algorithm {algorithm} does not add gradients of {count} shards as --reproducible does, at {size} ranks: "
-        f"{why}. Give {AUTO}, {MAPPED} or {NAME}{others}"
-    )
 
 
 class ShardSums:
