@@ -52,13 +52,6 @@ class ExchangeConfig:
     )
     servers: int = strategy_option(1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1)
     dedicated: bool = strategy_option(False, "With server: servers only serve, and the other ranks train.")
-    server_levels: int = strategy_option(
-        1,
-        "With server: levels of the sum; 2: one rank of each node first sums its node's gradients.",
-        low=1,
-        high=2,
-        planned=False,
-    )
     staleness: int = strategy_option(
         0,
         "With server: iterations that a rank may be ahead of the slowest; 0: exact sums over all ranks.",

@@ -376,6 +376,7 @@ FORMER_KEYS = {
     "trace_iterations": None,
     "error_feedback": None,
     "momentum_correction": None,
+    "server_levels": None,
 }
 ONCE_AN_ITERATION = "fully connected ranks update once an iteration: start a run from its weights by --init"
 # Values of earlier versions that a run does not start with, since its results would be others; and what there is.

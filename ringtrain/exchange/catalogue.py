@@ -80,7 +80,7 @@ STRATEGIES = {
         make_parameter_server,
         PARTS["server"],
         "ranks that own spans sum and update",
-        ("servers", "dedicated", "asynchronous", "server_levels", "staleness"),
+        ("servers", "dedicated", "asynchronous", "staleness"),
     ),
 }
 MakeExchange = Callable[[ExchangeSettings], Exchange]

@@ -165,8 +165,6 @@ RULES = (
          "compares the weights of ranks; with {other} they differ while ranks train"),
     Rule(("ema",), None, lambda parts: parts.equal_weights,
          "averages the weights that all ranks share; with {other} each rank has its own"),
-    Rule(("server_levels",), None, lambda parts: parts.together,
-         "sums the gradients of a node's ranks first; with {other} each rank sends its own"),
     Rule(("average_from", "fragments", "average_delay", "mixing", "centre_rate"), None, "asynchronous", TOGETHER, OFF),
     Rule(("outer_momentum", "outer_lr"), None, lambda parts: not parts.averages_alone, TOGETHER, also="--quorum"),
     Rule(("mixing",), None, "centre_rate", "keeps a share of own weights; {other} keeps the rest of its rate", (0.0,)),

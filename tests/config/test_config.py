@@ -65,14 +65,13 @@ def test_refusals(flags, message):
 @pytest.mark.parametrize(
     ("keys", "value", "wanted"),
     [
-        ("average_every gossip_every servers server_levels compress_rank fc_ranks", 0, "at least 1"),
+        ("average_every gossip_every servers compress_rank fc_ranks", 0, "at least 1"),
         ("average_from staleness gossip_max_lag compress_from", -1, "at least 0"),
         ("compress_bits", 1, "at least 2"),
         ("compress_bits", 9, "at most 8"),
         ("outer_momentum", 1.0, "less than 1"),
         ("outer_lr compress_ratio trust_coefficient", 0.0, "more than 0"),
         ("compress_ratio", 1.5, "at most 1"),
-        ("server_levels", 3, "at most 2"),
         ("accumulate", 100_000, "at most 65536"),
         ("fc", "pipelin", "pipelin: did you mean 'pipeline'"),
         ("average_momentum", "keeep", "keeep: did you mean 'keep'"),

@@ -46,7 +46,7 @@ VALUES = {
     **dict.fromkeys(("data", "test_data"), ("d.h5",)),
     **dict.fromkeys(("dedicated", "asynchronous", "reproducible"), (True,)),
     **dict.fromkeys(("recompute", "synthetic"), (True,)),
-    **dict.fromkeys(("fc_ranks", "servers", "server_levels", "staleness", "compress_rank", "accumulate"), (2,)),
+    **dict.fromkeys(("fc_ranks", "servers", "staleness", "compress_rank", "accumulate"), (2,)),
     **dict.fromkeys(("fragments", "average_delay"), (2,)),
     **dict.fromkeys(
         ("average_every", "average_from", "gossip_every", "compress_from", "compress_bits", "shards", "quorum"), (4,)
@@ -70,7 +70,7 @@ NEEDS = {
         "sync=averaging",
     ),
     **dict.fromkeys(("outer_momentum", "outer_lr"), "sync=averaging sync=gossip"),
-    **dict.fromkeys(("server_levels", "staleness"), "sync=server"),
+    "staleness": "sync=server",
     **dict.fromkeys(("servers", "dedicated", "asynchronous"), "sync=server sync=averaging"),
     "grace_s": "quorum",
     **dict.fromkeys(("gossip_max_lag", "gossip_graph", "gossip_every"), "sync=gossip"),
@@ -90,7 +90,7 @@ NEEDS = {
     "min_lr": "lr_policy",
 }
 APART = (
-    "algorithm tuning wire compress average_from staleness server_levels check_replicas=5 ema "
+    "algorithm tuning wire compress average_from staleness check_replicas=5 ema "
     "fragments average_delay mixing centre_rate"
 )
 # An option, and those that are refused beside it.
@@ -106,7 +106,7 @@ REFUSED = {
     "sync=server": "algorithm tuning wire compress batch_norm=sync precision=float16 reproducible",
     **dict.fromkeys(("asynchronous", "quorum"), APART),
     "average_delay": "overlap=none",
-    "staleness": "ema server_levels check_replicas=5",
+    "staleness": "ema check_replicas=5",
     "fc": "sync compress reproducible precision=bfloat16 precision=float16",
     "fc=pipeline": "algorithm=mpi algorithm=mapped algorithm=hierarchical algorithm=canonical tuning batch_norm=sync",
     "compress": "wire overlap=forward precision=float16",

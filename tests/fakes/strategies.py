@@ -15,7 +15,6 @@ SHORT = {
     "momentum": "average_momentum",
     "begin": "average_from",
     "window": "gossip_max_lag",
-    "levels": "server_levels",
 }
 
 

@@ -304,7 +304,6 @@ def test_a_run_that_differs_has_no_row_and_the_first_difference_is_said(plan_fil
     [
         ({"overlap": "forward"}, "--overlap forward"),
         ({"batch_norm": "sync"}, "--batch-norm sync"),
-        ({"sync": "server", "server_levels": 2}, "--server-levels 2"),
         ({"wire": "float16", "accumulate": 4}, "--accumulate 4"),
     ],
 )

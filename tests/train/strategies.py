@@ -291,7 +291,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
             World(2, "ghost", {"servers": 2, "overlap": "forward", "bucket_bytes": 500}),
             World(3, "dropout", {"servers": 2}),
             World(4, "ghost", {"servers": 1, "overlap": "none"}),
-            World(4, "dropout", {"servers": 2, "server_levels": 2, "overlap": "forward", "bucket_bytes": 500}, nodes=2),
+            World(4, "dropout", {"servers": 2, "overlap": "forward", "bucket_bytes": 500}, nodes=2),
             World(2, "dropout", {"servers": 1, "dedicated": True}),
             World(4, "dropout", {"servers": 2, "dedicated": True, "overlap": "forward", "bucket_bytes": 500}),
             World(5, "dropout", {"servers": 2, "dedicated": True, "overlap": "none"}),
@@ -302,7 +302,7 @@ STRATEGIES = {name: by_default(name, strategy) for name, strategy in catalogue.S
         devices=(
             {"servers": 2, "overlap": "forward"},
             {"dedicated": True, "overlap": "forward"},
-            {"servers": 2, "clip_norm": 0.5, "server_levels": 2},
+            {"servers": 2, "clip_norm": 0.5},
         ),
     ),
     "dedicated server": apart(None, {**SERVER, "dedicated": True}, victim=0),  # which serves

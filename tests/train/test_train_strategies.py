@@ -209,15 +209,15 @@ def test_on_a_device_it_is_bit_by_bit_as_on_the_host(name, flags):
     # On a device `auto` takes another algorithm, and so another order of additions.
     algorithm = {} if row.flags.get("sync") in ("master", "server") else {"algorithm": "ring"}
     options = {"bucket_bytes": 500, "segment_bytes": 1024, "settle_at": (3,), **row.flags, **algorithm, **flags}
-    ranks, nodes, net = (4, 2, row.nets[1]) if "server_levels" in flags else (3, 1, row.nets[1])
-    host = results(ranks, NETS[net], 4, nodes, **options)
+    net = NETS[row.nets[1]]
+    host = results(3, net, 4, **options)
 
     def on_device(transport, early):
         end, ops = fake_gpu(transport, hasty=early)
-        return *trained(end, NETS[net], 4, ops=ops, **options)[:2], ops.replays
+        return *trained(end, net, 4, ops=ops, **options)[:2], ops.replays
 
     for early in (False, True):
-        every = everywhere(ranks, lambda t, e=early: on_device(t, e), nodes=nodes)
+        every = everywhere(3, lambda t, e=early: on_device(t, e))
         device = [each for each in every if each[1] is not None]
         assert [losses for losses, *_ in device] == [losses for losses, *_ in host]
         assert [weights.tobytes() for _, weights, _ in device] == [weights.tobytes() for _, weights, _ in host]

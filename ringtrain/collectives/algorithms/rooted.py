@@ -1,29 +1,15 @@
-r"""Reduction to one root from some of the ranks, and broadcast back: the two halves of a server's work, direct or over
-nodes.
+"""Reduction to one root from some of the ranks, and broadcast back: the two halves of a server's work.
 
-A tree names the parent of each rank. Straight: every member sends to the root. By nodes: every member sends to the head
-of its node, and heads send to the root, so that a node's network interface carries one buffer for any number of ranks
-in the node.
+A tree names the parent of each rank. Straight: every member sends to the root.
 
 1.  Every rank adds its children's buffers to its own, all in the order of ranks, and sends the sum to its parent. The
     root ends with the sum.
 2.  The root sends to its children, and they to theirs.
 
-Four ranks on two nodes, the root is 0::
-
-        straight                   by nodes
-
-       1   2   3                   1     3
-        \  |  /                     |     |
-         v v v                     v     v
-           0                       0 <-- 2
-
 Ranks outside the tree take no part: they have no gradients to give, and need no weights.
 
 Steps: one more than the rank has children. Bytes: each rank but the root sends n; the root sends n for each of its
-children.
-
-Source: textbook; the tree by nodes is CaffeOnSpark's tree of leaders.
+children. Source: textbook.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,18 +38,6 @@ class RootedTree:
 def straight(root: int, members: Sequence[int], size: int) -> RootedTree:
     """Return the tree in which each member sends to the root."""
     return RootedTree(root, tuple(root if rank in members and rank != root else None for rank in range(size)))
-
-
-def by_nodes(root: int, members: Sequence[int], node_of: Sequence[int]) -> RootedTree:
-    """Return the tree over the heads of nodes. The head of a node is its first member; on the root's node, the root."""
-    heads = {node_of[rank]: rank for rank in sorted(members, reverse=True)}
-    heads[node_of[root]] = root
-    parents: list[int | None] = [None] * len(node_of)
-    for rank in members:
-        head = heads[node_of[rank]]
-        parents[rank] = root if rank == head else head
-    parents[root] = None
-    return RootedTree(root, tuple(parents))
 
 
 def reduce_to_root(tree: RootedTree, name: str = "server-reduce") -> Schedule:

@@ -10,8 +10,8 @@ layers and every 0.5 ms while it waits. A rank that has read all weights has sta
 it need not serve while it waits for activations or for the loss. On a device, where a message may leave later, it waits
 until others have them. A dedicated server, which reads none, serves at once.
 
-Source: of the two levels, Feng, Shi & Jain, CaffeOnSpark, Yahoo 2016; of pulls layer by layer, Das et al., Distributed
-deep learning using synchronous stochastic gradient descent, Intel 2016.
+Source: of pulls layer by layer, Das et al., Distributed deep learning using synchronous stochastic gradient descent,
+Intel 2016.
 """
 
 from ringtrain.exchange.base import ExchangeFacts
@@ -30,8 +30,6 @@ def make_gradient_push(settings: ExchangeSettings) -> Owned:
     settings, notes = without_forward(settings)
     config, clip_norm = settings.config, settings.clip_norm
     roles, header = roles_of(settings.transport.size, config)
-    if config.server_levels == 2:
-        header += ", heads of nodes first"
     if config.overlap == FORWARD and clip_norm is not None:
         notes = [
             "with --overlap forward servers send buckets back when all gradients have arrived: only then is "

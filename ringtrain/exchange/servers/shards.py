@@ -1,12 +1,10 @@
 """The shards of the arena that servers own."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from ringtrain.collectives.algorithms import rooted
-from ringtrain.collectives.algorithms.rooted import RootedTree
-from ringtrain.collectives.shared_memory import topology_of
+from ringtrain.collectives.algorithms.rooted import RootedTree, broadcast_from_root, reduce_to_root, straight
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
@@ -17,38 +15,30 @@ from ringtrain.humanize import format_bytes, plural
 from ringtrain.memory.arena import ALIGNMENT, Arena
 from ringtrain.memory.buckets import Bucket, make_buckets
 from ringtrain.memory.spans import Span
-from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import peers
-
-Tree = Callable[[int, Sequence[int]], RootedTree]  # (server, members)
 
 
 def server_shards(settings: ExchangeSettings, arena: Arena, servers: int, whole: bool = False) -> tuple[Ownership, str]:
-    """Return the shards of servers, each cut into buckets, and how many bytes of weights each owns. Gradients travel
-    along trees to the servers, and weights from them. ``whole``: no parameter is cut."""
+    """Return the shards of servers, each cut into buckets, and how many bytes of weights each owns. Gradients go
+    straight to the servers, and weights come back. ``whole``: no parameter is cut."""
     config, itemsize = settings.config, arena.weights.dtype.itemsize
     parts = divide_ownership(arena.spans, servers, whole)
     owned = buckets_of(parts, itemsize, config.bucket_bytes)
-    tree = _tree_of(settings.transport, config.server_levels)
+
+    def tree(index: int, members: Sequence[int]) -> RootedTree:
+        return straight(owned[index][0], members, settings.transport.size)
+
     shards = Ownership(
         settings,
         [bucket for _, bucket in owned],
         pieces_of(arena.spans, parts),
-        lambda index, members: rooted.reduce_to_root(tree(owned[index][0], members)),
-        lambda index, members: rooted.broadcast_from_root(tree(owned[index][0], members)),
+        lambda index, members: reduce_to_root(tree(index, members)),
+        lambda index, members: broadcast_from_root(tree(index, members)),
         divides=not whole,
         serves=True,
         names=("sum at a server", "spread from a server"),
     )
     return shards, _load(parts, itemsize)
-
-
-def _tree_of(transport: Transport, levels: int) -> Tree:
-    """Straight trees; with two levels by way of the heads of nodes, and collective."""
-    if levels == 1:
-        return lambda root, members: rooted.straight(root, members, transport.size)
-    node_of = topology_of(transport).node_of()
-    return lambda root, members: rooted.by_nodes(root, members, node_of)
 
 
 def without_forward(settings: ExchangeSettings) -> tuple[ExchangeSettings, list[str]]:
