@@ -41,11 +41,7 @@ class ExchangeConfig:
         0, "With averaging: iterations for which changes travel while ranks go on.", low=0, planned=False
     )
     mixing: float = strategy_option(
-        0.0,
-        "With averaging: the share of its own weights that a rank keeps, when new ones arrive.",
-        low=0,
-        below=1,
-        planned=False,
+        0.0, "With averaging: a rank's share of its own weights, when new ones arrive.", low=0, below=1, planned=False
     )
     centre_rate: float = strategy_option(
         0.0, "With averaging: ranks' step to a centre, which moves to them (EASGD).", low=0, high=1, planned=False
@@ -53,9 +49,7 @@ class ExchangeConfig:
     servers: int = strategy_option(1, "With server: ranks that own spans of the weights, from rank 0 on.", low=1)
     dedicated: bool = strategy_option(False, "With server: servers only serve, and the other ranks train.")
     staleness: int = strategy_option(
-        0,
-        "With server: iterations that a rank may be ahead of the slowest; 0: exact sums over all ranks.",
-        low=0,
+        0, "With server: iterations that a rank may be ahead of the slowest; 0: exact sums over all ranks.", low=0
     )
     asynchronous: bool = strategy_option(
         False,
@@ -70,11 +64,7 @@ class ExchangeConfig:
         planned=False,
     )
     grace_s: float = strategy_option(
-        0.0,
-        "With --quorum: seconds that a server waits for further ranks.",
-        low=0,
-        planned=False,
-        used_by=("quorum", None),
+        0.0, "With --quorum: seconds to wait for further ranks.", low=0, planned=False, used_by=("quorum", None)
     )
     gossip_max_lag: int = strategy_option(
         8, "With gossip: most iterations between the fastest and the slowest rank.", low=0
@@ -154,17 +144,10 @@ class ExchangeConfig:
         4, "With powersgd: columns of the factors.", low=1, used_by=("compress", ("powersgd",))
     )
     compress_from: int = message_option(
-        0,
-        "With --compress: iterations of whole gradients before it begins.",
-        low=0,
-        used_by=("compress", LOSSY),
+        0, "With --compress: iterations of whole gradients before it begins.", low=0, used_by=("compress", LOSSY)
     )
     residual_decay: float = message_option(
-        1.0,
-        "With --compress: factor of the residual, before the next gradient is added to it.",
-        above=0,
-        high=1,
-        used_by=("compress", LOSSY),
+        1.0, "With --compress: factor of the residual.", above=0, high=1, used_by=("compress", LOSSY)
     )
     reproducible: bool = message_option(
         False,

@@ -45,21 +45,13 @@ class ModelConfig:
         "batches of SIZE examples; sync, over the whole batch, summed over ranks in every layer.",
     )
     loss: str = model_option(
-        "ce",
-        "Loss, one of ce, mse, mae, huber, bce: ce is softmax cross-entropy, bce binary, of logits.",
-        recipe=True,
-        fixed=True,
+        "ce", "Loss: ce, softmax cross-entropy; mse, mae, huber; bce, binary, of logits.", recipe=True, fixed=True
     )
     huber_delta: float = model_option(
         1.0, "With huber: the error from which the loss is linear.", above=0, used_by=("loss", ("huber",)), recipe=True
     )
     label_smoothing: float = model_option(
-        0.0,
-        "With ce: share of the target spread over all classes.",
-        low=0,
-        below=1,
-        used_by=("loss", ("ce",)),
-        recipe=True,
+        0.0, "With ce: share of the target spread over classes.", low=0, below=1, used_by=("loss", ("ce",)), recipe=True
     )
 
 
@@ -142,16 +134,10 @@ class OptimizerConfig:
 
     optimizer: str = optimizer_option("sgd", "Update rule.", choices=OPTIMIZER_NAMES, fixed=True)
     momentum: float | None = optimizer_option(
-        None,
-        "Momentum of sgd, nesterov, rmsprop, lars and muon; beta1 of adamw, adam and lamb. [0.9; muon: 0.95]",
-        low=0,
-        below=1,
+        None, "Momentum; beta1 of adamw, adam and lamb. [0.9; muon: 0.95]", low=0, below=1
     )
     beta2: float = optimizer_option(
-        0.999,
-        "Second moment's decay of adamw, adam, lamb and muon; smoothing constant (alpha) of rmsprop.",
-        low=0,
-        below=1,
+        0.999, "Second moment's decay of adamw, adam, lamb and muon; alpha of rmsprop.", low=0, below=1
     )
     eps: float | None = optimizer_option(
         None,
@@ -270,9 +256,7 @@ class RunConfig:
 
     out: str | None = output_option(None, "Run folder. [runs/MODEL-DATE-TIME]", short="o", once=True, about_files=True)
     tensorboard: bool = output_option(
-        False,
-        "Write scalars for TensorBoard into the run folder as the run goes: `tensorboard --logdir runs`.",
-        about_files=True,
+        False, "Write scalars into the run folder as the run goes, for `tensorboard --logdir runs`.", about_files=True
     )
     resume: str | None = output_option(
         None,
