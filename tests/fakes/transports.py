@@ -6,50 +6,46 @@ import random
 
 import numpy as np
 
-from ringtrain.transport.base import ForwardingTransport, Handle, Transport
+from ringtrain.transport.base import ForwardingHandle, ForwardingTransport, Handle, Transport
 from tests.fakes.host_memory import DeviceRefusal, arrays_of
 
 # What operations call arrays that they only read: parameters in passes, and terms of sums.
 READ = {"w_DK", "w_RSCK", "b_K", "gamma_C", "beta_C", "gamma", "beta", "a", "b", "sources"}
 
 
-class Late(Handle):
+class Late(ForwardingHandle):
     """Says "not yet" a few times before it asks: every interleaving may happen, and messages seem to end in
     any order."""
 
     def __init__(self, inner: Handle, rng: random.Random, most: int):
-        self._inner, self._rng, self._most, self._more = inner, rng, most, 0
+        super().__init__(inner)
+        self._rng, self._most, self._more = rng, most, 0
 
     def start(self) -> None:
-        self._inner.start()
+        super().start()
         self._more = self._rng.randrange(self._most + 1)
 
     def test(self) -> bool:
         if self._more:
             self._more -= 1
             return False
-        return self._inner.test()
+        return super().test()
 
     def wait(self, deadline_s: float) -> None:
         self._more = 0
-        self._inner.wait(deadline_s)
+        super().wait(deadline_s)
 
 
-class Noted(Handle):
+class Noted(ForwardingHandle):
     """Writes down each start."""
 
     def __init__(self, inner: Handle, log: list, entry: tuple):
-        self._inner, self._log, self._entry = inner, log, entry
+        super().__init__(inner)
+        self._log, self._entry = log, entry
 
     def start(self) -> None:
         self._log.append(self._entry)
-        self._inner.start()
-
-    def test(self) -> bool:
-        return self._inner.test()
-
-    def wait(self, deadline_s: float) -> None:
-        self._inner.wait(deadline_s)
+        super().start()
 
 
 class Wrapping:
@@ -85,14 +81,12 @@ def recording(inner) -> tuple[Wrapping, list]:
     return Wrapping(inner, wrap), log
 
 
-class Apart(Handle):
+class Apart(ForwardingHandle):
     """Messages arrive in memory of their own, and reach their spans when they are asked for and ``is_open()``."""
 
     def __init__(self, inner: Handle, private: list, spans: list, is_open):
-        self._inner, self._private, self._spans, self._is_open = inner, private, spans, is_open
-
-    def start(self) -> None:
-        self._inner.start()
+        super().__init__(inner)
+        self._private, self._spans, self._is_open = private, spans, is_open
 
     def test(self) -> bool:
         if not self._is_open() or not self._inner.test():
@@ -142,11 +136,12 @@ def _memory(array):
     return array if isinstance(array, np.ndarray) else array._memory
 
 
-class DeviceHandle(Handle):
+class DeviceHandle(ForwardingHandle):
     """Looks at the queues whenever it starts; until a message has arrived no operation on its memory may be issued."""
 
     def __init__(self, inner: Handle, runtime, arrays: list, arrives: bool):
-        self._inner, self._runtime, self._arrays, self._arrives = inner, runtime, arrays, arrives
+        super().__init__(inner)
+        self._runtime, self._arrays, self._arrives = runtime, arrays, arrives
         self._coming: list = []
 
     def start(self) -> None:

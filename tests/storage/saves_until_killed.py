@@ -1,10 +1,9 @@
 """A program for test_storage_killed: saves checkpoints into a run's folder, and is killed doing so.
 
-usage: saves_until_killed.py FOLDER [steps]
+usage: saves_until_killed.py FOLDER
 
-It saves without end, and writes a byte on its output for every event; whoever started it kills it. With "steps", for
-each event a copy of this process, in a folder FOLDER/NUMBER of its own, kills itself before that event; the status of
-each copy is printed, until one survives.
+For each event a copy of this process, in a folder FOLDER/NUMBER of its own, kills itself before that event; the status
+of each copy is printed, until one survives.
 
 Whatever Python does with a file it announces as an audit event.
 """
@@ -23,24 +22,21 @@ from ringtrain.storage.run_folder.run_folder import RunFolder, create_run_folder
 DEEDS = ("open", "os.rename", "os.link", "os.remove")
 
 
-def save(folder: RunFolder, last: int, at_event) -> None:
-    """Save the checkpoints up to the last. ``at_event(number)`` is called before each event of all but the first."""
+def save(folder: RunFolder, step: int) -> None:
+    """Save three checkpoints; end before an event of all but the first one: that of the number ``step``."""
     events = 0
 
     def watch(event, arguments):
         nonlocal events
         if event in DEEDS:
             events += 1
-            at_event(events)
+            if events == step:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     folder.save(make_checkpoint(1), keep=2, is_best=True)
     sys.addaudithook(watch)
-    for iteration in range(2, last + 1):
+    for iteration in (2, 3):
         folder.save(make_checkpoint(iteration), keep=1, is_best=iteration % 2 == 1)
-
-
-def killed_at(step: int):
-    return lambda number: number == step and os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_a_copy(action) -> int:
@@ -61,11 +57,8 @@ def killed_at_each_step(path: Path) -> None:
     while status == -signal.SIGKILL:
         step += 1
         folder = create_run_folder(str(path / str(step)), "mlp", datetime.datetime(2026, 1, 31), resume=False)
-        status = in_a_copy(lambda folder=folder, step=step: save(folder, 3, killed_at(step)))
+        status = in_a_copy(lambda folder=folder, step=step: save(folder, step))
         print(status, flush=True)
 
 
-if sys.argv[2:] == ["steps"]:
-    killed_at_each_step(Path(sys.argv[1]))
-else:
-    save(RunFolder(sys.argv[1]), 1 << 30, lambda number: os.write(1, b"."))
+killed_at_each_step(Path(sys.argv[1]))

@@ -200,18 +200,6 @@ def test_an_allocation_is_opened_once_and_closed_with_its_last_user():
         user.open(name, 64)
 
 
-def test_the_same_allocation_twice():
-    def body(rank):
-        memory = rank.whole()
-        assert rank.ipc.share(memory) == rank.ipc.share(memory) == ""
-        assert len(rank.runtime._opened) == 1
-        rank.ipc.close()
-        rank.ipc.close()
-        return len(rank.runtime._opened)
-
-    assert on_ranks(2, body) == [0, 0]
-
-
 @pytest.mark.timing
 def test_owners_keep_their_memory_until_all_have_closed_it(monkeypatch):
     """Rank 1 is late to close: rank 0 does not wait for ever, and keeps its memory. The fake refuses to close what is

@@ -7,18 +7,6 @@ from tests.loopback.world import LoopbackWorld
 DEADLINE_S = 20.0
 
 
-def test_ranks_and_neighbours_are_numbered_in_the_order_in_which_they_are_given():
-    """Nodes of ranks 0 to 2, and 3 to 5."""
-
-    def body(t):
-        group = t.group((2, 1, 4))
-        return group and (group.rank, [*group.world_ranks], group.neighbours, group.local_rank, group.nodes)
-
-    world = [2, 1, 4]
-    wanted = [None, (1, world, (0, 1), 1, 2), (0, world, (0, 1), 0, 2), None, (2, world, (2,), 0, 2), None]
-    assert LoopbackWorld(6, nodes=2).run(body) == wanted
-
-
 def test_bytes_between_nodes_are_counted_by_the_world_too_when_messages_are_started():
     """Nodes of ranks 0 and 1, 2 and 3: two messages of 40 bytes, to the other rank of the group."""
 
