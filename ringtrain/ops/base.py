@@ -24,8 +24,8 @@ Rules that every implementation keeps:
   and operations that return a Python number do so themselves).
 * An array may have a leading axis of 0: a rank may have no example in a tail.
 * Arrays are of one of two types. Activations and their gradients (x, y, dx, dy, logits, prepared images) are of
-  ``active``; weights and their gradients (w, b, gamma, beta, dw, …), statistics (mean, variance)
-  and the arrays of optimizers and exchanges are of ``dtype``. On a host the two are one.
+  ``active``; weights and their gradients (w, b, gamma, beta, dw, …), statistics (mean, variance) and
+  the arrays of optimizers and exchanges are of ``dtype``. On a host the two are one.
 """
 
 from abc import ABC, ABCMeta, abstractmethod

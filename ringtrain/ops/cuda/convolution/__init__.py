@@ -32,10 +32,10 @@ RESULT = {FORWARD: 3, INPUT_BACK: 2, WEIGHTS_BACK: 2}  # which of a pass's argum
 
 
 class CudaConvolution:
-    """Convolution and its gradients. ``library``: passes by cuDNN; by default the installed one."""
+    """Convolution and its gradients."""
 
-    def __init__(self, device: Device, library: Cudnn | None = None):
-        self._device, self._library = device, library or (Cudnn(device) if is_installed() else None)
+    def __init__(self, device: Device):
+        self._device, self._library = device, Cudnn(device) if is_installed() else None
 
     def conv2d(self, x_NHWC, w_RSCK, b_K, y_NPQK, geometry, relu=False, moments=None, ghost=0):
         plan = make_convolution_plan(x_NHWC.shape, w_RSCK.shape, y_NPQK.shape, geometry)
