@@ -23,8 +23,6 @@ from ringtrain.data.stored.base import MemoryArray
 from ringtrain.errors import CheckpointError, ConfigError, DataError, DivergedError, Interrupted, ModelError, UsageError
 from ringtrain.launch.slurm.job_end import NUMBERS
 from ringtrain.ops.base import Ops
-from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.comparison.rows import rows_of
 from ringtrain.report.records import parse_record
 from ringtrain.storage.checkpoint import store
 from ringtrain.train.load import load, score_of
@@ -179,8 +177,6 @@ def test_optimizers_learn_and_resume_exactly(train, tmp_path, flags, words):
     assert records(parts, "end")[-1]["weights_sha256"] == end["weights_sha256"]
     assert end["test_accuracy"] > 0.5
     assert begun["optimizer"] == words
-    divided = says("1 hidden matrix of 2 weights", "adamw", "fc.weight")
-    assert (divided in [record["text"] for record in records(whole, "note")]) == words.startswith("muon")
 
 
 def contents(folder):
@@ -191,24 +187,16 @@ def contents(folder):
     ("length", "longer", "again"),
     [
         ({"iterations": 20}, "done (20 iterations); --iterations 40", {"out": "run", "resume": "auto"}),
-        ({"epochs": 1}, "done (1 epoch, 48 iterations); --epochs 2", {"resume": "run"}),
+        ({"epochs": 1}, "done (48 iterations); --epochs 2", {"resume": "run"}),
     ],
 )
 def test_a_run_that_is_done_is_left_as_it_is(train, drawn, tmp_path, capsys, length, longer, again):
     train(out="run", **length)
-    before, (end,) = contents(tmp_path / "run"), records(tmp_path / "run", "end")
+    before = contents(tmp_path / "run")
     capsys.readouterr()
     train(**again)
     assert contents(tmp_path / "run") == before
-    said = capsys.readouterr().out.splitlines()
-    assert said == [
-        f"this run is {longer} lengthens it",
-        f"test loss {end['test_loss']:.4f}, accuracy {100 * end['test_accuracy']:.2f}%",
-        f"{end['images_per_s']:,.0f} examples/s",
-        "run folder run",
-    ]
-    (row,) = rows_of([read_run("run", "run")])
-    assert row["images_per_s"] == end["images_per_s"] > 0
+    assert capsys.readouterr().out.splitlines() == [f"this run is {longer} lengthens it", "run folder run"]
 
 
 def test_a_run_that_is_done_is_lengthened(train, tmp_path):
@@ -220,19 +208,13 @@ def test_a_run_that_is_done_is_lengthened(train, tmp_path):
         assert logged == [*range(1, iterations + 1)]
 
 
-@pytest.mark.parametrize("lacking", ["outcome.json", "log.jsonl", "the end", "test_loss", "images_per_s"])
-def test_a_run_that_did_not_say_that_it_is_done_is_evaluated(train, tmp_path, lacking):
+def test_a_run_that_did_not_say_that_it_is_done_is_evaluated(train, tmp_path):
     """Its last checkpoint was written, and it was killed before its end."""
     train(out="run", iterations=20)
-    before, log = records(tmp_path / "run", "end")[0], tmp_path / "run" / "log.jsonl"
-    if lacking == "the end":
-        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
-    elif lacking.endswith(("json", "jsonl")):
-        (tmp_path / "run" / lacking).unlink()
-    else:
-        log.write_bytes(re.sub(rb'("%s": )[0-9.]+' % lacking.encode(), rb"\1null", log.read_bytes()))
+    before = records(tmp_path / "run", "end")[0]
+    (tmp_path / "run" / "outcome.json").unlink()
     train(resume="run")
-    after = records(tmp_path / "run", "end")[0]
+    after = records(tmp_path / "run", "end")[-1]
     assert (after["iterations"], after["test_accuracy"]) == (20, before["test_accuracy"])
 
 

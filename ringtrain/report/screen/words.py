@@ -183,9 +183,9 @@ def folder_line(folder: str | None, saved: str | None) -> str | None:
     return f"run folder {folder}{checkpoint}"
 
 
-def finished(event: events.Ended, longer: str) -> str:
+def finished(iterations: int, longer: str) -> str:
     """Describe a run that is done and does not continue. ``longer``: the flags that would continue it."""
-    return f"this run is done ({_length(event.epochs, event.iterations)}); {longer} lengthens it"
+    return f"this run is done ({plural(iterations, 'iteration')}); {longer} lengthens it"
 
 
 def epoch_of(number: int, run: events.RunStarted) -> str:

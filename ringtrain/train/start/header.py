@@ -18,12 +18,10 @@ from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import OptimizerConfig
 from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
-from ringtrain.humanize import plural
 from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.nn.shapes import element_count
 from ringtrain.nn.spec import OutputSpec
 from ringtrain.optim.catalogue import OPTIMIZERS
-from ringtrain.optim.muon import hidden_matrices
 from ringtrain.optim.optimizers import TRUST_COEFFICIENT
 from ringtrain.report.events import PredictedSpeed, RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
@@ -114,7 +112,6 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config.optimizer, run.rate)
     notes += _frozen(run)
-    notes += _muon(run)
     share = largest_part(run.config.run.batch, len(run.roles.trainers), run.grain)
     notes += accumulate_notes(run.config.run, share, run.grain)
     notes += filter(
@@ -155,20 +152,6 @@ def _frozen(run: Assembly) -> list[str]:
     return [
         f"--freeze {run.config.model.freeze}: {len(frozen)} of {len(parameters)} parameters are not trained, "
         f"{numbers:,} of {all_numbers:,} numbers"
-    ]
-
-
-def _muon(run: Assembly) -> list[str]:
-    """Say which parameters muon updates, and which adamw."""
-    if run.config.optimizer.optimizer != "muon":
-        return []
-    parameters = run.graph.parameters()
-    weights = [name for name, parameter in parameters if parameter.role == "weight" and not parameter.frozen]
-    matrices = hidden_matrices(parameters)
-    others = [f", {name}" for name in weights if name not in matrices]
-    return [
-        f"muon updates {plural(len(matrices), 'hidden matrix', 'hidden matrices')} of {len(weights)} weights; adamw, "
-        f"with beta1 0.9 and beta2 {run.config.optimizer.beta2:g}, all biases and norms{''.join(others)}"
     ]
 
 

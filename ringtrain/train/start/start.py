@@ -7,13 +7,12 @@ files before the first iteration (:mod:`ringtrain.transport.agree`).
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 
 from ringtrain.errors import Interrupted, RankLostError, RingtrainError, StalledError, UsageError
 from ringtrain.plugin import blamed
-from ringtrain.report.comparison.logs import read_run
-from ringtrain.report.events import Compiled, Ended, Failed, Note
+from ringtrain.report.events import Compiled, Failed, Note
 from ringtrain.report.plots import draw_curves, has_iterations
 from ringtrain.report.screen import words
 from ringtrain.report.screen.terminal import Terminal, terminal
@@ -22,7 +21,7 @@ from ringtrain.report.trace import path_of, write_trace
 from ringtrain.storage.run_folder import outcome as outcomes
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly.assemble import Assembly, broadcast_array
-from ringtrain.train.assembly.recipe import EARLY_STOP, is_stale, length_of
+from ringtrain.train.assembly.recipe import is_stale, length_of
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import SINCE_BEST, Progress, restore
 from ringtrain.train.options import RunOptions
@@ -196,31 +195,17 @@ def _report_finished(run: Assembly, origin: Origin, after_death: bool) -> bool:
         return False
 
     def look() -> bool:
-        end = _end_of(folder, iterations)
-        if end is None:
+        try:
+            end = outcomes.read_outcome(folder)
+        except UsageError:
+            return False
+        if (end.outcome, end.iteration) != (outcomes.DONE, iterations):
             return False
         screen = terminal(sys.stdout)
         longer = f"--early-stop {2 * since_best}" if stale else length_of(run.config.run, times=2)
-        for line in filter(None, (words.finished(end, longer), *words.ended(end)[1:], words.folder_line(folder, None))):
+        for line in (words.finished(iterations, longer), words.folder_line(folder, None)):
             screen.show_line(line)
         screen.close()
         return True
 
-    with transport.activity.holds_gil(f"reading the log of {folder}"):
-        return on_root(transport, look)
-
-
-def _end_of(folder: str, iterations: int) -> Ended | None:
-    """The end of the run in this folder, if it is done after ``iterations`` and the log has every number of it: null
-    stands for a lost one."""
-    try:
-        became, end = outcomes.read_outcome(folder), read_run(folder, folder).end
-    except UsageError:
-        return None
-    known = {each.name for each in fields(Ended)}
-    values = {"exposed_share": 0.0} | {name: value for name, value in (end or {}).items() if name in known}
-    done = (became.outcome, became.iteration, values.get("iterations")) == (outcomes.DONE, iterations, iterations)
-    if not done or values.get("reason") not in ("done", EARLY_STOP):
-        return None
-    scored = values["test_accuracy"] is None or values["test_loss"] is not None
-    return Ended(**values) if scored and values["images_per_s"] is not None else None
+    return on_root(transport, look)
