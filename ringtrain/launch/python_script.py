@@ -45,7 +45,6 @@ class ScriptCommand:
         name="reproducible-isa",
         choices=ISAS,
     )
-    hash_every: int = flag("With --reproducible and --out: steps between hashes of the weights in the log.", 100, low=1)
     batch: int | None = None  # of all ranks, in exact order; None: the script's own batches and order
 
 

@@ -169,15 +169,6 @@ class Note(Event):
     lines: list[str] | None = None
 
 
-@of_kind("weights")
-class WeightsHashed(Event):
-    """The weights after an iteration of a reproducible script."""
-
-    iteration: int  # as of :class:`Iteration`
-    epoch: int  # as of :class:`Iteration`
-    weights_sha256: str  # of all parameters and buffers; equal on every rank
-
-
 @of_kind("lost")
 class RanksLost(Event):
     """Ranks have died, and the others continue."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 queue_callback = Variable._execution_engine.queue_callback
 _run: "ScriptRun | None" = None
-_hash_every = 0  # steps; 0: at the end alone
 _profile: "StepProfile | None" = None
 _reducer_s: float | None = None  # for which DDP's own reducer has held up backward at its end
 _memory = {"weights_bytes": 0, "gradient_bytes": 0, "state_bytes": 0}
@@ -41,10 +40,9 @@ def begin(
 ) -> None:
     """Record what the script does from now on, if it is asked for. ``fixed``: of a reproducible run. ``joins``: the
     :func:`folder_and_step` of the others' run, in a rank that joins them; without it collective."""
-    global _run, _hash_every, _profile
+    global _run, _profile
     if command.out is None:
         return
-    _hash_every = command.hash_every if command.exchange.reproducible else 0
     from ringtrain.train.start.script_run import ScriptRun  # loads all of training
 
     _run = ScriptRun(command, transport, traffic, lambda: {**_facts(), "reproducible": fixed}, joins)
@@ -171,8 +169,6 @@ def _after_step(optimizer: torch.optim.Optimizer, arguments: tuple, named: dict)
             _profile.step(_reducer_s or 0.0)
     if _run is not None and next(iter(_optimizers)) is optimizer:
         _run.step(float(optimizer.param_groups[0].get("lr", float("nan"))))
-        if _hash_every and _run.steps % _hash_every == 0:
-            _run.hashed(weights_sha256())
         if _run.steps & (_run.steps - 1) == 0:  # now and then: at the script's end its modules are gone
             _weigh()
 

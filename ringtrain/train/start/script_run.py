@@ -36,7 +36,6 @@ from ringtrain.report.events import (
     Ranks,
     RanksLost,
     RunStarted,
-    WeightsHashed,
 )
 from ringtrain.report.plots import draw_curves
 from ringtrain.report.rates import Rates
@@ -51,7 +50,6 @@ from ringtrain.transport.agree import keep_on_root
 from ringtrain.transport.base import Transport
 
 GIT = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-SHA256 = "sha256"
 UNKNOWN = math.nan  # null in the log
 TrafficOf = Callable[[], tuple[int | None, float | None]]
 
@@ -140,11 +138,6 @@ class ScriptRun:
         self._pending = {**figures, "seconds": now - self._started, "exposed_s": waited_s, **self._early}
         self._last, self._examples, self._early = now, None, {}
 
-    def hashed(self, sha256: str) -> None:
-        """Take the hash of the weights after the last step."""
-        assert self._pending is not None, "a step has been made"
-        self._pending[SHA256] = sha256
-
     def scores(self, values: Mapping[str, float]) -> None:
         """Take scores by their names: of the step under way after a forward pass, or else of the last one."""
         if self._examples is not None:
@@ -166,11 +159,8 @@ class ScriptRun:
             return
         tested = {name: values.pop(name, None) for name in SCORES[2:]}
         self._start = {"batch": values["examples"], "lr": values["lr"], **self._start}
-        sha256 = values.pop(SHA256, None)
         values = {"iteration": self._number, "epoch": 1, "loss": UNKNOWN, "accuracy": None, **values}
         self._handle(Iteration(**values))
-        if sha256:
-            self._handle(WeightsHashed(iteration=self._number, epoch=1, weights_sha256=sha256))
         if any(value is not None for value in tested.values()):
             self._tested = tested
             self._handle(Evaluated(**tested, **{name: values[name] for name in ("iteration", "epoch", "seconds")}))
