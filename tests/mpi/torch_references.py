@@ -1,4 +1,4 @@
-"""What each strategy of ``python -m ringtrain.torch`` computes, in plain PyTorch: one process has the networks of all
+"""What strategies of ``python -m ringtrain.torch`` compute, in plain PyTorch: one process has the networks of all
 ranks, in float64, and adds in the order of ranks. Each reference returns the weights of every rank."""
 
 from collections.abc import Callable, Sequence
@@ -8,12 +8,6 @@ from functools import partial, reduce
 import torch
 from torch.nn.functional import cross_entropy
 
-from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.exchange.strategies.gossip_graphs import partners
-from ringtrain.exchange.strategies.periods import divide, unit_bytes
-from ringtrain.memory.arena import lay_out
-from ringtrain.memory.buckets import make_buckets
-from ringtrain.memory.spans import Fill, Parameter
 from ringtrain.ops.reference.exchange import drawn
 
 Tensors = list[torch.Tensor]
@@ -21,8 +15,6 @@ STEPS, PASSES = 50, 2
 
 
 class Net(torch.nn.Module):
-    """Tokens t and t + 6 come together, so their rows of the table have equal gradients: top-k meets ties."""
-
     def __init__(self):
         super().__init__()
         self.conv, self.table = torch.nn.Conv2d(1, 4, 3), torch.nn.Embedding(12, 16)
@@ -154,28 +146,6 @@ class DelayedGradient:
 delayed = partial(together, DelayedGradient)
 
 
-class Lossy:
-    """Each rank sends ``send`` of each matrix, flat, in NumPy, and keeps ``decay`` of the rest. Vectors are sent
-    whole."""
-
-    def __init__(self, send: Callable, decay: float = 1.0):
-        self._send, self._decay, self._kept = send, decay, {}
-
-    def __call__(self, gradients: Sequence[Tensors], part: Sequence[int] | None = None) -> Tensors:
-        """``part``: the numbers of the parameters that are sent; None: all"""
-        return total([self._sent(rank, tensors, part) for rank, tensors in enumerate(shares_of(gradients))])
-
-    def _sent(self, rank: int, gradients: Tensors, part: Sequence[int] | None) -> Tensors:
-        lossy = [x.dim() > 1 and (part is None or i in part) for i, x in enumerate(gradients)]
-        return [self._part(rank, i, x) if lossy[i] else x for i, x in enumerate(gradients)]
-
-    def _part(self, rank: int, index: int, gradient: torch.Tensor) -> torch.Tensor:
-        have = self._decay * self._kept.get((rank, index), torch.zeros_like(gradient)) + gradient
-        sent = torch.from_numpy(self._send(have.numpy().reshape(-1))).reshape(gradient.shape)
-        self._kept[rank, index] = have - sent
-        return sent
-
-
 class PowerSGD:
     """The sum of all ranks' matrices in a basis of ``r`` columns; a rank keeps its part outside. The first basis is the
     documented one, of drawn numbers."""
@@ -212,11 +182,9 @@ def averaging(
     keep: bool = False,
     begin: int = 0,
     outer: tuple[float, float] | None = None,
-    send: Callable[[Sequence[Tensors]], Tensors] | None = None,
 ) -> list[Tensors]:
     """Local SGD. keep: each rank keeps its optimizer's state. begin: steps with the mean gradient before. outer: the
-    momentum and the rate of DiLoCo's Nesterov step from one average to the next. send: what arrives of the ranks'
-    changes, in place of their mean."""
+    momentum and the rate of DiLoCo's Nesterov step from one average to the next."""
     momentum, lr = outer or (0.0, 1.0)
     all_ranks = [Rank(recipe, rank) for rank in range(ranks)]
     anchor = all_ranks[0].copy()
@@ -232,9 +200,8 @@ def averaging(
         if step < begin or (step + 1 - begin) % every:
             continue
         mean = sum_of_shares([rank.copy() for rank in all_ranks])
-        if outer or send:
+        if outer:
             towards = each(torch.sub, anchor, mean)
-            towards = send([each(torch.sub, anchor, rank.copy()) for rank in all_ranks]) if send else towards
             velocity = each(lambda v, d: momentum * v + d, velocity, towards)
             mean = anchor = each(lambda w, d, v: w - lr * (d + momentum * v), anchor, towards, velocity)
         states = sum_of_shares([rank.state() for rank in all_ranks])
@@ -242,101 +209,6 @@ def averaging(
             rank.put(mean)
             for value, average in zip(rank.state(), states, strict=True) if not keep else ():
                 value.copy_(average)
-    return [rank.copy() for rank in all_ranks]
-
-
-def fragments_of(net: torch.nn.Module, count: int) -> list[list[int]]:
-    """The numbers of each fragment's parameters."""
-    named = [(name, Parameter(name, tuple(p.shape), Fill("constant"))) for name, p in net.named_parameters()]
-    spans, config = lay_out(tuple(named)), ExchangeConfig(fragments=count)
-    buckets, names = make_buckets(spans, 8, unit_bytes(8 * spans[-1].stop, config)), [name for name, _ in named]
-    parts = divide(buckets, count)
-    return [sorted(names.index(span.name) for index in part for span in buckets[index].spans) for part in parts]
-
-
-def streaming(
-    recipe: str,
-    ranks: int,
-    fragments: int,
-    *,
-    every: int = 8,
-    delay: int = 0,
-    mixing: float = 0.0,
-    outer: tuple[float, float] = (0.0, 1.0),
-    centre: float = 0.0,
-    send: Lossy | None = None,
-) -> list[Tensors]:
-    """Local SGD whose weights are averaged in parts that take turns, and whose sums arrive ``delay`` steps later.
-    mixing: the share of a rank's own weights that stays. centre: the rate of EASGD, in place of it."""
-    (momentum, lr), all_ranks = outer, [Rank(recipe, rank) for rank in range(ranks)]
-    anchor = all_ranks[0].copy()
-    velocity, parts, pending = each(torch.zeros_like, anchor), fragments_of(all_ranks[0].net, fragments), {}
-    lr *= ranks * centre or 1.0
-    for step in range(STEPS):
-        for rank in all_ranks:
-            rank.update(rank.gradients(step))
-        for number, part in enumerate(parts):
-            if (step + 1 - (number + 1) * every // fragments) % every == 0:
-                changes = [each(torch.sub, anchor, rank.copy()) for rank in all_ranks]
-                pending[number] = step, send(changes, part) if send else sum_of_shares(changes)
-            if number not in pending or pending[number][0] + delay != step:
-                continue
-            _, towards = pending.pop(number)
-            for index in part:
-                before, velocity[index] = anchor[index], momentum * velocity[index] + towards[index]
-                anchor[index] = before - lr * (towards[index] + momentum * velocity[index])
-                share, target = (1 - centre, before) if centre else (mixing, anchor[index])
-                for rank in all_ranks:
-                    with torch.no_grad():
-                        rank.weights[index].copy_(share * rank.weights[index] + (1 - share) * target)
-    return [rank.copy() for rank in all_ranks]
-
-
-def gossip(
-    recipe: str, ranks: int, steps: int = STEPS, *, every: int = 1, outer: tuple[float, float] | None = None
-) -> list[Tensors]:
-    """A gradient at a rank's own weights updates the mean of these and its partner's. outer: the momentum and the rate
-    of NoLoCo's step, from the weights at the beginning of a period."""
-    all_ranks = [Rank(recipe, rank) for rank in range(ranks)]
-    pairs = [partners(rank, 0, ranks) for rank in range(ranks)]
-    momentum, lr = outer or (0.0, 1.0)
-    slow = [rank.copy() for rank in all_ranks]
-    delta = [each(torch.zeros_like, weights) for weights in slow]
-    for step in range(steps):
-        ends, before = (step + 1) % every == 0, [rank.copy() for rank in all_ranks]
-        met = [row[step // every % len(row)] for row in pairs]
-        met = [rank if partner is None else partner for rank, partner in enumerate(met)]
-        for rank in all_ranks:
-            gradients = rank.gradients(step)
-            if ends and not outer:
-                rank.put(each(lambda a, b: (a + b) * 0.5, before[rank.rank], before[met[rank.rank]]))
-            rank.update(gradients)
-        if ends and outer:
-            changes = [each(torch.sub, rank.copy(), weights) for rank, weights in zip(all_ranks, slow, strict=True)]
-            for rank, other in enumerate(met):
-                parts = delta[rank], changes[rank], changes[other], slow[rank], slow[other]
-                delta[rank] = each(
-                    lambda d, a, b, s, t: momentum * d + lr * (a + b) / 2 - lr * (s - (s + t) / 2), *parts
-                )
-            slow = [each(torch.add, weights, change) for weights, change in zip(slow, delta, strict=True)]
-            for rank, weights in zip(all_ranks, slow, strict=True):
-                rank.put(weights)
-    return [rank.copy() for rank in all_ranks]
-
-
-def staleness(recipe: str, ranks: int, turns: Sequence[int]) -> list[Tensors]:
-    """In this order of turns a rank updates its weights, adds its share of the change to the server's, and takes those.
-    Its gradient is at the weights of its last turn."""
-    all_ranks = [Rank(recipe, rank) for rank in range(ranks)]
-    served, steps = all_ranks[0].copy(), [0] * ranks
-    for turn in turns:
-        rank = all_ranks[turn]
-        before, gradients = rank.copy(), rank.gradients(steps[turn])
-        rank.update(gradients)
-        change = each(lambda new, old: (new - old) * (1 / ranks), rank.copy(), before)
-        served = each(torch.add, served, change)
-        rank.put(served)
-        steps[turn] += 1
     return [rank.copy() for rank in all_ranks]
 
 

@@ -1,5 +1,5 @@
-"""A script of DDP that knows no strategy: OUT RECIPES STEPS [TURNS]. It trains a network by each recipe, and saves the
-weights of each rank. TURNS is a row of ranks: each steps in its turns, while the others wait."""
+"""A script of DDP that knows no strategy: OUT RECIPES STEPS. It trains a network by each recipe, and saves the
+weights of each rank."""
 
 import sys
 
@@ -11,20 +11,15 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.mpi.torch_references import GPT, RECIPES, make_net, run_passes
 
 
-def train(recipe: str, steps: int, turns: list[int]) -> list[torch.Tensor]:
-    rank, step = dist.get_rank(), 0
+def train(recipe: str, steps: int) -> list[torch.Tensor]:
     net = DistributedDataParallel(make_net())
     optimizer = RECIPES[recipe](net)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
-    for turn in turns or [rank] * steps:
-        if turn == rank:
-            optimizer.zero_grad()
-            run_passes(net, rank, step)
-            optimizer.step()
-            schedule.step()
-            step += 1
-        if turns:
-            dist.barrier()
+    for step in range(steps):
+        optimizer.zero_grad()
+        run_passes(net, dist.get_rank(), step)
+        optimizer.step()
+        schedule.step()
     return [weight.clone() for weight in net.module.state_dict().values()]
 
 
@@ -39,13 +34,13 @@ def elements_of_gpt() -> int:
     return sum(value.numel() for value in states if value.dim())
 
 
-def main(out: str, recipes: str, steps: str, *turns: str):
+def main(out: str, recipes: str, steps: str):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     if recipes == "gpt":
         results = {"elements": elements_of_gpt()}
     else:
-        results = {recipe: train(recipe, int(steps), [*map(int, turns)]) for recipe in recipes.split(",")}
+        results = {recipe: train(recipe, int(steps)) for recipe in recipes.split(",")}
     torch.save(results, f"{out}/{dist.get_rank()}.pt")
     dist.destroy_process_group()
 
