@@ -107,3 +107,9 @@ class Workspace:
     @property
     def nbytes(self) -> int:
         return sum(array.size * array.dtype.itemsize for array in (*self._arrays.values(), *self._slots))
+
+    def clear(self) -> None:
+        """Free all memory."""
+        self.replaced += len(self._arrays) + len(self._slots)
+        for container in (self._arrays, self._slots, self._slot_indices, self._used, self._planned):
+            container.clear()

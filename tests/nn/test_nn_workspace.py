@@ -85,6 +85,16 @@ def test_a_larger_batch_than_the_first_gets_memory_and_the_count_of_replacements
     assert np.array_equal(ctxs[1][0][1], net.gradients()[1])
 
 
+def test_clear_frees_all():
+    net = Net(chain_of(3), (6, 6, 3))
+    space = Workspace(net.ops)
+    passes(net, space, False)
+    before = space.replaced
+    space.clear()
+    assert space.nbytes == 0 and space.replaced > before
+    passes(net, space, False)
+
+
 def test_a_first_pass_without_examples_plans_nothing():
     """Empty arrays have no place: what comes after them is planned by the first pass with examples."""
     net = Net(chain_of(4), (6, 6, 3))

@@ -203,9 +203,10 @@ def _report_finished(run: Assembly, origin: Origin, after_death: bool) -> bool:
             return False
         screen = terminal(sys.stdout)
         longer = f"--early-stop {2 * since_best}" if stale else length_of(run.config.run, times=2)
-        for line in (words.finished(iterations, longer), words.folder_line(folder, None)):
+        for line in filter(None, (words.finished(iterations, longer), words.folder_line(folder, None))):
             screen.show_line(line)
         screen.close()
         return True
 
-    return on_root(transport, look)
+    with transport.activity.holds_gil(f"reading the outcome of {folder}"):
+        return on_root(transport, look)
