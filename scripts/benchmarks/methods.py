@@ -50,7 +50,7 @@ METHODS = {
     "sgp": "--sync sgp",
 }
 MESSAGES = ("--algorithm", "ring")  # the one of hosts, so that bytes are those of hosts
-FRONTS = ("own", "torch")
+FRONTS = {"own": "ringtrain train", "torch": "a script of PyTorch"}
 
 
 # ── one run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,7 +203,9 @@ def picture(points: dict[str, list[tuple[str, float, float]]], path: Path) -> No
         axes.plot(*zip(*[p[1:] for p in sorted(best, key=lambda p: p[1])], strict=True), color="#cc4444", zorder=1)
         for point in each:
             axes.scatter(*point[1:], color="#cc4444" if point in best else "#4477aa", s=22, zorder=2)
-        axes.set(xscale="log", xlabel="bytes that a rank sends in an iteration", ylabel="test loss", title=front)
+        axes.set(
+            xscale="log", xlabel="bytes that a rank sends in an iteration", ylabel="test loss", title=FRONTS[front]
+        )
         axes.margins(x=0.15)
         axes.grid(alpha=0.3)
     figure.canvas.draw()  # places are known from here on
