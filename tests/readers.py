@@ -32,7 +32,6 @@ from ringtrain.errors import RingtrainError
 from ringtrain.nn import spec
 from ringtrain.plan.exchange_times import ExchangeTimes
 from ringtrain.plan.layer_times import LayerTimes
-from ringtrain.plan.plan_file import read_plan
 from ringtrain.report.comparison import table
 from ringtrain.report.comparison.logs import read_iterations, read_run
 from ringtrain.report.comparison.over_seeds import variant_rows, variants_by_seed
@@ -49,7 +48,6 @@ from ringtrain.storage.run_folder.outcome import RunOutcome, read_outcome
 from tests.data import source_makers as made
 from tests.data.data_makers import write_packed
 from tests.plan.plan_files import layers_file, sweep_file
-from tests.plan_rows import plan_row, plan_text
 from tests.report.conftest import ENDED, EPOCH, ITERATION, RUN
 
 LONGEST = 20_000  # characters of a message
@@ -309,7 +307,6 @@ READERS = {
     ),
     "tuning file": Reader("bad.json", tunings, tuning_file),
     "sweep": Reader("bad.json", sweeps, read_json),
-    "plan": Reader("bad.json", lambda: [plan_text(plan_row(), plan_row(2)).encode()], read_plan),
     "log": Reader(
         "bad/log.jsonl", lambda: [b"".join(json.dumps(record(e)).encode() + b"\n" for e in EVENTS)], log, ("bad",)
     ),

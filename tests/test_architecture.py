@@ -94,7 +94,7 @@ ORDER = {
     "optim": "lr optimizers muon catalogue",
     "report": "events rates trace records sinks tensorboard screen figure comparison plots scaling page",
     "runs": "summary table",
-    "plan": "layer_times exchange_times iteration strategies prediction plan_file target_times tables plots",
+    "plan": "layer_times exchange_times iteration strategies prediction target_times tables plots",
     "show": "output tables figures results",
     "storage": "files hdf5 checkpoint run_folder",
     "torch": "private_names stopping tensors call_order work store shared_buckets apart backend mixed buckets world "

@@ -229,7 +229,6 @@ class DeviceConfig:
         False,
         "Activation checkpointing: keep few activations, and compute the others again in backward. Less memory, a "
         "third more arithmetic, the same bits.",
-        planned=False,
     )
     mpi_cuda: str = device_option(
         "auto",
@@ -245,9 +244,7 @@ class RunConfig:
     """The length of a run, its files, and how it is watched."""
 
     batch: int = length_option(64, "Examples an iteration, over all ranks.", low=1, short="b", fixed=True)
-    accumulate: int = length_option(
-        1, "Micro-batches of an iteration on each rank, to save memory.", low=1, high=65536, planned=False
-    )
+    accumulate: int = length_option(1, "Micro-batches of an iteration on each rank, to save memory.", low=1, high=65536)
     epochs: int | None = length_option(10, "Passes over the training set.", low=1)
     iterations: int | None = length_option(None, "Iterations, in place of epochs.", low=1)
     seed: int = length_option(
@@ -283,12 +280,6 @@ class RunConfig:
         once=True,
     )
 
-    plan: str | None = diagnosis_option(
-        None,
-        "JSON of `ringtrain plan`: show its prediction of this run at the start, and how far off it was at the end.",
-        once=True,
-        about_files=True,
-    )
     trace: str | None = diagnosis_option(
         None,
         "Write a timeline of each rank in a few iterations, for Perfetto or chrome://tracing: to trace.json, or to "
@@ -361,6 +352,7 @@ FORMER_KEYS = {
     "error_feedback": None,
     "momentum_correction": None,
     "server_levels": None,
+    "plan": None,
 }
 ONCE_AN_ITERATION = "fully connected ranks update once an iteration: start a run from its weights by --init"
 # Values of earlier versions that a run does not start with, since its results would be others; and what there is.

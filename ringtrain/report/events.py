@@ -35,17 +35,6 @@ def of_kind(kind: str):
     return decorate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedSpeed:
-    """The prediction of a run by `ringtrain plan`: with this strategy and algorithm, which is empty on one rank."""
-
-    strategy: str
-    algorithm: str
-    step_s: float  # of an iteration
-    exposed_s: float  # of these, what exchanges add
-    images_per_s: float  # over all ranks
-
-
 @of_kind("start")
 class RunStarted(Event):
     """The start of a run: the model, the data and the settings."""
@@ -87,7 +76,6 @@ class RunStarted(Event):
     versions: dict[str, str] = field(default_factory=dict)  # of Python and packages: name → version
     mpi: str = ""  # library, version, thread level
     job: str | None = None  # number of the batch job; None outside of one
-    predicted: PredictedSpeed | None = None  # its speed in the plan of --plan; None without
     # the commit of a script's folder, with "-dirty" if files have changed; None outside of a repository
     git: str | None = None
 

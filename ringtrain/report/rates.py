@@ -43,9 +43,3 @@ class Rates:
         if rates:
             return median(rates)
         return self._images / self._seconds if self._seconds else 0.0  # of less than a period
-
-
-def step_error(predicted_per_s: float, measured_per_s: float) -> float:
-    """Return the error of a prediction, as a fraction: the predicted time of an iteration over the measured one, less
-    one. Below zero the run is slower than predicted. Both: examples/s, not 0"""
-    return measured_per_s / predicted_per_s - 1

@@ -179,9 +179,6 @@ PLANS = {
             "ringtrain time resnet20 -b 128 --json layers-1.json": "-b 8 -n 1 -w 0",
             "mpirun -np 2 ringtrain time resnet20 -b 128 --json layers-2.json": "-b 8 -n 1 -w 0",
             "mpirun -np 2 ringtrain bench-allreduce -b 16K -e 64M --json sweep.json": "-e 256K -n 2 -w 0",
-            "mpirun -np 2 ringtrain train --model resnet20 --synthetic --batch 128 --iterations 30 --plan plan.json": (
-                TINY
-            ),
         },
         absent={
             CURVES: "trains for an hour",

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from ringtrain.report.events import CheckpointSaved, Compiled, Note, PredictedSpeed
+from ringtrain.report.events import CheckpointSaved, Compiled, Note
 from ringtrain.report.screen import words
 from ringtrain.report.screen.epoch_table import Epochs
 from ringtrain.report.screen.live import LiveScreen, Status, join_fitting, status_parts
@@ -79,29 +79,13 @@ def test_the_header():
     lines = [says(f"{name:<10}", text) for name, text in facts.items()]
     header = words.run_header(run())
     assert header == [says("0.1.0"), *lines] and header[-1] == "  folder     runs/digits-20260131-235958"
-    assert len(header) <= words.HEADER_LINES == 13
+    assert len(header) <= words.HEADER_LINES == 12
     unusual = run(exact=False, test_examples=0, folder=None, epochs=None, resumed_at=130, nodes=2)
     parts = ("exact", "differs", "none", "test", "nothing", "kept", "460 iterations", "130", "2 nodes")
     assert says(*parts, "CPU x86-64-v3, 1 thread").matches("\n".join(words.run_header(unusual)))
     for hosts, ranks in ((["node7"] * 2, (2, "1 node", "node7")), ([f"node{k}" for k in range(5)], (5, "5 nodes"))):
         started = run(hosts=hosts, ranks=len(hosts), nodes=len(set(hosts)))
         assert says("ranks     ", *ranks, "CPU x86-64-v3, 1 thread").matches(words.run_header(started))
-
-
-SPEED = says("12,346")
-PREDICTED = PredictedSpeed(
-    strategy="allreduce", algorithm="sliced", step_s=0.00512, exposed_s=0.00007, images_per_s=12_500.0
-)
-
-
-def test_a_prediction_is_in_the_header_and_beside_the_speed_at_the_end():
-    lines = displayed([run(predicted=PREDICTED), ended()])
-    assert "  predicted  5.12 ms an iteration, 12,500 examples/s, 0.07 ms exposed; allreduce (sliced)" in lines[:12]
-    assert sum(map(SPEED.matches, lines)) == 1 and says("12,346", "12,500", "-1").matches(lines)
-    alone = run(predicted=replace(PREDICTED, algorithm=""), reproducible="the same bits")
-    assert words.run_header(alone)[-1].endswith("exposed; allreduce")
-    assert len(words.run_header(alone)) == words.HEADER_LINES
-    assert says("0").matches(displayed([run(predicted=PREDICTED), ended(images_per_s=0.0)]))  # nothing is beside it
 
 
 FIRST_ITERATION = says("1", "460", " 1", 20, "2.3000", "accuracy", "12.50%", "0.05", "12,346")
@@ -113,6 +97,9 @@ def outcome(reason, ranks):
 
 def last_score(best):
     return says("0.1000", "accuracy", "97.50%", best)
+
+
+SPEED = says("12,346")
 
 
 def test_a_whole_run_in_plain_lines():

@@ -11,10 +11,10 @@ from functools import partial
 import h5py
 import numpy as np
 import pytest
-from small_runs import DIGITS, DROPOUT_NET, LAYERWISE, LOWER_THE_RATE, everywhere, on_ranks
+from small_runs import DIGITS, DROPOUT_NET, LAYERWISE, LOWER_THE_RATE, everywhere
 
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.config.record import FORMER_KEYS, make_config
+from ringtrain.config.record import FORMER_KEYS
 from ringtrain.config.resolve import parse_run_file
 from ringtrain.data.content import memory_part, no_progress
 from ringtrain.data.file.contents import read_part
@@ -30,10 +30,8 @@ from ringtrain.train.predict import of_data, write_predictions
 from ringtrain.train.run import memory_trial
 from ringtrain.train.start import start as begin
 from ringtrain.train.start.header import command_of, provenance, versions_of
-from ringtrain.train.start.open_run import find_prediction
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
-from tests.plan_rows import plan_row, plan_text
 from tests.runs import records, start
 from tests.says import says
 
@@ -80,41 +78,11 @@ def test_scalars_for_tensorboard_go_on_where_the_run_does(train, tmp_path):
     assert [each.step for each in events.Scalars("test/loss")] == [2, 4, 5]
 
 
-def test_without_what_is_asked_for_no_run_begins(train, tmp_path, monkeypatch):
+def test_without_tensorboard_no_run_begins_that_asks_for_it(train, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    (tmp_path / "plan.json").write_text("{}")
-    for flag, value in (("tensorboard", True), ("plan", "plan.json"), ("plan", "none.json")):
-        with pytest.raises(UsageError, match=says(value if flag == "plan" else "--tensorboard")):
-            train(out="run", **{flag: value})
+    with pytest.raises(UsageError, match=says("--tensorboard")):
+        train(out="run", tensorboard=True)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_prediction_of_a_plan_is_recorded_at_the_start_and_compared_at_the_end(train, tmp_path, capsys):
-    """A plan without this run is a note, and no matter of the next start."""
-    (tmp_path / "plan.json").write_text(plan_text(plan_row(batch=30, step_s=0.5), model="net"))
-    train(out="run", iterations=2, plan="plan.json")
-    (begun,) = records(tmp_path / "run", "start")
-    wanted = {"strategy": "allreduce", "algorithm": "", "step_s": 0.5, "exposed_s": 0.02, "images_per_s": 60.0}
-    assert begun["predicted"] == wanted
-    line = (tmp_path / "run" / "log.jsonl").read_bytes().splitlines(keepends=True)[0]
-    assert parse_record(line) == begun and parse_record(line.replace(b'"step_s": 0.5', b'"step_s": "x"')) is None
-    assert re.search(r"examples/s measured, 60 predicted: [+-]\d+ %\n", capsys.readouterr().out)
-    (tmp_path / "plan.json").write_text(plan_text(plan_row(batch=32), model="net"))
-    train(out="other", iterations=2, plan="plan.json")
-    (note,) = (each["text"] for each in records(tmp_path / "other", "note") if "plan.json" in each["text"])
-    assert says("plan.json", "this", "run", "--batch", "32", 30).matches(note)
-    (tmp_path / "plan.json").unlink()
-    train(resume="other", iterations=3)
-    assert [start["predicted"] for start in records(tmp_path / "other", "start")] == [None, None]
-
-
-def test_a_bad_plan_ends_every_rank_and_after_a_death_none(tmp_path):
-    config = make_config(plan=str(tmp_path / "none.json"))
-    for error in on_ranks(2, lambda transport: find_prediction(transport, config, "net")):
-        assert isinstance(error, UsageError) and error.everywhere
-    predictions = on_ranks(2, lambda transport: find_prediction(transport, config, "net", after_death=True))
-    assert predictions[0] == predictions[1]
-    assert predictions[0][0] is None and says(config.run.plan, "No such file or directory").matches(predictions[0][1])
 
 
 def test_there_need_be_no_job(monkeypatch):

@@ -92,7 +92,7 @@ class Terminal(Sink):
         weights = words.weights(event) if run.reproducible else None
         kept = words.folder_line(run.folder, self._saved)
         more = [words.communication(event, self._exchange), self._apart, weights, kept]
-        for line in words.ended(event, best, more, run.predicted):
+        for line in words.ended(event, best, more):
             self._screen.line(line)
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from ringtrain.humanize import RATE, plural
 from ringtrain.report import events
-from ringtrain.report.rates import step_error
 
 PREPARING = "preparing the first iteration"
-HEADER_LINES = 13  # at most
+HEADER_LINES = 12  # at most
 FEW_HOSTS = 4  # that are named
 BEST = "*"  # marks a test accuracy that is higher than all before, or such a loss that is lower
 
@@ -30,7 +29,6 @@ def run_header(run: events.RunStarted) -> list[str]:
         ("seed", str(run.seed)),
         ("folder", run.folder or "none: nothing is kept"),
         *([("fixed", run.reproducible)] if run.reproducible else []),
-        *([("predicted", _predicted(run.predicted))] if run.predicted else []),
     ]
     return [f"ringtrain {run.version}", *(f"  {name:<10} {text}" for name, text in facts)]
 
@@ -48,14 +46,6 @@ def _ranks(run: events.RunStarted) -> str:
 
 def _length(epochs: int | None, iterations: int) -> str:
     return ", ".join(([plural(epochs, "epoch")] if epochs else []) + [plural(iterations, "iteration")])
-
-
-def _predicted(speed: events.PredictedSpeed) -> str:
-    algorithm = f" ({speed.algorithm})" if speed.algorithm else ""
-    return (
-        f"{1e3 * speed.step_s:.2f} ms an iteration, {speed.images_per_s:,.0f} {RATE}, "
-        f"{1e3 * speed.exposed_s:.2f} ms exposed; {speed.strategy}{algorithm}"
-    )
 
 
 def compiled(event: events.Compiled) -> str:
@@ -148,9 +138,7 @@ def _lag(name: str, counts: Mapping[int, int]) -> str:
     return f"{name} lag {lags[len(lags) // 2]} (median) to {lags[-1]}"
 
 
-def ended(
-    event: events.Ended, best: str = "", more: Sequence[str | None] = (), predicted: events.PredictedSpeed | None = None
-) -> list[str]:
+def ended(event: events.Ended, best: str = "", more: Sequence[str | None] = ()) -> list[str]:
     """Return the last lines. ``best``: :func:`best_of`, or empty; ``more``: lines about speed and files."""
     length = (
         f"{plural(event.iterations, 'iteration')}, {plural(event.epochs, 'epoch')} on {plural(event.ranks, 'rank')}"
@@ -159,13 +147,7 @@ def ended(
     if event.test_loss is not None:
         scores = _scores(event.test_loss, event.test_accuracy, event.test_metrics)
         lines.append(f"test {scores}{best}")
-    speed = event.images_per_s
-    if predicted is None or not speed:
-        lines.append(f"{speed:,.0f} {RATE}")
-    else:
-        percent = 100 * step_error(predicted.images_per_s, speed)
-        lines.append(f"{speed:,.0f} {RATE} measured, {predicted.images_per_s:,.0f} predicted: {percent:+.0f} %")
-    return [*lines, *filter(None, more)]
+    return [*lines, f"{event.images_per_s:,.0f} {RATE}", *filter(None, more)]
 
 
 def best_of(best_by: str, best: float, epoch: int | None) -> str:

@@ -23,7 +23,7 @@ from ringtrain.nn.shapes import element_count
 from ringtrain.nn.spec import OutputSpec
 from ringtrain.optim.catalogue import OPTIMIZERS
 from ringtrain.optim.optimizers import TRUST_COEFFICIENT
-from ringtrain.report.events import PredictedSpeed, RunStarted
+from ringtrain.report.events import RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
@@ -37,7 +37,7 @@ LARGE_TARGET = 10.0  # a mean or a deviation; outputs of a network that was just
 PACKAGES = ("numpy", "mpi4py", "h5py", "torch", "cupy-cuda12x", "cupy-cuda13x")
 
 
-def header(run: Assembly, origin: Origin, folder: RunFolder | None, predicted: PredictedSpeed | None) -> RunStarted:
+def header(run: Assembly, origin: Origin, folder: RunFolder | None) -> RunStarted:
     """The first record of the run. Collective."""
     config, exchange, transport = run.config, run.exchange, run.transport
     return RunStarted(
@@ -71,7 +71,6 @@ def header(run: Assembly, origin: Origin, folder: RunFolder | None, predicted: P
         metrics=list(run.metrics.names),
         accuracy=run.worker.passes.loss.accuracy,
         plugins=plugin.facts(),
-        predicted=predicted,
         **provenance(transport),
     )
 

@@ -14,7 +14,6 @@ from ringtrain.data.file.dataset import DataSet
 from ringtrain.errors import UsageError
 from ringtrain.monitor.guarded_transport import bare
 from ringtrain.nn.spec import ModelSpec
-from ringtrain.report.events import PredictedSpeed
 from ringtrain.report.tensorboard import check_tensorboard
 from ringtrain.train.assembly import reproducible
 from ringtrain.train.assembly.assemble import Assembly, assemble
@@ -38,9 +37,9 @@ def open_run(
     recovery: RecoveryState,
     only_run: bool,
     read: Callable[[TrainConfig, ModelSpec, Transport], DataSet] | None = None,
-) -> tuple[Assembly, Origin, JobEnd, list[str], PredictedSpeed | None]:
-    """Open a run: (its parts, its start, the end of the job, notes for the user, the speed by ``--plan``). Collective;
-    raises RingtrainError, the same on every rank.
+) -> tuple[Assembly, Origin, JobEnd, list[str]]:
+    """Open a run: (its parts, its start, the end of the job, notes for the user). Collective; raises
+    RingtrainError, the same on every rank.
 
     stop:     None if the run is checked, and does not begin
     only_run: whether this process makes no other run
@@ -54,7 +53,6 @@ def open_run(
     together(transport, lambda: check_elastic(config.exchange, transport, only_run))
     if config.run.tensorboard:
         on_root(transport, check_tensorboard)
-    predicted, unpredicted = find_prediction(transport, config, model.name, bool(recovery.lost))
     end = JobEnd(None, 0.0)
     if stop is not None:
         stop.other = end = find_job_end(transport, config.run, os.environ)
@@ -81,37 +79,9 @@ def open_run(
     moved = reproducible.moved(config.exchange, device.ops, origin.facts["numerics"] if origin.facts else None)
     remarks = [
         *device.notes,
-        *filter(None, [tuning.remark, unpredicted, moved, jump, end.words(), _initial_words(origin, options, initial)]),
+        *filter(None, [tuning.remark, moved, jump, end.words(), _initial_words(origin, options, initial)]),
     ]
-    return run, origin, end, remarks, predicted
-
-
-Prediction = tuple[PredictedSpeed | None, str | None]  # of the plan of ``--plan``; a note if the plan has none
-
-
-def find_prediction(transport: Transport, config: TrainConfig, model: str, after_death: bool = False) -> Prediction:
-    """The prediction of a run in the plan of ``--plan``. Collective: rank 0 reads the file. Raises UsageError for one
-    that is no plan, unless ranks have died."""
-    path = config.run.plan
-    if path is None:
-        return None, None
-
-    def look() -> tuple[dict | None, str | None]:
-        from ringtrain.plan.plan_file import find_row, read_plan  # 40 ms, with all of plan
-
-        try:
-            plan = read_plan(path)
-        except UsageError as error:
-            if not after_death:
-                raise
-            return None, f"without --plan from here on: {error}"
-        row, lacking = find_row(plan, config, model, transport.size, transport.nodes)
-        if row is None:
-            return None, lacking
-        return {name: getattr(row, name) for name in PredictedSpeed.__slots__}, None
-
-    speed, note = on_root(transport, look)
-    return PredictedSpeed(**speed) if speed else None, note
+    return run, origin, end, remarks
 
 
 def _facts(config: TrainConfig, model: ModelSpec) -> dict:

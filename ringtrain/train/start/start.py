@@ -59,7 +59,7 @@ def run_training(
     """
     forget_peak()
     only_run, recovery = recovery is not None, recovery or RecoveryState()
-    run, origin, job_end, remarks, predicted = open_run(transport, options, stop, recovery, only_run)
+    run, origin, job_end, remarks = open_run(transport, options, stop, recovery, only_run)
     transport = run.transport
     if _report_finished(run, origin, bool(recovery.lost)):
         run.close()
@@ -71,7 +71,7 @@ def run_training(
         if origin.facts is not None:
             origin = replace(origin, facts={**origin.facts, "best": best})
         sink = stack.enter_context(_recorded_end(run, folder, stop, outcome, recovery, (origin.iteration, origin.due)))
-        sink.handle(header(run, origin, folder, predicted))
+        sink.handle(header(run, origin, folder))
         for text in (*remarks, *notes(run, origin)):
             sink.handle(Note(text=text))
         outcome.progress = progress = _equal_weights(run, origin)
