@@ -3,14 +3,13 @@
 import ast
 import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import ringtrain
+from tests.cli_calls import in_new_process
 
 PACKAGE = Path(ringtrain.__file__).parent
 LEAF = {"arrays", "child", "errors", "parsing", "records", "humanize", "template", "splitmix", "config"}
@@ -228,6 +227,19 @@ STRATEGIES = (
     "layers = [name for name in sys.modules if name.startswith(('ringtrain.nn', 'ringtrain.train'))]\n"
     "assert not layers, layers\n"
 )
+CPU = (
+    "import sys, numpy; import ringtrain.ops.cuda, ringtrain.ops.cuda.cupy_runtime\n"
+    "from ringtrain.ops.catalogue import make_ops\n"
+    "ops = make_ops('cpu'); x = ops.zeros((3,)); ops.add(x, x, x)\n"
+) + LOADED.format({"cupy", "cupy_backends", "cuda", "cudnn"})
+SCHEDULE = (
+    "import sys; from ringtrain.cli.main import run\n"
+    "code = run(['schedule', 'verify', 'sliced', '--ranks', '3']); assert code == 0, code\n"
+) + LOADED.format({"mpi4py"})
+REPORT = (
+    "import sys; from ringtrain.report import events, plots, rates, sinks\n"
+    "from ringtrain.report.screen import terminal, words\n"
+) + LOADED.format({"rich", "matplotlib", "numpy", "h5py"})
 COMMUNICATOR = (
     PACKAGE_ALONE
     + "from ringtrain import Communicator\n"
@@ -236,9 +248,13 @@ COMMUNICATOR = (
 )
 
 
-@pytest.mark.parametrize("program", [HELP, COMMUNICATOR, STRATEGIES], ids=["--help", "the communicator", "layers"])
+LOADS = {"--help": HELP, "communicator": COMMUNICATOR, "layers": STRATEGIES}
+LOADS |= {"cpu": CPU, "schedule": SCHEDULE, "report": REPORT}
+
+
+@pytest.mark.parametrize("program", LOADS.values(), ids=LOADS)
 def test_nothing_heavy_is_loaded_that_is_not_asked_for(program):
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = in_new_process(program)
     assert done.returncode == 0, done.stderr
 
 
@@ -258,8 +274,7 @@ def test_a_command_leaves_blas_one_thread(tmp_path):
         "from ringtrain.cli.main import run; run(['train', '--config', 'none.toml'])"
     )
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=PACKAGE.parent, env=environment)
+    done = in_new_process(program, cwd=PACKAGE.parent, env=environment)
     assert done.stdout.startswith("numpy with 1\n"), done.stdout + done.stderr
 
 

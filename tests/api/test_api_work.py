@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -16,6 +14,7 @@ from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import ALONE
 from tests.api.communicators import on_ranks, together
+from tests.cli_calls import in_new_process
 from tests.fakes.clock import until
 from tests.loopback.world import LoopbackWorld
 from tests.says import says
@@ -325,7 +324,7 @@ def test_a_program_ends_with_operations_in_flight():
         "made[0].recv(np.ones(3), 1, async_op=True)\n"
         "print('the end')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = in_new_process(program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
 
 

@@ -3,8 +3,6 @@
 import configparser
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from ringtrain.cli.doctor import doctor
 from ringtrain.errors import NO_PACKAGE
 from ringtrain.launch.doctor import checks, host
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
+from tests.cli_calls import in_new_process
 from tests.says import says
 
 
@@ -59,7 +58,7 @@ def test_a_check_that_does_not_end_is_told_and_ends_with_4(tmp_path):
         "checks.CHECKS, doctor.examine.__defaults__ = [sleeps], (0.05,)\n"
         "run(['doctor', '--quick'])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = in_new_process(program)
     assert done.returncode == 4, done.stderr
     assert "the check of sleeps, on rank 0" in done.stderr and "in sleeps" in done.stderr  # and its stack
 
@@ -75,8 +74,7 @@ def without(packages, *arguments):
     """A process that does not find these."""
     blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in packages)
     program = f"import sys\n{blocked}from ringtrain.cli.main import run\nsys.exit(run(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return in_new_process(program, *arguments, timeout=120)
 
 
 def test_missing_packages_are_lines(tmp_path):

@@ -1,8 +1,6 @@
 """ringtrain schedule: what people see of schedules, and what they are told when they ask for what cannot be."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -120,13 +118,3 @@ def test_draw_makes_tables_and_pictures(tmp_path):
 def test_refusals(capsys, arguments, message):
     assert run_command(["schedule", *arguments]) == 2
     assert re.search(message, capsys.readouterr().err)
-
-
-def test_no_mpi_is_needed():
-    program = (
-        "import sys; from ringtrain.cli.main import run\n"
-        "code = run(['schedule', 'verify', 'sliced', '--ranks', '3'])\n"
-        "sys.exit(code or 'mpi4py' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr

@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
@@ -15,6 +13,7 @@ from ringtrain.ops.cpu import library
 from ringtrain.ops.cpu.compile import file_name
 from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.reference import ReferenceOps, activation
+from tests.cli_calls import in_new_process
 from tests.ops.cuda_support import REAL, cuda_ops, on_device
 from tests.says import says
 
@@ -39,7 +38,7 @@ def test_a_number_beyond_the_kinds_of_the_cpu_ends_the_process():
         "kernels, x = CpuKernels(np.dtype('float32')), np.ones(8, np.float32)\n"
         f"for kind in range({len(MORE)}): kernels.activation(x, x, 8, kind); print(kind, flush=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = in_new_process(program)
     assert -done.returncode in (signal.SIGILL, signal.SIGTRAP), done.stderr
     assert len(done.stdout.split()) == len(ACTIVATIONS)
 

@@ -3,8 +3,6 @@
 import ctypes
 import mmap
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,6 +11,7 @@ from PIL import Image
 
 from ringtrain.ops.cpu.library import FAMILY_SETTING, compiled_families, cpu_families
 from ringtrain.ops.cpu.resize import fits, resize_image
+from tests.cli_calls import in_new_process
 
 WHOLE = 1 << 14
 # (height, width), box, part of it, new size
@@ -112,10 +111,7 @@ def test_all_families_give_the_same_bits():
         "import hashlib; print(hashlib.sha256(out).hexdigest())"
     )
     families = [family for family in cpu_families() if family in compiled_families()]
-    runs = [
-        subprocess.run([sys.executable, "-c", code], env={**os.environ, FAMILY_SETTING: family}, stdout=subprocess.PIPE)
-        for family in families
-    ]
+    runs = [in_new_process(code, env={**os.environ, FAMILY_SETTING: family}) for family in families]
     assert all(run.returncode == 0 for run in runs) and len({run.stdout for run in runs}) == 1
 
 

@@ -4,8 +4,6 @@ import io
 import os
 import re
 import struct
-import subprocess
-import sys
 import termios
 from dataclasses import replace
 
@@ -353,13 +351,3 @@ def test_no_colour_where_none_is_wanted(pty, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[38" not in live_screen(pty(80), run(), [], lambda live: live.progress(iteration()))
-
-
-def test_heavy_libraries_are_loaded_where_they_are_used():
-    program = (
-        "import sys; from ringtrain.report import events, plots, rates, sinks; "
-        "from ringtrain.report.screen import terminal, words; "
-        "print([name for name in ('rich', 'matplotlib', 'numpy', 'h5py') if name in sys.modules])"
-    )
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout == "[]\n"

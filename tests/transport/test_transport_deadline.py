@@ -1,14 +1,12 @@
 """The deadline: it ends a process that does not get on, whatever that waits in."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from ringtrain.transport import deadline
+from tests.cli_calls import in_new_process
 
-PATIENCE_S = 60
 HELD = "def held(): ctypes.PyDLL(None).pause()  # holds the GIL, for ever\n"
 FREE = "def free(): os.read(os.pipe()[0], 1)  # gives the GIL away, for ever\n"
 BEGINNING = f"import ctypes, os\nfrom ringtrain.transport import deadline\n{HELD}{FREE}Deadline = deadline.Deadline\n"
@@ -16,8 +14,7 @@ BEGINNING = f"import ctypes, os\nfrom ringtrain.transport import deadline\n{HELD
 
 def ended(program):
     """How a process ends that runs this: its exit code and what it writes to stderr."""
-    command = [sys.executable, "-c", BEGINNING + program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = in_new_process(BEGINNING + program)
     return done.returncode, done.stderr
 
 

@@ -13,6 +13,7 @@ from ringtrain.transport.native_call import (
     NativeCall,
 )
 from tests.loopback.world import LoopbackWorld
+from tests.mpi.programs import moves
 from tests.says import says
 
 pytestmark = pytest.mark.timing
@@ -26,25 +27,12 @@ def run(size, body):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_collectives(size):
+@pytest.mark.parametrize("check", moves.ANYWHERE, ids=lambda check: check.__name__)
+def test_what_transports_of_an_mpi_do(check, size):
     def body(t):
         assert (t.rank, t.size, t.node, t.nodes, t.local_rank, t.local_size) == (t.rank, size, 0, 1, t.rank, size)
         assert t.describe() == (says(f"{size} threads") if size > 1 else says("process", "MPI"))
-        assert t.gather_json({"rank": t.rank, "ü": [t.rank]}) == [{"rank": r, "ü": [r]} for r in range(size)]
-        span = np.arange(4.0) + t.rank
-        t.native_allreduce(span)
-        np.testing.assert_array_equal(span, size * np.arange(4.0) + size * (size - 1) / 2)
-        for op, want in (("max", size - 1), ("min", 0)):
-            span = np.full(3, t.rank, "f4")
-            t.native_allreduce(span, op)
-            assert (span == want).all()
-        span = np.full(3, t.rank, "f4")
-        handle = t.native_allreduce_start(span)
-        handle.wait(5)
-        assert handle.test() and (span == size * (size - 1) / 2).all()
-        span = np.full((2, 2), t.rank)
-        t.broadcast(span, root=size - 1)
-        assert (span == size - 1).all()
+        check(t)
         t.barrier()
         t.close()
 
@@ -96,24 +84,6 @@ def test_arenas_are_zeroed_host_memory_unless_told_otherwise():
     ):
         assert not default.allocate(5, "f4").any()
         assert filled.allocate(2, "f8").tolist() == [7, 7]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_tally_gives_each_ticket_once_and_loses_no_addition(size):
-    def body(t):
-        tally = t.counters(4)
-        tickets = [tally.take(0, 1) for _ in range(50)]
-        tally.add(2, np.array([1.0, t.rank]))
-        t.barrier()
-        numbers = tally.read()
-        tally.clear()
-        return tickets, numbers, tally.read()
-
-    results = run(size, body)
-    assert sorted(ticket for tickets, *_ in results for ticket in tickets) == list(range(50 * size))
-    for _, numbers, cleared in results:
-        np.testing.assert_array_equal(numbers, [50 * size, 0, size, size * (size - 1) / 2])
-        assert not cleared.any()
 
 
 def test_a_rank_alone_has_the_collectives_of_an_mpi_and_shares_its_memory_with_nobody():

@@ -1,4 +1,5 @@
-"""Under mpirun at any number of ranks: every call of the transport, every schedule, and the all-reduce strategy."""
+"""Under mpirun at any number of ranks: every call of the transport, every schedule, and the all-reduce strategy.
+tests/transport calls those of ANYWHERE over threads."""
 
 import os
 from itertools import chain, pairwise
@@ -53,8 +54,9 @@ def gathers_and_broadcasts(t):
 
 
 def native(t):
-    for op, want in (("sum", t.size * (t.size - 1) / 2), ("max", t.size - 1), ("min", 0)):
-        span = np.full(7, t.rank, "f8")
+    share = np.arange(7.0)
+    for op, want in (("sum", total(t, share)), ("max", share + t.size - 1), ("min", share)):
+        span = share + t.rank
         t.native_allreduce(span, op)
         assert (span == want).all()
     span = np.full(7, t.rank, "f4")
@@ -164,11 +166,11 @@ def shares_memory_on_the_node(t):
 
 def tallies(t):
     """Each ticket goes to one rank, and no addition is lost, though rank 0 does nothing for it."""
-    tally = t.counters(3)
-    tickets = [tally.take(0, 1) for _ in range(20)]
-    tally.add(1, np.array([1.0, t.rank]))
-    assert sorted(chain(*t.gather_json(tickets))) == list(range(20 * t.size))
-    np.testing.assert_array_equal(tally.read(), [20 * t.size, t.size, t.size * (t.size - 1) / 2])
+    tally = t.counters(4)
+    tickets = [tally.take(0, 1) for _ in range(50)]
+    tally.add(2, np.array([1.0, t.rank]))
+    assert sorted(chain(*t.gather_json(tickets))) == list(range(50 * t.size))
+    np.testing.assert_array_equal(tally.read(), [50 * t.size, 0, t.size, t.size * (t.size - 1) / 2])
     tally.clear()
     assert not tally.read().any()
 
@@ -200,19 +202,17 @@ def counts_what_leaves_the_node(t):
     t.links = neighbours
 
 
+ANYWHERE = [gathers_and_broadcasts, native, shares_memory_on_the_node, tallies]
 CHECKS = [
     gives_the_core_away_where_it_is_shared,
     counts_what_leaves_the_node,
     knows_its_place,
-    gathers_and_broadcasts,
-    native,
     moves_again_and_again,
     cuts_messages,
     sums_are_exact,
     sums_in_shared_memory_are_exact,
     a_wire_that_rounds,
-    shares_memory_on_the_node,
-    tallies,
+    *ANYWHERE,
 ]
 if __name__ == "__main__":
     transport = connect()
