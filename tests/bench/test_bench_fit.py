@@ -6,12 +6,10 @@ from ringtrain.bench.measure.links import BETWEEN, INSIDE, Calibration, LinkClas
 from ringtrain.bench.model.fit import (
     FittedModel,
     Regime,
-    crossovers,
     fabric_of,
     fit,
     hold_out,
     judged,
-    predicted_crossings,
     work_by_name,
 )
 from ringtrain.bench.model.work import AlgorithmWork, least_work, work_of
@@ -130,22 +128,6 @@ def test_a_fit_is_judged_on_sizes_that_it_did_not_see():
     seen, unseen = hold_out([(1, 1.0), (2, 2.0), (3, 3.0)])  # too few to judge
     report = judged(fit(AlgorithmWork(2, 1.0, 0.5), seen, known()), seen, unseen)
     assert (report["held_out"], report["median_error"], report["worst_error"]) == ([], None, None)
-
-
-def test_crossovers_predicted_and_measured_and_by_a_new_regime():
-    few, light = local(1, 2.0, 1.0, 1e-5, 1e-9), local(4, 1.0, 0.5, 1e-5, 1e-9)
-    assert predicted_crossings(few, light) == predicted_crossings(light, few) == [pytest.approx(3e4)]
-    assert predicted_crossings(few, few) == []
-    assert predicted_crossings(few, local(4, 3.0, 1.5, 1e-5, 1e-9)) == []
-    points = {"few": truth_at(few), "light": truth_at(light)}
-    (crossing,) = crossovers({"few": few, "light": light}, points)
-    assert (crossing["algorithms"], crossing["measured_bytes"]) == (["few", "light"], [(1 << 14, 1 << 16)])
-    assert 1 << 14 < crossing["predicted_bytes"][0] < 1 << 16
-    steady = local(1, 1.0, 0.5, 1e-5, 2e-9)
-    fabrics = [known(local_alpha_s=alpha, local_beta_s=1e-9) for alpha in (1e-5, 1e-1)]
-    jumps = FittedModel(steady.work, tuple(map(Regime, (0.0, 2.0**20), fabrics)))
-    first, second = predicted_crossings(steady, jumps)
-    assert first == 2.0**20 and second == pytest.approx(0.09999 / 1e-9)
 
 
 def test_a_calibration_gives_the_constants():

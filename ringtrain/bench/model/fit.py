@@ -15,9 +15,9 @@ One line cannot fit both caches and memory, nor a network that lets a first burs
 regime belongs to the model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
@@ -150,55 +150,12 @@ def judged(model: FittedModel, seen: Points, held_out: Points) -> dict:
     }
 
 
-LARGEST = 1 << 50  # no buffer is longer
-
-
-def crossovers(models: dict[str, FittedModel], points: Mapping[str, Points]) -> list[dict]:
-    """Return, for every two algorithms, the sizes at which the faster one changes: predicted by their models, and
-    measured between neighbouring sizes.
-    """
-    return [
-        {
-            "algorithms": [a, b],
-            "predicted_bytes": predicted_crossings(models[a], models[b]),
-            "measured_bytes": measured_crossings(dict(points[a]), dict(points[b])),
-        }
-        for a, b in combinations(models, 2)
-    ]
-
-
-def predicted_crossings(a: FittedModel, b: FittedModel) -> list[float]:
-    """Return the sizes at which the lines cross, and those at which a new regime changes the order at once."""
-    starts = sorted({regime.first_bytes for model in (a, b) for regime in model.regimes})
-    crossings = []
-    for low, high in pairwise((*starts, LARGEST)):
-        if low and _leads(a, b, starts[starts.index(low) - 1], low) != _leads(a, b, low, low):
-            crossings.append(low)
-        (start_a, slope_a), (start_b, slope_b) = a.line(low), b.line(low)
-        at = (start_b - start_a) / (slope_a - slope_b) if slope_a != slope_b else 0
-        if low < at < high:
-            crossings.append(at)
-    return crossings
-
-
-def _leads(a: FittedModel, b: FittedModel, regime_bytes: float, nbytes: float) -> bool:
-    """Whether a is faster at ``nbytes`` in the regimes of ``regime_bytes``."""
-    (start_a, slope_a), (start_b, slope_b) = a.line(regime_bytes), b.line(regime_bytes)
-    return start_a + slope_a * nbytes < start_b + slope_b * nbytes
-
-
-def measured_crossings(a: dict[int, float], b: dict[int, float]) -> list[tuple[int, int]]:
-    """Return the neighbouring sizes between which the faster one changes."""
-    sizes = sorted(a.keys() & b.keys())
-    return [(low, high) for low, high in pairwise(sizes) if (a[low] < b[low]) != (a[high] < b[high])]
-
-
 GROUP = ("dtype", "wire_dtype", "op", "placement")
 
 
 def fit_sweep(rows: Sequence[dict], calibration: Calibration, topology: Topology) -> list[dict]:
-    """Return, for every type, wire, operation and placement, each algorithm's model, and their crossings. An algorithm
-    with fewer than two sizes has no model, nor has a single rank, nor have more ranks than the step count allows.
+    """Return, for every type, wire, operation and placement, each algorithm's model. An algorithm with fewer than
+    two sizes has no model, nor has a single rank, nor have more ranks than the step count allows.
     """
     groups: dict[tuple, list[dict]] = {}
     for row in rows:
@@ -231,10 +188,7 @@ def _fitted(rows: Sequence[dict], known: Fabric, topology: Topology) -> dict:
     share = TYPES[rows[0]["wire_dtype"]].itemsize / TYPES[rows[0]["dtype"]].itemsize
     parts = {name: hold_out(each) for name, each in points.items()}
     models = {name: fit(work_by_name(name, topology, share), seen, known) for name, (seen, _) in parts.items()}
-    return {
-        "models": {name: judged(models[name], *part) for name, part in parts.items()},
-        "crossovers": crossovers(models, points),
-    }
+    return {"models": {name: judged(models[name], *part) for name, part in parts.items()}}
 
 
 def work_by_name(algorithm: str, topology: Topology, wire: float = 1.0) -> AlgorithmWork:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.links import sick, worst_pairs
 from ringtrain.bench.measure.rows import NOISY_CV, REFUSED, label
@@ -110,15 +109,12 @@ def _pairs(rows: list[dict] | None, hosts: list[str]) -> list[str]:
 
 
 def fit_lines(fits: Iterable[dict]) -> list[str]:
-    """Return the models, and their crossings with the MPI's; all other crossings are in the JSON file."""
     lines = []
     for group in fits:
         wire = "" if group["wire_dtype"] == group["dtype"] else f" over a wire of {group['wire_dtype']}"
         what = f"{group['dtype']} {group['op']}{wire}, {group['placement']} place"
         lines += [f"# fit of {what}:"] if group["models"] else []
         lines += [f"#   {_model(name, model)}" for name, model in group["models"].items()]
-        beside = [crossing for crossing in group["crossovers"] if NATIVE in crossing["algorithms"]]
-        lines += [f"#   {_crossover(crossing)}" for crossing in beside or group["crossovers"]]
     return lines
 
 
@@ -143,13 +139,6 @@ def _regime(work: dict, regime: dict) -> str:
     slope += [f"{work['added']:.3g} x gamma {1e9 * fabric['gamma_s']:.3g}"]
     since = f"from {format_bytes(regime['first_bytes'])} on " if regime["first_bytes"] else ""
     return f"{since}{' + '.join(start)} + n x ({' + '.join(slope)}) ns"
-
-
-def _crossover(crossing: dict) -> str:
-    a, b = crossing["algorithms"]
-    predicted = ", ".join(format_bytes(nbytes) for nbytes in crossing["predicted_bytes"])
-    measured = ", ".join(f"{format_bytes(low)} to {format_bytes(high)}" for low, high in crossing["measured_bytes"])
-    return f"{a} and {b} cross: predicted {predicted or 'nowhere'}, measured {measured or 'nowhere'}"
 
 
 def verdict_lines(rows: list[dict], self_test: list) -> list[str]:
