@@ -42,7 +42,6 @@ def test_buffers_of_a_device(ringtrain, tmp_path, monkeypatch):
     )
     monkeypatch.setattr("ringtrain.cli.bench_allreduce.real_cuda", lambda transport: devices)
     monkeypatch.setattr("ringtrain.bench.sweep.run.load_from_cupy", no_nccl)
-    monkeypatch.setattr("ringtrain.bench.measure.links.COPY_BYTES", 1 << 16)
     path = tmp_path / "out.json"
     code, out, err = ringtrain(*TINY, "--device", "cuda", "--json", path)
     assert code == 0, err

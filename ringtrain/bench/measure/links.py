@@ -26,7 +26,7 @@ from functools import partial
 from itertools import combinations
 
 from ringtrain.allreduce.dtypes import TYPES
-from ringtrain.bench.measure.buffers import CPU, Buffers, DeviceBuffers
+from ringtrain.bench.measure.buffers import CPU, Buffers
 from ringtrain.bench.measure.timing import timed
 from ringtrain.collectives.shared_memory import topology_of
 from ringtrain.collectives.topology import Topology
@@ -50,8 +50,6 @@ BESIDE_REPEATS = 3
 ALONE_PIECES = 50
 PAIR_BYTES, PAIR_REPEATS = 1 << 22, 7  # well beyond a network's first burst
 STANDS_OUT = 1.3  # times worse than the others' own pairs
-COPY_BYTES = 64 << 20  # more than a device's cache
-COPIES, COPY_REPEATS = 4, 7
 INSIDE, BETWEEN = "inside a node", "between nodes"
 
 Ends = tuple[int | None, int | None]  # the rank that a rank sends to, and the rank that it receives from
@@ -376,44 +374,3 @@ def sick(rows: list[dict], hosts: Sequence[str]) -> list[str]:
     if later[late] > STANDS_OUT:
         lines.append(f"{late} has late messages: {later[late]:.1f} times the latency of the others")
     return lines
-
-
-# ── copies of devices ─────────────────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Rates of copies."""
-
-    # of copies within each rank's memory: so many bytes are read in a second, and as many written
-    own_bytes_per_s: float
-    peer_bytes_per_s: float | None  # of copies from a neighbour's memory; None if devices do not map it
-
-
-def measure_copies(buffers: DeviceBuffers) -> Copies:
-    """Return the rates of copies within a device, and from a neighbour's. All ranks copy at once, since they may share
-    a device, or a link. Collective; the same on all ranks.
-    """
-    transport = buffers.transport
-    source, target = buffers.allocate(COPY_BYTES), buffers.allocate(COPY_BYTES)
-
-    def rate(source) -> float:
-        times = [_copied_s(buffers, source, target) for _ in range(1 + COPY_REPEATS)][1:]
-        return source.size / statistics.median(_slowest(transport, times))
-
-    views, inside = transport.peer_views(source), rate(source)
-    mapped = all(transport.gather_json(views is not None and len(views) > 1))
-    if views is None or not mapped:
-        return Copies(inside, None)
-    local_rank = transport.neighbours.index(transport.rank)
-    return Copies(inside, rate(views[(local_rank + 1) % len(views)]))
-
-
-def _copied_s(buffers: DeviceBuffers, source, target) -> float:
-    """Return the seconds a copy: a device's own, between two events around several copies."""
-    stream = buffers.stream
-    buffers.transport.barrier()
-    began = stream.record(timed=True)
-    for _ in range(COPIES):
-        buffers.runtime.copy(source, target, stream)
-    ended = stream.record(timed=True)
-    ended.wait()
-    return ended.seconds_since(began) / COPIES

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from ringtrain.allreduce.catalogue import NATIVE
 from ringtrain.bench.header import before_a_call
 from ringtrain.bench.measure.rows import REFUSED, asked_name, group, label
-from ringtrain.bench.model.bounds import MAPPED_BY_DEVICES
 from ringtrain.humanize import format_bytes, format_rate, plural
 from ringtrain.show import figures
 from ringtrain.show.figures import doubling_x, new_figure
@@ -87,8 +86,7 @@ def _draw_bandwidth(axes, curves: dict[str, list[dict]], looks: dict[str, dict])
     if any(row["unreliable"] for row in rows):
         axes.plot([], [], "o", color="grey", markerfacecolor="white", label=DOUBTFUL)
     whole = [row for row in rows if row["wire_dtype"] == row["dtype"]]
-    of_messages = [row for row in whole if row["bound_s"] and row["transport"] not in MAPPED_BY_DEVICES]
-    bound = {row["bytes"]: _gigabytes(row, "bound_s") for row in of_messages}
+    bound = {row["bytes"]: _gigabytes(row, "bound_s") for row in whole if row["bound_s"]}
     if bound:
         sizes = sorted(bound)
         label = f"bound over messages,\nup to {max(bound.values()):.3g} GB/s"

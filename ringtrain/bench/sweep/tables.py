@@ -70,15 +70,12 @@ def _links(header: dict) -> list[str]:
     device = header["device"]
     if device is None:
         return _calibration(header["calibration"])
-    copies, ways = header["copies"], header["calibration_by_way"]
-    peer = copies["peer_bytes_per_s"]
-    from_peer = "" if peer is None else f", from a neighbour's {format_rate(peer)}"
+    ways = header["calibration_by_way"]
     apart = f"; not mapped within a node: {device['apart']}" if device["apart"] else ""
     where = f"buffers on {plural(device['devices'], 'device')}, {device['name']}"
     return [
         f"{where}; messages {' and '.join(device['ways'])}{apart}",
         *(f"{way} {link}" for way, calibration in ways.items() for link in _calibration(calibration)),
-        f"copies on the device, all ranks at once: {format_rate(copies['own_bytes_per_s'])}{from_peer}",
     ]
 
 

@@ -13,7 +13,6 @@ from ringtrain.transport.world import connect
 from tests.fakes.fake_gpu import FakeGpuOps
 from tests.fakes.host_cuda import HostRuntime
 
-links.COPY_BYTES = 1 << 16
 links.RATE_BYTES, links.REPEATS, links.ALPHA_ROUNDS = (1 << 12,), 2, 2
 
 
