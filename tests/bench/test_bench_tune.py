@@ -127,7 +127,7 @@ def test_rows_of_a_choice_are_named_by_it_and_one_curve(tmp_path):
     result = swept(algorithms=("auto", "star", "mpi"), dtypes=("float32", "bfloat16"), sizes=(KIB,), tuning=table)
     for row in (result.rows[0], result.rows[3]):
         assert row["algorithm"] == "auto:star" and (row["status"], row["wrong"]) == ("ok", 0)
-        assert row["wire_bytes"] > 0 and row["same_over_segments"]
+        assert row["wire_bytes"] > 0
     assert result.rows[0]["reason"] == "measured 1 s; ring 2 s"
     assert "as for float32 sum" in result.rows[3]["reason"]
     (usual,) = swept(algorithms=("auto",), sizes=(KIB,), ops=("mean",)).rows

@@ -36,7 +36,7 @@ def test_every_algorithm_over_every_wire(result):
         refused = rounds and row["algorithm"] in UNPACKED
         assert row["status"] == ("refused" if refused else "ok")
         if row["algorithm"] != "mpi" and not refused:
-            assert row["wrong"] == 0 and row["same_on_ranks"] and row["same_over_repeats"] and row["same_over_segments"]
+            assert row["wrong"] == 0 and row["same_on_ranks"] and row["same_over_repeats"]
             assert row["speedup"] > 0  # beside the MPI's own, which sends float32
     assert len(result.header["self_test"]) == len(ALGORITHMS) + 2 * (len(ALGORITHMS) - len(UNPACKED))
     assert ["ring (bfloat16)", "float32", "sum"] in result.header["self_test"]

@@ -44,7 +44,6 @@ class Verdict:
     wrong: int  # number of wrong elements, over all ranks and both kinds of input
     same_on_ranks: bool | None  # whether all ranks hold the same bits; None where they get different parts
     same_over_repeats: bool  # whether a repetition gives the same bits
-    same_over_segments: bool | None  # whether other segments give the same bits; None for an algorithm without segments
 
 
 @lru_cache(maxsize=32)
@@ -125,20 +124,18 @@ def _wrong(numbers: NumberType, part, expected, allowed) -> int:
     return int(np.count_nonzero(~(error <= allowed)))
 
 
-def judge(trial: PreparedTrial, otherwise: PreparedTrial | None, seed: int) -> Verdict:
-    """Run the trial on both kinds of input, once more, and with other segments. Collective; the same everywhere."""
+def judge(trial: PreparedTrial, seed: int) -> Verdict:
+    """Run the trial on both kinds of input, and once more. Collective; the same everywhere."""
     exact, random = KINDS
     wrong, digests = _run_on(trial, exact, seed), []
-    for each in (trial, trial, otherwise):
-        if each is not None:
-            wrong += _run_on(each, random, seed)
-            digests.append(hashlib.sha256(each.job.buffers.read(each.job.target).view(np.uint8).data).hexdigest())
+    for _ in range(2):
+        wrong += _run_on(trial, random, seed)
+        digests.append(hashlib.sha256(trial.job.buffers.read(trial.job.target).view(np.uint8).data).hexdigest())
     ranks = trial.job.transport.gather_json([wrong, *digests])
     return Verdict(
         wrong=sum(rank_wrong for rank_wrong, *_ in ranks),
-        same_on_ranks=len({f for _, f, *_ in ranks}) == 1 if trial.job.collective in ALIKE else None,
-        same_over_repeats=all(first == again for _, first, again, *_ in ranks),
-        same_over_segments=None if otherwise is None else all(first == other for _, first, _, other in ranks),
+        same_on_ranks=len({first for _, first, _ in ranks}) == 1 if trial.job.collective in ALIKE else None,
+        same_over_repeats=all(first == again for _, first, again in ranks),
     )
 
 

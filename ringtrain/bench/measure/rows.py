@@ -31,7 +31,7 @@ MEASURED = (
     *("algbw_bytes_per_s", "busbw_bytes_per_s", "wire_bytes", "bound_s", "bound_share"),
     *("speedup", "speedup_low", "speedup_high"),
 )
-JUDGED = ("wrong", "same_on_ranks", "same_over_repeats", "same_over_segments")
+JUDGED = ("wrong", "same_on_ranks", "same_over_repeats")
 STATED = ("status", "reason", "unreliable", "samples_s")
 COLUMNS = (*IDENTITY, *MEASURED, *JUDGED, *STATED)
 

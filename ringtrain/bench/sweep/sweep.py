@@ -108,7 +108,7 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
     buffers.check_room(_room(asked, transport.size) * len(asked.all_memories(buffers)) * asked.arrays)
     result = Result(make_header(transport, START) | buffers.describe())
-    tag = 2 * len(asked.contenders(buffers))  # after the tags of the trials
+    tag = len(asked.contenders(buffers))  # after the tags of the trials
     watcher.progress("calibrating links", 0, 1)
     bounds = Bounds(buffers, tag)
     more = {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
@@ -236,7 +236,7 @@ class _Bench:
                     trials[each] = [prepare_collective(job, *named) for job in measured]
             except Refusal as reason:
                 refusals[each] = rows.refused(rows.identity(measured[0], algorithm, None, wire, way), str(reason))
-        verdicts = [self._judge(trial, tag) for tag, several in enumerate(trials.values()) for trial in several]
+        verdicts = [self._judge(trial) for trial in chain.from_iterable(trials.values())]
         return _Ready(next(iter(jobs.values())), trials, refusals, verdicts)
 
     def measure(self, ready: _Ready) -> list[dict]:
@@ -252,7 +252,7 @@ class _Bench:
         final = ready.refusals | {each: rows.with_speedup(row, base, seed) for each, row in fastest.items()}
         return [final[each] for each in self._contenders]
 
-    def _judge(self, trial: PreparedTrial, tag: int) -> checks.Verdict | None:
+    def _judge(self, trial: PreparedTrial) -> checks.Verdict | None:
         if not self._asked.checked or self._asked.collective == BARRIER:
             return None
         job, seed = trial.job, self._asked.protocol.seed
@@ -260,15 +260,7 @@ class _Bench:
         proved = [trial.name, job.numbers.name, job.op]
         if proved not in self.tested and checks.self_test(trial, seed):
             self.tested.append(proved)
-        if trial.bytes_sent is None:  # there are no segments
-            return checks.judge(trial, None, seed)
-        runs, wire = trial.algorithm.removeprefix(f"{AUTO}:"), self._wires[trial.wire]
-        other = max(job.nbytes // (3 * self._transport.size), job.numbers.itemsize)  # about three segments a rank
-        other = other if other < self._segment_bytes else self._segment_bytes // 2
-        otherwise = prepare(job, runs, len(self._contenders) + tag, other, wire=wire, way=trial.way)
-        verdict = checks.judge(trial, otherwise, seed)
-        otherwise.free()
-        return verdict
+        return checks.judge(trial, seed)
 
     def _row(self, trial: PreparedTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
         job = trial.job
