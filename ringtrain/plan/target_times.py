@@ -5,7 +5,7 @@ exact one not on the ranks either.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import inf, isfinite
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,6 @@ from ringtrain.runs.summary import RunSummary, list_runs
 
 PLAN_ERROR = 0.15  # of a predicted step: as near are 89 of 99 of docs/plan.md
 SHARED = ("model", "data", "train_examples", "batch", "loss")  # of runs whose iterations are comparable
-Phase = tuple[int, PlanRow]  # the iteration from which a prediction holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,8 @@ def _unfit(run: RunSummary) -> str:
     config = _exchange_of(run)
     if config.strategy not in PARTS:
         return f"plans know no strategy {config.sync}"
+    if config.average_from or config.compress_from:
+        return "its exchange changes on its way (--average-from, --compress-from)"
     parts = parts_of(config)
     if parts.together or parts.partners == PARTNER:
         return ""
@@ -113,42 +114,29 @@ def target_rows(
     whether the strategy is the first at the target over its link."""
     rows = []
     for link, exchanges in links.items():
-        over = [_row(link, each, _phases(layers, exchanges, each, ranks, per_node)) for each in curves]
+        over = [_row(link, each, _step(layers, exchanges, each, ranks, per_node)) for each in curves]
         first = min(over, key=lambda row: inf if row["seconds"] is None else row["seconds"])
         rows += [row | {"is_first": row is first and row["seconds"] is not None} for row in over]
     return rows
 
 
-def _phases(layers, exchanges, curve: Curve, ranks: int, per_node: int) -> tuple[Phase, Phase]:
-    """Return the predictions of a run's two phases: of all-reduce before averages, or of whole gradients before
-    compressed ones; and of the rest. Without such phases both are the same."""
-    config, settings = curve.config, PlanSettings(curve.batch, per_node=per_node)
-    settings = replace(settings, overlap=config.overlap, bucket_bytes=config.bucket_bytes)
-    early = replace(config, compress="none")
-    if config.average_from:
-        early = replace(early, sync="allreduce", wire="none")
-    begin = config.average_from or config.compress_from
+def _step(layers: LayerTimes, exchanges: ExchangeTimes, curve: Curve, ranks: int, per_node: int) -> PlanRow:
+    config = curve.config
+    settings = PlanSettings(curve.batch, per_node=per_node, overlap=config.overlap, bucket_bytes=config.bucket_bytes)
     algorithms = [] if config.algorithm == "auto" else [config.algorithm]
-    both = [early, config] if begin else [config, config]
-    first, rest = (predict(layers, exchanges, [ranks], [each], algorithms, settings)[0] for each in both)
-    return (0, first), (begin, rest)
+    return predict(layers, exchanges, [ranks], [config], algorithms, settings)[0]
 
 
-def _row(link: str, curve: Curve, phases: tuple[Phase, Phase]) -> dict[str, Any]:
-    (_, early), (begin, late) = phases
+def _row(link: str, curve: Curve, step: PlanRow) -> dict[str, Any]:
     least, middle, most = min(curve.iterations), median(curve.iterations), max(curve.iterations)
-
-    def seconds(iterations: float) -> float:
-        return min(iterations, begin) * early.step_s + max(iterations - begin, 0) * late.step_s
-
     figures = {
         "iterations": middle,
         "iterations_low": least,
         "iterations_high": most,
-        "seconds": seconds(middle),
-        "seconds_low": seconds(least) / (1 + PLAN_ERROR),
-        "seconds_high": seconds(most) / (1 - PLAN_ERROR),
+        "seconds": middle * step.step_s,
+        "seconds_low": least * step.step_s / (1 + PLAN_ERROR),
+        "seconds_high": most * step.step_s / (1 - PLAN_ERROR),
     }
-    facts = {"link": link, "strategy": curve.name, "ranks": late.ranks, "seeds": len(curve.iterations)}
-    step = {"algorithm": late.algorithm, "step_s": late.step_s, "exposed_s": late.exposed_s}
-    return facts | step | {name: each if isfinite(each) else None for name, each in figures.items()}
+    facts = {"link": link, "strategy": curve.name, "ranks": step.ranks, "seeds": len(curve.iterations)}
+    facts |= {"algorithm": step.algorithm, "step_s": step.step_s, "exposed_s": step.exposed_s}
+    return facts | {name: each if isfinite(each) else None for name, each in figures.items()}

@@ -45,6 +45,7 @@ def runs(tmp_path):
     make_run(top / "mean", events([2.0, 1.5, 1.25, 0.75], exact=False), **averaging)
     make_run(top / "late", events([2.0, 2.5], exact=False), model="mlp", sync="delayed")
     make_run(top / "free", events([0.5], exact=False), model="mlp", sync="server", staleness=3)
+    make_run(top / "turns", events([0.5]), model="mlp", compress="top-k", compress_from=20)
     return top
 
 
@@ -83,7 +84,7 @@ def test_curves_over_seeds_and_runs_that_cannot_be_repeated(runs):
     iterations = {curve.name: curve.iterations for curve in curves}
     assert iterations == {"sum": (20, 10, 20), "mean": (40,), "late": (float("inf"),)}
     assert next(curve.config for curve in curves if curve.name == "mean").average_every == 16
-    assert notes == [says("free", "left out", "3 iterations")]
+    assert notes == [says("free", "left out", "3 iterations"), says("turns", "left out", "--compress-from")]
 
 
 def test_seconds_are_iterations_times_the_step_of_the_plan_over_each_link(runs, files):
@@ -103,18 +104,6 @@ def test_seconds_are_iterations_times_the_step_of_the_plan_over_each_link(runs, 
         assert row["seconds"] == row["iterations"] * step.step_s
         assert row["seconds_low"] == row["iterations_low"] * step.step_s / (1 + PLAN_ERROR)
         assert row["seconds_high"] == row["iterations_high"] * step.step_s / (1 - PLAN_ERROR)
-
-
-def test_a_run_of_two_phases_takes_the_steps_of_both(tmp_path, files):
-    top = tmp_path / "phases"
-    make_run(top / "local", events([2.0, 2.0, 0.5], exact=False), model="mlp", sync="averaging", average_from=10)
-    make_run(top / "late", events([2.0, 2.0, 0.5], exact=False), model="mlp", compress="top-k", compress_from=20)
-    layers, exchanges = LayerTimes([files[1]]), ExchangeTimes(files[3])
-    rows = target_rows(layers, {"": exchanges}, read_curves(top, "mlp", LOSS)[0], 2, per_node=1)
-    settings = PlanSettings(64)
-    for row, begin, options in zip(rows, (20, 10), ({"compress": "top-k"}, {"sync": "averaging"}), strict=True):
-        steps = predict(layers, exchanges, [2], [ExchangeConfig(), ExchangeConfig(**options)], [], settings)
-        assert row["seconds"] == pytest.approx(begin * steps[0].step_s + (30 - begin) * steps[1].step_s)
 
 
 def test_exact_curves_hold_for_any_number_of_ranks(runs):
