@@ -81,7 +81,7 @@ ORDER = {
     "config": "option presets exchange record resolve",
     "data": "texts decoding stored content images split predictions file batches readers image_files inputs",
     "exchange": "parts tags update settings buckets base replica_check owned "
-    "compression model_parallel servers strategies catalogue compatibility",
+    "compression servers strategies model_parallel catalogue compatibility",
     "launch": "binding printed_metrics reproducible python_script mpirun slurm doctor",
     "monitor": "flight_recorder watchdog diagnosis stack_dump guard hang_detector guarded_transport",
     "memory": "spans workspace arena buckets",

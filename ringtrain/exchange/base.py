@@ -71,20 +71,6 @@ class Lag:
         return max(self.clocks, default=0)
 
 
-class State(Protocol):
-    """The optimizer's state, to save without a change, compare and restore; :class:`OwnedState` is the usual one."""
-
-    rank_state: "RankState | None" = None  # None: no state differs between ranks
-
-    def state(self) -> dict: ...
-
-    def arrays(self) -> list[OwnedArray]: ...
-
-    def check_names(self, names: Collection[str]) -> None: ...
-
-    def restore(self, state: dict) -> None: ...
-
-
 class StatePart(Protocol):
     """State that a strategy keeps in addition to the optimizer's."""
 
@@ -143,7 +129,7 @@ class OwnedState:
     replicated:  whether every rank holds the same state now
     parts:       state in addition to the optimizer's
     arrays:      arrays of the parts, for the comparison of ranks
-    rank_state:  None: a part may be one
+    rank_state:  None: a part may be one; if none is, no state differs between ranks
     take:        takes this rank's part of the optimizer's state; None: from an array over its arena
     """
 
@@ -271,7 +257,7 @@ class Exchange(ABC):
     facts: ExchangeFacts
     batches: BatchSource = BatchSource()
     serving: Serving = Serving()
-    owned_state: State
+    owned_state: OwnedState
     reducers: Reducers
     rehearsed: Sequence[Rehearsed] = ()
     ready_points: frozenset[str] = frozenset()

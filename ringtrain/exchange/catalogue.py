@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import ConfigError, nearest
 from ringtrain.exchange.base import Exchange
-from ringtrain.exchange.parts import DATA, HYBRID, PARTS, PIPELINE, Parts
+from ringtrain.exchange.parts import DATA, HYBRID, PARTS, Parts
 from ringtrain.exchange.servers.change_push import ChangePush
 from ringtrain.exchange.servers.gradient_push import make_gradient_push
 from ringtrain.exchange.settings import ExchangeSettings
@@ -83,30 +83,16 @@ STRATEGIES = {
         ("servers", "dedicated", "asynchronous", "staleness"),
     ),
 }
-MakeExchange = Callable[[ExchangeSettings], Exchange]
-
-
-def make_hybrid(settings: ExchangeSettings, make: MakeExchange) -> Exchange:
-    from ringtrain.exchange.model_parallel.hybrid import Hybrid  # knows layers, as no other strategy does
-
-    return Hybrid(settings, make)
-
-
-def make_pipeline(settings: ExchangeSettings, make: MakeExchange) -> Exchange:
-    from ringtrain.exchange.model_parallel import pipeline
-
-    return pipeline.make_pipeline(settings, make)
-
-
-# Exchanges that place fully connected layers elsewhere, made from the strategy of the other layers.
-AROUND = {HYBRID: make_hybrid, PIPELINE: make_pipeline}
 
 
 def make_exchange(settings: ExchangeSettings) -> Exchange:
     """Return the strategy of a configuration, whose options :mod:`ringtrain.exchange.compatibility` has checked."""
     config = settings.config
-    make = make_parameter_server if config.asynchronous else STRATEGIES[config.strategy].make
-    return make(settings) if config.fc == DATA else AROUND[config.fc](settings, make)
+    if config.fc != DATA:
+        from ringtrain.exchange.model_parallel import hybrid, pipeline  # know layers, as no other strategy does
+
+        return hybrid.Hybrid(settings) if config.fc == HYBRID else pipeline.make_pipeline(settings)
+    return (make_parameter_server if config.asynchronous else STRATEGIES[config.strategy].make)(settings)
 
 
 def own_options(config: ExchangeConfig) -> dict[str, bool | int | float | str]:

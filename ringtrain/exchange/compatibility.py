@@ -1,8 +1,7 @@
 """The rules of options that go together. They check a configuration.
 
 A rule names an option and what it needs: a property of the strategy's :class:`~ringtrain.exchange.parts.Parts`, or
-values of another option. No rule names a strategy. Conditions on the model, the data, the ranks or the machine are
-checked where these are known.
+values of another option. Conditions on the model, the data, the ranks or the machine are checked where these are known.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -159,8 +158,9 @@ RULES = (
          also=BFLOAT16),
     Rule(("batch_norm",), ("sync",), lambda parts: parts.collective_passes,
          "needs all ranks in every layer with equal weights; {other} does not guarantee that", also=GHOST),
-    Rule(("fc",), None, lambda parts: parts.all_update,
-         "is exact: ranks make each update of the other layers alike, by one sum of gradients; {other} does not"),
+    Rule(("fc",), None, "sync",
+         "is exact: ranks make each update of the other layers alike, by one sum of gradients; {other} does not",
+         ("allreduce",)),
     Rule(("check_replicas",), bool, lambda parts: parts.equal_weights,
          "compares the weights of ranks; with {other} they differ while ranks train"),
     Rule(("ema",), None, lambda parts: parts.equal_weights,

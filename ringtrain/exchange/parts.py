@@ -110,14 +110,9 @@ class Parts:
         return self.sums_gradients and self.delay > 0
 
     @property
-    def all_update(self) -> bool:
-        """Whether every rank makes each update of all weights itself, by the sum of its own iteration."""
-        return self.equal_weights and self.partners == ALL and not self.delay
-
-    @property
     def one_sum(self) -> bool:
         """Whether every rank makes each update of all weights itself, by one exact sum."""
-        return self.all_update and self.sums_whole and self.how == EXACT
+        return self.equal_weights and self.sums_whole and not self.delay and self.how == EXACT
 
     @property
     def sums_whole(self) -> bool:

@@ -23,9 +23,6 @@ class ExchangeSettings:
     guard: Guard | None = None  # watches the collectives; None without a guard
     # share(count, part, parts) → (start, stop): the examples of one part
     share: Callable[[int, int, int], tuple[int, int]] | None = None
-    # maps the sum of squares of the gradients over the arena to the sum of all gradients that are clipped together;
-    # None: there are no others
-    add_external_square_norm: Callable[[float], float] | None = None
     scale: LossScale | None = None  # the factor of the loss; None if it is 1
     model: str = ""  # the name of the model
     batch: int = 1  # examples of an iteration, over all ranks

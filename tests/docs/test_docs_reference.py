@@ -9,7 +9,8 @@ import pytest
 
 from ringtrain.cli.main import ringtrain as program
 from ringtrain.collectives.catalogue import FLAT
-from ringtrain.exchange.catalogue import AROUND, STRATEGIES
+from ringtrain.exchange.catalogue import STRATEGIES
+from ringtrain.exchange.parts import HYBRID, PIPELINE
 from ringtrain.nn.catalogue import LAYERS
 from ringtrain.nn.spec import available
 from ringtrain.report.events import KINDS, Evaluated
@@ -37,7 +38,7 @@ def test_every_command_is_there_with_every_option(page):
 
 
 def test_every_name_of_a_catalogue_every_model_and_error_is_there(page):
-    names = [*STRATEGIES, *AROUND, *FLAT, *LAYERS, *KINDS.values()]
+    names = [*STRATEGIES, HYBRID, PIPELINE, *FLAT, *LAYERS, *KINDS.values()]
     assert [name for name in names if f"\n### `{name}`\n" not in page] == []
     assert [name for name in available() if f"| `{name}` |" not in page] == [] and "DeviceFullError" in page
 

@@ -9,7 +9,7 @@ import pytest
 from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import TrainConfig, config_fields, make_config
 from ringtrain.errors import ConfigError, UsageError, nearest
-from ringtrain.exchange.catalogue import AROUND, DATA, STRATEGIES
+from ringtrain.exchange.catalogue import STRATEGIES
 from ringtrain.exchange.compatibility import BY_SYNONYM, DEFAULTS, RULES, Rule, check_options, refusals, used_by
 from ringtrain.exchange.compression.error_feedback import METHODS
 from ringtrain.exchange.parts import parts_of
@@ -182,7 +182,7 @@ def test_these_combinations_are_refused_and_no_others(beside):
 def test_rules_and_users_are_of_options_that_are_there():
     fields = config_fields()
     assert set(VALUES["sync"]) < set(STRATEGIES)
-    assert (DATA, *AROUND) == fields["fc"].metadata["choices"]
+    assert ("data", *VALUES["fc"]) == fields["fc"].metadata["choices"]
     assert {spec.metadata["used_by"] for spec in fields.values()} >= {("compress", tuple(METHODS))}
     named = {name for rule in RULES for name in (*rule.options, *([rule.needs] * isinstance(rule.needs, str)))}
     assert named | {name for option, (other, _) in used_by().items() for name in (option, other)} <= set(fields)
@@ -210,7 +210,7 @@ def others_of(rule: Rule) -> Iterator[dict]:
     if isinstance(rule.needs, str):
         return ({rule.needs: value} for value in every(rule.needs))
     compressed = ({"compress": value} for value in VALUES["compress"])
-    return chain(BESIDE, ({"sync": name} for name in STRATEGIES), ({"fc": name} for name in AROUND), compressed)
+    return chain(BESIDE, ({"sync": name} for name in STRATEGIES), ({"fc": name} for name in VALUES["fc"]), compressed)
 
 
 def refused_by(rule: Rule) -> Iterator[tuple[TrainConfig, str]]:

@@ -297,12 +297,6 @@ class Reducers:
         self.training, self._others, self._messages = training, others, messages
         self._received, self._buckets, self._before_close = received, buckets, before_close
 
-    def with_messages(self, messages: TrafficSource) -> "Reducers":
-        """Return the same reducers, with the bytes and seconds of another sender, which does not count what it
-        receives."""
-        rest = None, self._buckets, self._before_close
-        return Reducers(self.training, self._others, (*self._messages, messages), *rest)
-
     def traffic(self) -> Traffic:
         """Return the bytes and the seconds of training, without a gathered state's."""
         rows = [row for name, reducer in self.training.items() if self._buckets for row in reducer.traffic(name)]

@@ -18,13 +18,12 @@ Source: Krizhevsky, One weird trick for parallelizing convolutional neural netwo
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from ringtrain.errors import ConfigError
-from ringtrain.exchange.base import Exchange
+from ringtrain.exchange.model_parallel.divided_allreduce import DividedAllReduce
 from ringtrain.exchange.model_parallel.hybrid_layers import ColumnShards, divided, trailing
-from ringtrain.exchange.model_parallel.inner_exchange import WithInnerExchange
 from ringtrain.exchange.model_parallel.layouts import MicrobatchLayouts
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.memory.arena import Arena
@@ -59,16 +58,16 @@ def _count(elements: float) -> str:
     return f"{elements / 1e6:.3g} million" if elements >= 1e6 else f"{elements:,.0f}"
 
 
-class Hybrid(WithInnerExchange):
-    """Divides the columns of the fully connected layers among the ranks; ``make_inner`` makes the all-reduce of the
-    other layers."""
+class Hybrid(DividedAllReduce):
+    """Divides the columns of the fully connected layers among the ranks."""
 
-    def __init__(self, settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]):
-        self._settings = settings
-        self._inner = make_inner(replace(settings, add_external_square_norm=self._add_columns))
-        inner = self._inner.facts
-        header = f"{inner.header} with fc hybrid".strip()
-        self.facts = replace(inner, header=header, state_is_local=False, survives_rank_loss=False, within_passes=True)
+    def __init__(self, settings: ExchangeSettings):
+        super().__init__(settings)
+        self._add_square_norm = self._add_columns
+        header = f"{self.facts.header} with fc hybrid".strip()
+        self.facts = replace(
+            self.facts, header=header, state_is_local=False, survives_rank_loss=False, within_passes=True
+        )
         self._layouts, self._columns = MicrobatchLayouts(settings), ColumnShards(settings)
         self._norm = 0.0  # of the gradient of this iteration, if it is clipped
 
@@ -100,44 +99,42 @@ class Hybrid(WithInnerExchange):
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
         ours = [span for span in arena.spans if _layer(span.name) in self._divided]  # they are the last
         self._columns.bind(ours, optimizer)
-        self._bind_inner(
-            self._settings.ops,
-            arena,
-            optimizer,
-            len(arena.spans) - len(ours),
-            messages=self._layouts.collectives,
-            gather=self._columns.store_slot,
-            take=self._columns.restore,
-        )
-        self.rehearsed = [*self._inner.rehearsed, self._columns.update]
-        notes = [self._note, *self._inner.facts.notes]
-        self.facts = replace(self.facts, exact=self._inner.facts.exact, notes=notes)
+        self._bind_front(arena, optimizer, len(arena.spans) - len(ours), self._layouts.collectives)
+        self.rehearsed = [*self.rehearsed, self._columns.update]
+        self.facts = replace(self.facts, notes=[self._note, *self.facts.notes], state_bytes=None)
+
+    def _gather_slot(self, name: str) -> None:
+        self._columns.store_slot(name, self._arena.grads)
+
+    def _take_state(self, state: dict) -> None:
+        super()._take_state(state)
+        self._columns.restore(state)
 
     def before(self, iteration: int, examples: int, total: int) -> None:
         self._columns.load(self._arena.weights)
         self._layouts.iterate(total)
-        self._inner.before(iteration, examples, total)
+        super().before(iteration, examples, total)
 
     def finish(self, iteration: int, lr: float) -> None:
-        """Update the columns during the inner exchange, unless they are clipped by the norm that it finds."""
+        """Update the columns during the all-reduce, unless they are clipped by the norm that it finds."""
         limit = self._settings.clip_norm
         if limit is None:
             self._columns.apply(lr)
-            self._inner.finish(iteration, lr)
+            super().finish(iteration, lr)
             return
-        self._inner.finish(iteration, lr)
+        super().finish(iteration, lr)
         if self._norm > limit:
             self._columns.scale(limit / self._norm)
         self._columns.apply(lr)
 
     def _add_columns(self, squares: float) -> float:
-        """Add the square norm of the columns' gradients to the inner exchange's."""
+        """Add the square norm of the columns' gradients to the other layers'."""
         squares += self._columns.square_sum()
         self._norm = math.sqrt(squares)
         return squares
 
     def synchronize(self) -> None:
-        self._inner.synchronize()
+        super().synchronize()
         self._columns.store(self._arena.weights)
 
 

@@ -24,7 +24,6 @@ Source: Krizhevsky, One weird trick for parallelizing convolutional neural netwo
 pull request 3441), 2015.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -34,12 +33,13 @@ from ringtrain.exchange.buckets.ownership import schedule_name
 from ringtrain.exchange.buckets.reducer import Reducers
 from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.model_parallel.activation_messages import ActivationChannel, GroupRows
+from ringtrain.exchange.model_parallel.divided_allreduce import DividedAllReduce
 from ringtrain.exchange.model_parallel.hybrid_layers import divided
-from ringtrain.exchange.model_parallel.inner_exchange import WithInnerExchange
 from ringtrain.exchange.model_parallel.layer_placement import PlacementTable, check_ranks
 from ringtrain.exchange.model_parallel.layouts import MicrobatchLayouts
 from ringtrain.exchange.model_parallel.part_gather import PartGather, own_part, own_state
 from ringtrain.exchange.settings import ExchangeSettings
+from ringtrain.exchange.strategies.allreduce import AllReduce
 from ringtrain.exchange.update.owned_update import STEP, OwnedUpdate, check_sizes, everything
 from ringtrain.memory.arena import Arena
 from ringtrain.memory.spans import Span
@@ -51,15 +51,16 @@ IN_FLIGHT = 2  # micro-batches of one rank in front that are under way at once
 
 
 class Pipeline(Exchange):
-    """One rank of a pipeline. ``inner``: the facts of the all-reduce in front.
+    """One rank of a pipeline. ``inner``: the facts of the all-reduce in front; ``norm``: adds squares over all ranks,
+    for clipping.
 
     table:   layers and ranks, from :meth:`prepare` on
     part:    this rank's layers, with its columns alone
     layouts: of the ranks that divide these columns; None if this rank has whole layers
     """
 
-    def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: ExchangeFacts):
-        self.settings, self.mail = settings, mail
+    def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, norm: SumOverRanks, inner: ExchangeFacts):
+        self.settings, self.mail, self._norm = settings, mail, norm
         size, fc_ranks = settings.transport.size, settings.config.fc_ranks
         front = size - fc_ranks
         ranks = f"{front} + {fc_ranks} ranks, {IN_FLIGHT} in flight"
@@ -82,9 +83,6 @@ class Pipeline(Exchange):
         self._arena, self._gather = arena, PartGather(self.settings, parts, arena, is_taker=table.index == 0)
         return table.describe(arena.grads.dtype.itemsize)
 
-    def finish(self, iteration: int, lr: float) -> None:
-        self._current = False
-
     def _gather_weights(self) -> None:
         """Bring the weights of all parts to the ranks in front."""
         if not self._current:
@@ -92,48 +90,43 @@ class Pipeline(Exchange):
         self._current = True
 
 
-class PipelineFront(WithInnerExchange, Pipeline):
-    """Exchanges its layers by ``inner``, which knows the ranks in front alone."""
+class PipelineFront(DividedAllReduce, Pipeline):
+    """Exchanges its layers by all-reduce; ``within``: the settings of that, with the ranks in front alone."""
 
-    def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: Exchange):
-        super().__init__(settings, mail, inner.facts)
-        self._inner = inner
+    def __init__(
+        self, settings: ExchangeSettings, mail: ActivationChannel, norm: SumOverRanks, within: ExchangeSettings
+    ):
+        DividedAllReduce.__init__(self, within)
+        Pipeline.__init__(self, settings, mail, norm, self.facts)
+        self._add_square_norm = self._add_parts
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        notes, inner, part = self._begin_bind(arena), self._inner, self.part
-        part.bind(arena)
-        self._bind_inner(
-            self.settings.ops,
-            arena,
-            optimizer,
-            len(part.parameters()),
-            messages=self.mail,
-            gather=lambda name, flat: self._gather.gather(flat),
-        )
-        self.rehearsed = inner.rehearsed
-        self.facts = replace(self.facts, notes=[*notes, *inner.facts.notes], state_bytes=inner.facts.state_bytes)
+        notes = self._begin_bind(arena)
+        self.part.bind(arena)
+        self._bind_front(arena, optimizer, len(self.part.parameters()), self.mail)
+        self.facts = replace(self.facts, notes=[*notes, *self.facts.notes])
 
-    def before(self, iteration: int, examples: int, total: int) -> None:
-        self._inner.before(iteration, examples, total)
+    def _gather_slot(self, name: str) -> None:
+        self._gather.gather(self._arena.grads)
+
+    def _add_parts(self, squares: float) -> float:
+        """Add the square norm of all parts behind to the layers' in front, which every rank there has."""
+        return self._norm(0.0 if self.settings.transport.rank else squares)
 
     def finish(self, iteration: int, lr: float) -> None:
+        self._current = False
         super().finish(iteration, lr)
-        self._inner.finish(iteration, lr)
 
     def synchronize(self) -> None:
-        self._inner.synchronize()
+        super().synchronize()
         self._gather_weights()
 
 
 class PipelineBehind(Pipeline):
-    """Updates its part by the messages of the ranks in front. ``norm``: adds squares over all ranks, for clipping.
+    """Updates its part by the messages of the ranks in front.
 
     group: the ranks that divide the columns of this rank's layers
     """
-
-    def __init__(self, settings: ExchangeSettings, mail: ActivationChannel, inner: ExchangeFacts, norm: SumOverRanks):
-        super().__init__(settings, mail, inner)
-        self._norm = norm
 
     def prepare(self, graph: Graph) -> Graph:
         super().prepare(graph)
@@ -174,7 +167,7 @@ class PipelineBehind(Pipeline):
         """Nothing to do: this gradient does not travel."""
 
     def finish(self, iteration: int, lr: float) -> None:
-        super().finish(iteration, lr)
+        self._current = False
         self._update.make(lr)
 
     def synchronize(self) -> None:
@@ -188,28 +181,16 @@ def _row_share(count: int, part: int, parts: int) -> tuple[int, int]:
     return GroupRows(part, parts).cut(count)
 
 
-def make_pipeline(settings: ExchangeSettings, make_inner: Callable[[ExchangeSettings], Exchange]) -> Pipeline:
-    """Return the end of this rank: in front, with the all-reduce of ``make_inner`` among the ranks there, or behind.
-    Raises ConfigError unless ranks are left in front."""
+def make_pipeline(settings: ExchangeSettings) -> Pipeline:
+    """Return the end of this rank: in front, or behind. Raises ConfigError unless ranks are left in front."""
     config, transport = settings.config, settings.transport
     check_ranks(transport.size, config.fc_ranks)
     front = transport.lasting_group(range(transport.size - config.fc_ranks))
     norm = SumOverRanks(settings)
-
-    def add_parts(squares: float) -> float:
-        """Add the square norm of all parts behind to the layers' in front, which every rank there has."""
-        return norm(0.0 if transport.rank else squares)
-
     # The guard numbers the collectives of all ranks, and knows no collectives of some ranks.
-    within = replace(
-        settings,
-        transport=front or Loopback(),
-        guard=None,
-        tuning=None,
-        add_external_square_norm=add_parts,
-    )
-    inner = make_inner(within.with_options(algorithm=schedule_name(config.algorithm, transport)))
+    within = replace(settings, transport=front or Loopback(), guard=None, tuning=None)
+    within = within.with_options(algorithm=schedule_name(config.algorithm, transport))
     mail = ActivationChannel(transport, settings.ops, config.deadline_s)
-    if front is None:  # it has made the strategy for its facts alone
-        return PipelineBehind(settings, mail, inner.facts, norm)
-    return PipelineFront(settings, mail, inner)
+    if front is None:
+        return PipelineBehind(settings, mail, norm, AllReduce(within).facts)
+    return PipelineFront(settings, mail, norm, within)

@@ -9,6 +9,7 @@ of ranks (:mod:`ringtrain.exchange.buckets.reproducible`). With ``--wire`` messa
 weights of all ranks stay equal, but differ from a run's on one rank.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ringtrain.exchange.base import Exchange, ExchangeFacts, OwnedState, all_train
@@ -26,6 +27,10 @@ from ringtrain.optim.optimizers import Optimizer
 
 class AllReduce(Exchange):
     """Sums gradients over all ranks; every rank makes the same update."""
+
+    # maps the sum of squares of the gradients over the arena to the sum of all gradients that are clipped together;
+    # None: there are no others
+    _add_square_norm: Callable[[float], float] | None = None
 
     def __init__(self, settings: ExchangeSettings):
         config = settings.config
@@ -45,9 +50,8 @@ class AllReduce(Exchange):
         )
 
     def bind(self, arena: Arena, optimizer: Optimizer) -> None:
-        settings, grads, clip_norm = self._settings, arena.grads, self._settings.clip_norm
-        total = settings.add_external_square_norm
-        pieces, scale = everything(arena), settings.scale
+        settings, grads, pieces = self._settings, arena.grads, everything(arena)
+        clip_norm, total, scale = settings.clip_norm, self._add_square_norm, settings.scale
         update = OwnedUpdate(settings.ops, arena, optimizer, grads, pieces, clip_norm, total, scale)
         self._update = update
         self._gradients = self._reduction.bind(arena.spans, grads)
