@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import select
 import signal
@@ -61,7 +60,7 @@ def test_a_lock_that_outlives_its_owner_is_waited_for_with_patience(tmp_path):
     with pytest.raises(UsageError, match=says("--out", "by another process")):
         lock.take_lock(tmp_path, patience_s=1, sleep=waited.append)
     assert len(waited) == 10
-    (tmp_path / lock.NAME).write_text(json.dumps({"host": "h", "process": 1, "started": "1", "since": "then"}))
+    (tmp_path / lock.NAME).write_text("h 1 1 then")
 
     def wait(seconds):
         waited.append(seconds)
@@ -96,13 +95,10 @@ def test_what_is_in_its_way_is_put_aside(tmp_path, make):
     assert sorted(os.listdir(tmp_path)) == [lock.NAME, f"superseded-{lock.NAME}"]
 
 
-def test_without_locks_a_process_of_this_host_is_seen(tmp_path, stranger, monkeypatch):
+def test_without_locks_the_user_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
-    with pytest.raises(UsageError, match=in_use_by(stranger)):
-        lock.take_lock(tmp_path, sleep=never)
-    stranger()
     taken = lock.take_lock(tmp_path, sleep=never)
-    assert taken.warning == says(tmp_path)
+    assert taken.warning == says(tmp_path) and not lock.is_held(tmp_path)
     taken.release()
 
 
@@ -115,7 +111,7 @@ def test_a_disk_that_fails(tmp_path, monkeypatch):
         lock.take_lock(tmp_path / "none")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 4000, '{"host": 1, "process": 2, "started": 3, "since": 4}', "{}"])
+@pytest.mark.parametrize("text", ["", "{", "h 1 1", "h x 1 then", '{"host": "h", "process": 2}'])
 def test_words_of_nobody(tmp_path, text):
     (tmp_path / "x").write_text(text)
     descriptor = os.open(tmp_path / "x", os.O_RDONLY)

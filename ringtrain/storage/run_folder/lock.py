@@ -1,26 +1,22 @@
 """One run at a time in a folder: a lock that ends with its owner.
 
 The kernel keeps it (flock on a file of the folder), so it ends with the last process that has the file open, however
-that ended: a killed run leaves none. NFS and Lustre (mounted with flock) carry it to other hosts. The file names the
-owner: for people, and for file systems without locks, where the name decides for processes of this host; one on
-another host stays unseen there, and :attr:`Lock.warning` says so.
+that ended: a killed run leaves none. NFS and Lustre (mounted with flock) carry it to other hosts. On a file system
+without locks nothing keeps a second run out, and :attr:`Lock.warning` says so. The file names the owner, for people.
 """
 
 import contextlib
 import datetime
 import errno
 import fcntl
-import json
 import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ringtrain.errors import UsageError
-from ringtrain.parsing import parse_json
-from ringtrain.records import read
 from ringtrain.storage import files
 
 NAME = ".lock"
@@ -41,13 +37,10 @@ class Owner:
     def lives(self) -> bool:
         return self.host == socket.gethostname() and self.started == _started(self.process) != ""
 
-    def describe(self) -> str:
-        return f"process {self.process} on {self.host}, since {self.since}"
-
 
 @dataclass(slots=True)
 class Lock:
-    """A held lock. ``warning``: the runs that it does not keep out, for the user; "" if it keeps out all."""
+    """A held lock. ``warning``: for the user, where it keeps no other run out."""
 
     descriptor: int | None
     warning: str = ""
@@ -82,8 +75,7 @@ def is_held(folder: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except OSError as error:
-        owner = _owner(descriptor)
-        return error.errno not in _NONE_HERE or (owner is not None and owner.lives())
+        return error.errno not in _NONE_HERE
     finally:
         os.close(descriptor)
 
@@ -91,25 +83,27 @@ def is_held(folder: Path) -> bool:
 def _attempt(folder: Path, last: bool) -> Lock | None:
     path = folder / NAME
     descriptor = _opened(path)
+    warning = ""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return Lock(_signed(descriptor))
     except OSError as error:
-        owner = _owner(descriptor)
-        if error.errno in _NONE_HERE:
-            return _by_word(folder, descriptor, owner)
-        os.close(descriptor)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise files.unwritable(error, path, 0) from error
-        if last or (owner and owner.lives()):
-            raise _taken(folder, owner) from None
-    return None
+        if error.errno not in _NONE_HERE:
+            owner = _owner(descriptor)
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise files.unwritable(error, path, 0) from error
+            if last or (owner and owner.lives()):
+                raise _taken(folder, owner) from None
+            return None
+        warning = f"{folder} is on a file system without locks: nothing keeps a second run out of it"
+    _sign(descriptor)
+    return Lock(descriptor, warning)
 
 
 def _taken(folder: Path, owner: Owner | None) -> UsageError:
-    who = f"by {owner.describe()}" if owner else "by another process"
+    who = f"process {owner.process} on {owner.host}, since {owner.since}" if owner else "another process"
     return UsageError(
-        f"run folder {folder} is in use {who}: only one run at a time can write there. Wait for its end, or end it; "
+        f"run folder {folder} is in use by {who}: only one run at a time can write there. Wait for its end, or end it; "
         "or name another folder with --out"
     )
 
@@ -124,29 +118,18 @@ def _opened(path: Path) -> int:
         raise files.unwritable(error, path, 0) from error
 
 
-def _signed(descriptor: int) -> int:
+def _sign(descriptor: int) -> None:
     now = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
-    owner = Owner(socket.gethostname(), os.getpid(), _started(os.getpid()), now)
-    text = json.dumps(asdict(owner)).encode()
+    text = f"{socket.gethostname()} {os.getpid()} {_started(os.getpid())} {now}\n"
     with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
-    return descriptor
-
-
-def _by_word(folder: Path, descriptor: int, owner: Owner | None) -> Lock:
-    """Decide by the owner in the file, on file systems without locks."""
-    if owner and owner.lives() and owner.process != os.getpid():
-        os.close(descriptor)
-        raise _taken(folder, owner)
-    return Lock(
-        _signed(descriptor), f"{folder} is on a file system without locks: only a second run on this host would be seen"
-    )
+        os.pwrite(descriptor, text.encode(), 0)
 
 
 def _owner(descriptor: int) -> Owner | None:
     try:
-        return read(Owner, parse_json(os.pread(descriptor, 1 << 12, 0).decode()))
+        host, process, started, since = os.pread(descriptor, 1 << 12, 0).decode().strip().split(" ", 3)
+        return Owner(host, int(process), started, since)
     except (OSError, ValueError):
         return None
 
