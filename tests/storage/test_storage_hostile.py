@@ -187,22 +187,6 @@ def test_what_was_put_aside_before_makes_room_for_a_file_alone(folder):
     assert aside == [f"superseded-{k}iteration-00000009.h5" for k in ("2-", "3-", "")]
 
 
-OWN = ["config.toml", "log.jsonl", "curves.png", "outcome.json", "checkpoints/best.h5"]  # files that are replaced
-
-
-@pytest.mark.parametrize("is_link", [False, True])
-@pytest.mark.parametrize("name", OWN)
-def test_a_link_or_a_folder_in_a_files_place_is_kept_and_makes_way(folder, tmp_path, name, is_link):
-    path, mine = folder.path / name, tmp_path / "mine"
-    mine.write_text("mine")
-    path.unlink(missing_ok=True)
-    path.symlink_to(mine) if is_link else (path / "mine").mkdir(parents=True)
-    (note,) = folder.claim(resume=True)
-    aside = path.with_name(f"superseded-{path.name}")
-    assert note == says(path, aside.name) and not os.path.lexists(path) and mine.read_text() == "mine"
-    assert aside.is_symlink() if is_link else (aside / "mine").is_dir()
-
-
 def test_a_folder_is_claimed_once(folder):
     folder.claim(resume=True)
     with pytest.raises(UsageError, match=says("--out", folder.path)):

@@ -58,8 +58,8 @@ class RunFolder:
         self.lock: lock.Lock | None = None
 
     def claim(self, resume: bool) -> list[str]:
-        """Keep other runs out until :meth:`release` or this process's end, remove the files of killed writers, and
-        rename obstacles to files. Returns notes about it for the user.
+        """Keep other runs out until :meth:`release` or this process's end, and remove the files of killed writers.
+        Returns notes about it for the user.
 
         Raises: UsageError if another run is at work here, or was since and is not resumed;
         RingtrainError, UsageError as ``files.write``.
@@ -68,7 +68,7 @@ class RunFolder:
         _refuse(self, resume)
         self.root.remove_partials()
         self.checkpoint_folder.remove_partials()
-        return [*filter(None, [self.lock.warning]), *self._clear_obstacles()]
+        return [self.lock.warning] if self.lock.warning else []
 
     def release(self) -> None:
         if self.lock is not None:
@@ -78,16 +78,6 @@ class RunFolder:
         """Raise UsageError if another run is at work here: its files may still change."""
         if os.path.lexists(self.path / lock.NAME):
             lock.take_lock(self.path).release()
-
-    def _clear_obstacles(self) -> list[str]:
-        """Rename links, folders and pipes at the paths of files: a link would redirect writes to another file, the
-        others prevent them."""
-        paths = [(self.root, path) for path in (self.config, self.log, self.curves, self.outcome)]
-        return [
-            f"{path} is not a regular file of this folder: it is now called {folder.put_aside(path).name}"
-            for folder, path in [*paths, (self.checkpoint_folder, self.best)]
-            if not folder.is_plain(path)
-        ]
 
     def save(self, checkpoint: Checkpoint, keep: int, is_best: bool) -> Path:
         """Write a checkpoint, then remove all numbered ones but the newest ``keep`` and checkpoints of later

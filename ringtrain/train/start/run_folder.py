@@ -79,7 +79,7 @@ def _clear(folder: RunFolder, origin: Origin, remarks: list[str]) -> None:
     if wrong := config_of(folder)[1]:
         alone = "" if origin.config else ": this run uses only its own flags and run file"
         remarks.append(f"{wrong}{alone}; it is called {folder.root.put_aside(folder.config).name} now")
-    if not is_log(folder.log):
+    if not (folder.root.is_plain(folder.log) and is_log(folder.log)):
         remarks.append(f"{folder.log} is no log of a run: it is called {folder.root.put_aside(folder.log).name} now")
 
 
