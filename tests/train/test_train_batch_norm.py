@@ -6,7 +6,6 @@ from small_runs import BATCH_NORM_NET, DROPOUT_NET, PAST_A_TAIL, apart, everywhe
 
 from ringtrain.errors import ConfigError, DivergedError
 from ringtrain.ops.catalogue import make_ops
-from tests.runs import records
 from tests.says import says
 
 ONE_GHOST = BATCH_NORM_NET.replace("ghost = 8", "ghost = 1000")
@@ -66,14 +65,3 @@ def test_ghosts_of_a_size_of_their_own():
     with pytest.raises(ConfigError, match=says("--batch", "--batch-norm ghost:10", 30, 2, 16, 3, 33)):
         everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:16"))  # too few for the ranks
     everywhere(3, lambda t: run_of(t, BATCH_NORM_NET, batch_norm="ghost:10"))
-
-
-# ── from flags to files ───────────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    ("setting", "words"), [("sync", says("normalisation", "summed")), ("ghost:16", says(16, "normalisation", "ghost"))]
-)
-def test_the_log_says_what_is_not_as_in_the_model_file(train, folder, setting, words):
-    (folder / "net.toml").write_text(BATCH_NORM_NET)
-    train(out="run", algorithm="ring", iterations=1, batch_norm=setting)
-    texts = [note["text"] for note in records(folder / "run", "note")]
-    assert [text for text in texts if "batch norm" in text] == [words]

@@ -16,7 +16,7 @@ from ringtrain.nn import spec
 from ringtrain.ops.catalogue import make_ops
 from ringtrain.report.screen import words
 from ringtrain.train.assembly.assemble import assemble
-from ringtrain.train.assembly.recipe import accumulate_notes, iterations_of, rate_of, schedule_notes, schedule_words
+from ringtrain.train.assembly.recipe import iterations_of, rate_of, schedule_notes, schedule_words
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.start.header import header
 from ringtrain.train.start.variants import Variant, check_variants
@@ -68,7 +68,7 @@ def test_the_header_of_resnet50_at_a_batch_of_8192():
     data = replace(one, train=replace(one.train, **dict(zip(("images", "labels"), many, strict=True))))
     transport, ops = Loopback(), make_ops("reference", "float32")
     run = assemble(config, model, data, transport, ops, lambda: False)
-    lines = words.run_header(header(run, Origin(), None))
+    lines = words.run_header(header(run, Origin(), None, None))
     assert "  batch      8,192 over all ranks, 157 iterations an epoch" in lines
     assert (
         "  rate       3.2, cosine, of --lr 0.1 for a batch of --base-batch 256, warm-up 5 epochs = 785 iterations"
@@ -154,23 +154,6 @@ def test_what_lies_beyond_the_end_is_noted():
     ]
 
 
-def few(accumulate, examples, count, ghosts=""):
-    return says("--accumulate", accumulate, examples, ghosts, count)
-
-
-@pytest.mark.parametrize(
-    ("accumulate", "examples", "grain", "message"),
-    [
-        (64, 64, 1, []),
-        (100, 64, 1, [few(100, "64 examples", "64 micro-batches")]),
-        (3, 50, 32, [few(3, "50 examples", "2 micro-batches", says(32, "ghost", "batches"))]),
-        (2, 1, 1, [few(2, "1 example", "1 micro-batch")]),
-    ],
-)
-def test_more_micro_batches_than_examples_are_noted(accumulate, examples, grain, message):
-    assert accumulate_notes(resolve(("flags", {"accumulate": accumulate})).run, examples, grain) == message
-
-
 # ── what is refused, and going on ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
 def train(train):
@@ -205,12 +188,11 @@ def test_a_warm_up_as_long_as_the_run_is_refused(train, tmp_path, flags, message
 
 
 def test_the_warm_up_of_a_recipe_may_be_longer_than_a_trial(train, tmp_path, capsys):
-    """Which is a note, and so are more micro-batches than examples."""
+    """Which is a note."""
     (tmp_path / "net.toml").write_text(DROPOUT_NET + 'warmup = "1ep"\n')
-    train(out="run", iterations=2, accumulate=400)
+    train(out="run", iterations=2)
     said = capsys.readouterr().out
     assert re.search(says("note") + says("--warmup", "1 epoch = 5 iterations", "2 iterations"), said)
-    assert few(400, "300 examples", "300 micro-batches").matches(said)
     assert rates(tmp_path / "run") == pytest.approx([0.01, 0.02])
 
 

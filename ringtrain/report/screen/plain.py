@@ -9,6 +9,8 @@ from ringtrain.report.events import Iteration, RunStarted
 from ringtrain.report.screen import words
 from ringtrain.template import escaped
 
+INTERVAL_S = 10.0
+
 
 class Screen(ABC):
     """A place for the lines of a run."""
@@ -37,14 +39,13 @@ class Screen(ABC):
 
 
 class PlainScreen(Screen):
-    """Show the first iteration, then one after each ``interval_s`` seconds by the events' own time stamps.
+    """Show the first iteration, then one after each :data:`INTERVAL_S` by the events' own time stamps.
 
     A closed reader (``| head``) does not end the run: the screen shows nothing more, and the log has it all.
     """
 
-    def __init__(self, stream: TextIO, interval_s: float = 10.0):
+    def __init__(self, stream: TextIO):
         self._stream: TextIO | None = stream
-        self._interval_s = interval_s
         self._next_s = 0.0
         self._run: RunStarted | None = None
 
@@ -66,7 +67,7 @@ class PlainScreen(Screen):
 
     def progress(self, event: Iteration) -> None:
         if self._run is not None and event.seconds >= self._next_s:
-            self._next_s = event.seconds + self._interval_s
+            self._next_s = event.seconds + INTERVAL_S
             self.line(words.iteration(event, self._run))
 
     def close(self) -> None:

@@ -7,13 +7,12 @@ from ringtrain.humanize import RATE, plural
 from ringtrain.report import events
 
 PREPARING = "preparing the first iteration"
-HEADER_LINES = 12  # at most
 FEW_HOSTS = 4  # that are named
 BEST = "*"  # marks a test accuracy that is higher than all before, or such a loss that is lower
 
 
 def run_header(run: events.RunStarted) -> list[str]:
-    """Describe the run at its start, a line a fact: at most ``HEADER_LINES``."""
+    """Describe the run at its start, a line a fact."""
     tested = f"{run.test_examples:,} to test with" if run.test_examples else "none to test with"
     exactness = "exact: equal to training on one rank" if run.exact else "not exact: differs from training on one rank"
     resumed = f", resumed after iteration {run.resumed_at:,}" if run.resumed_at else ""

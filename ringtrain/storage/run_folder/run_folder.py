@@ -88,8 +88,6 @@ class RunFolder:
 
         Raises: RingtrainError, UsageError as ``files.write``; earlier checkpoints still exist then.
         """
-        if keep < 1:
-            raise UsageError(f"keep {keep}: a run keeps at least its newest checkpoint; give 1 or more")
         path = self.numbered(checkpoint.iteration)
         if is_best:
             store.save_checkpoint(self.best, checkpoint, self.checkpoint_folder)

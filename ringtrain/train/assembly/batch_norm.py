@@ -59,14 +59,6 @@ def _ghosts(graph: Graph) -> list[int]:
     return [node.layer.ghost for node in graph.plan if isinstance(node.layer, BatchNorm)]
 
 
-def describe_batch_norm(setting: str) -> str | None:
-    """The note on ``--batch-norm``; None for the model file's own."""
-    kind, size = _read(setting)
-    if kind == SYNC:
-        return "batch normalisation by statistics of the whole batch, summed over ranks in every layer"
-    return f"batch normalisation by ghost batches of {size}" if kind == GHOST else None
-
-
 def partial_ghosts(config: TrainConfig, graph: Graph) -> str | None:
     """The note that shards do not hold whole ghost batches, or None."""
     least, most = config.run.batch // config.exchange.shards, -(-config.run.batch // config.exchange.shards)

@@ -113,16 +113,6 @@ def schedule_notes(config: OptimizerConfig, rate: LearningRate) -> list[str]:
     return notes
 
 
-def accumulate_notes(config: RunConfig, examples: int, grain: int) -> list[str]:
-    """Notes on ``--accumulate``. ``examples``: the most of a batch on one rank; ``grain``: those that stay together"""
-    most = -(-examples // grain)
-    if config.accumulate <= most:
-        return []
-    ghosts = f" in ghost batches of {grain}" if grain > 1 else ""
-    share, count = plural(examples, "example"), plural(most, "micro-batch", "micro-batches")
-    return [f"--accumulate {config.accumulate}: a rank has {share} of a batch{ghosts}, which make {count} and no more"]
-
-
 def check_warmup(config: TrainConfig, rate: LearningRate, layers: Sequence[tuple[str, dict]]) -> None:
     """Raise ConfigError if flags or run file (``layers``, as :attr:`ringtrain.train.options.RunOptions.layers`) give a
     warm-up that lasts as long as the run. If a model's recipe does, a shorter run is a trial, and

@@ -16,7 +16,6 @@ from ringtrain import __version__, plugin
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.config.presets import PRESETS
 from ringtrain.config.record import OptimizerConfig
-from ringtrain.data.batches.sampler import largest_part
 from ringtrain.exchange.base import Exchange
 from ringtrain.launch.slurm.job_end import job_number
 from ringtrain.nn.shapes import element_count
@@ -27,7 +26,7 @@ from ringtrain.report.events import RunStarted
 from ringtrain.storage.run_folder.run_folder import RunFolder
 from ringtrain.train.assembly import batch_norm, reproducible
 from ringtrain.train.assembly.assemble import Assembly
-from ringtrain.train.assembly.recipe import accumulate_notes, best_by_of, schedule_notes, schedule_words
+from ringtrain.train.assembly.recipe import best_by_of, schedule_notes, schedule_words
 from ringtrain.train.checkpoints.resume import Origin
 from ringtrain.train.checkpoints.state import rank_notes
 from ringtrain.transport.base import Transport
@@ -108,15 +107,10 @@ def notes(run: Assembly, origin: Origin) -> list[str]:
     notes += run.data.notes
     notes += _far_targets(run)
     notes += rank_notes(run, origin.facts["ranks"] if origin.facts else {})
-    notes += [f"plug-in {path}, sha256 {sha256}" for path, sha256 in plugin.facts().items()]
     notes += schedule_notes(run.config.optimizer, run.rate)
     notes += _frozen(run)
-    share = largest_part(run.config.run.batch, len(run.roles.trainers), run.grain)
-    notes += accumulate_notes(run.config.run, share, run.grain)
-    notes += filter(
-        None,
-        [batch_norm.describe_batch_norm(run.config.model.batch_norm), batch_norm.partial_ghosts(run.config, run.graph)],
-    )
+    if ghosts := batch_norm.partial_ghosts(run.config, run.graph):
+        notes.append(ghosts)
     if transport.local_size > 1 and run.data.location == "private" and not run.config.data.synthetic:
         notes.append("every rank holds the data set itself: this MPI offers no shared memory of that size")
     if APART in transport.describe():
