@@ -68,7 +68,7 @@ def test_the_header_of_resnet50_at_a_batch_of_8192():
     data = replace(one, train=replace(one.train, **dict(zip(("images", "labels"), many, strict=True))))
     transport, ops = Loopback(), make_ops("reference", "float32")
     run = assemble(config, model, data, transport, ops, lambda: False)
-    lines = words.run_header(header(run, Origin(), None, None))
+    lines = words.run_header(header(run, Origin(), None))
     assert "  batch      8,192 over all ranks, 157 iterations an epoch" in lines
     assert (
         "  rate       3.2, cosine, of --lr 0.1 for a batch of --base-batch 256, warm-up 5 epochs = 785 iterations"

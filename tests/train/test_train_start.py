@@ -410,7 +410,7 @@ def test_scores_and_predictions_want_the_classes_of_the_network(train, tmp_path,
     for out, layer, kind, message in (
         ("folder.csv", "flat", DataError, "is a folder"),
         ("there.csv", "flat", DataError, "exists already"),
-        ("p.txt", "flat", DataError, "its ending gives the format: name it .jsonl, .csv, .h5 or .npz"),
+        ("p.txt", "flat", DataError, "its ending gives the format: name it .jsonl, .csv or .h5"),
         ("no/p.csv", "flat", DataError, "cannot be written"),
         ("p.csv", "input", ModelError, says("'input'")),
         ("p.csv", "fcc", ModelError, says("'fcc'", "did you mean 'fc'?")),
