@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from ringtrain.api.communicator import Communicator
 from ringtrain.bench.measure.timing import Protocol
 from ringtrain.bench.sweep.sweep import Result, Sweep, sweep
@@ -23,6 +25,14 @@ def swept(size=2, nodes=1, watcher=None, buffers=None, **asked) -> Result:
     results = LoopbackWorld(size, nodes).run(body)
     assert all(result.rows == results[0].rows for result in results)
     return results[0]
+
+
+def spoil(span, element):
+    """Flip a bit in the most significant byte of one element: the first unset bit of an exponent, so that the number
+    becomes huge and no rounding explains it.
+    """
+    most_significant = span[element : element + 1].view(np.uint8)[-1:]
+    most_significant ^= 0x20 if most_significant[0] & 0x40 else 0x40
 
 
 def by(rows, **wanted):

@@ -6,11 +6,10 @@ import pytest
 from ringtrain.allreduce.dtypes import OPS, TYPES
 from ringtrain.bench.measure import checks
 from ringtrain.bench.measure.buffers import Buffers
-from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern, self_test, spoil
+from ringtrain.bench.measure.checks import PERIOD, count_wrong, fill, judge, make_pattern
 from ringtrain.bench.measure.trials import MeasuredCollective, PreparedTrial, prepare
-from ringtrain.errors import RingtrainError
+from tests.bench.sweeps import spoil
 from tests.loopback.world import LoopbackWorld
-from tests.says import says
 
 SIZES = (1, 2, 3, 5)
 
@@ -117,15 +116,3 @@ def test_judge_says_what_is_not_the_same(spoiled, wrong, on_ranks, over_repeats)
     verdict = LoopbackWorld(2).run(body)[0]
     assert verdict.wrong == wrong
     assert (verdict.same_on_ranks, verdict.same_over_repeats) == (on_ranks, over_repeats)
-
-
-def test_the_self_test_passes_for_a_right_one_and_stops_where_the_check_is_blind(monkeypatch):
-    def body(transport):
-        job = job_of(transport)
-        assert self_test(prepare(job, "star", 0, 1 << 18), seed=11)
-        assert not self_test(broken(job, lambda run: [3]), seed=11)
-
-    LoopbackWorld(2).run(body)
-    monkeypatch.setattr(checks, "_wrong", lambda *_: 0)
-    with pytest.raises(RingtrainError, match=says("exact", "star", "sum", "float32", 0)):
-        LoopbackWorld(2).run(body)

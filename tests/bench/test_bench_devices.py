@@ -69,7 +69,7 @@ def test_rows_of_devices_in_each_way(result):
         assert (row["transport"], row["way"]) == (over[name], way)
         assert row["same_on_ranks"] and row["same_over_repeats"] and (row["transport"] == "ipc" or row["bound_s"] > 0)
     assert {rows.label(row) for row in result.rows} >= {"mpi", "mapped", "ring (staged)"}
-    assert len(result.header["self_test"]) >= 5 and result.header["fits"] == []
+    assert result.header["fits"] == []
     assert result.header["device"] == {"name": "host", "devices": 3, "ways": [STAGED], "apart": ""}
     measured = swept(2, ways=(DIRECT, STAGED), algorithms=("mpi", "mapped", "ring"), sizes=(2000,)).rows
     outcomes = [(row["algorithm"], row["way"], row["transport"], row["status"]) for row in measured]

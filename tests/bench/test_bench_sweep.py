@@ -74,7 +74,6 @@ def test_every_row_has_every_column_and_figures_that_agree_and_the_header_says_h
     assert (header["ranks"], header["nodes"], header["start"]) == (3, 1, "barrier")
     assert header["library"] == "3 threads of one process, no MPI"
     assert sum(header["hosts"].values()) == len(header["binding"]) == 3
-    assert header["self_test"] == [[name, "float32", "sum"] for name in ALGORITHMS]
     assert list(header["calibration"]["links"]) == ["inside a node"]
     assert {(row["first"], row["second"]) for row in header["pairs"]} == {(0, 1), (0, 2), (1, 2)}
     assert [set(group["models"]) for group in header["fits"]] == [set(ALGORITHMS)]

@@ -50,7 +50,6 @@ def test_a_sweep_beside_the_mpi(sweep, ranks):
         assert row["algorithm"] == "mpi" or row["memory"] == ("ordinary" if row["algorithm"] == "stream" else "shared")
     assert "before an iteration, every rank writes its buffer\n" in output
     assert output.count("# ringtrain ") == 1
-    assert f"\n# a flipped byte was noticed in each of {len(ALGORITHMS)} self-tests\n" in output
 
 
 @pytest.mark.parametrize("name", ["all-to-all", "broadcast"])

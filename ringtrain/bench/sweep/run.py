@@ -130,7 +130,7 @@ def run(transport: Transport, options: BenchOptions, cuda: Callable[[Transport],
     with transport.activity.during("a sweep"):
         result = sweep(buffers.transport, asked, _watcher(transport.rank, options), buffers)
     if transport.rank == 0:
-        echo(*tables.fit_lines(result.header["fits"]), *tables.verdict_lines(result.rows, result.header["self_test"]))
+        echo(*tables.fit_lines(result.header["fits"]), tables.verdict_line(result.rows))
     on_root(transport, lambda: _write(options, result))
     complaints = together(transport, lambda: _complaints(options, old, result.rows))
     if transport.rank == 0:

@@ -102,7 +102,7 @@ class Watcher:
 
 def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, buffers: Buffers | None = None) -> Result:
     """Run a sweep. Collective; the same on all ranks. ``buffers``: memory of the buffers; host memory by default.
-    Raises UsageError if the buffers exceed the memory, and RingtrainError if a check does not notice a flipped byte.
+    Raises UsageError if the buffers exceed the memory.
     """
     watcher, buffers = _limited(watcher or Watcher(), transport.activity), buffers or Buffers(transport)
     asked = replace(asked, segment_bytes=asked.segment_bytes or segment_for(transport))
@@ -112,13 +112,12 @@ def sweep(transport: Transport, asked: Sweep, watcher: Watcher | None = None, bu
     watcher.progress("calibrating links", 0, 1)
     bounds = Bounds(buffers, tag)
     more = {"segment_bytes": asked.segment_bytes, "passes": asked.passes, "wires": list(asked.wires)}
-    result.header |= {"protocol": asdict(asked.protocol) | more, **bounds.as_dict(), "self_test": []}
+    result.header |= {"protocol": asdict(asked.protocol) | more, **bounds.as_dict()}
     mapping = partial(watcher.progress, "mapping pairs")
     result.header |= {"pairs": measure_pairs(buffers, tag, mapping) if asked.pairs else None}
     result.header |= {"fits": [], "finished": False}
     watcher.begun(result.header)
     bench = _Bench(buffers, asked, bounds, result.header["crowded"], watcher)
-    result.header["self_test"] = bench.tested  # grows with the rows
     with busy_processes(asked.protocol.beside if transport.local_rank == 0 else 0):
         _measure_all(bench, asked.passes, watcher, result)
     # The models cover only messages, and a device's time has more terms; a choice of auto has no model of its own.
@@ -180,10 +179,7 @@ def _room(asked: Sweep, row_count: int) -> int:
 
 
 class _Bench:
-    """The memory that contains every size, and the self-tests so far.
-
-    tested: the (algorithm with its wire, type, operation) whose checks have noticed a flipped byte
-    """
+    """The memory that contains every size."""
 
     def __init__(self, buffers: Buffers, asked: Sweep, bounds: Bounds, crowded: str | None, watcher: Watcher):
         self._buffers, self._transport, self._asked, self._bounds = buffers, buffers.transport, asked, bounds
@@ -191,7 +187,6 @@ class _Bench:
         self._contenders = asked.contenders(buffers)
         self._segment_bytes = asked.segment_bytes or segment_for(buffers.transport)
         self._wires = {name: host_wire(name) for name in asked.wires}
-        self.tested: list[list[str]] = []
         room, copies = _room(asked, buffers.transport.size), asked.arrays
         self._spans = {
             memory: [buffers.allocate(room, memory) for _ in range(copies)] for memory in asked.all_memories(buffers)
@@ -257,9 +252,6 @@ class _Bench:
             return None
         job, seed = trial.job, self._asked.protocol.seed
         self._watcher.progress(f"checking {trial.name} on {job.nbytes:,} bytes of {job.numbers.name}", 0, 1)
-        proved = [trial.name, job.numbers.name, job.op]
-        if proved not in self.tested and checks.self_test(trial, seed):
-            self.tested.append(proved)
         return checks.judge(trial, seed)
 
     def _row(self, trial: PreparedTrial, samples: Samples, verdict: checks.Verdict | None, sent: int | None) -> dict:
