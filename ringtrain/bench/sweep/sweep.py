@@ -1,4 +1,4 @@
-"""The whole benchmark: calibrate, prove that the checks can fail, then measure size after size, and fit."""
+"""The whole benchmark: calibrate, then measure size after size, and fit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
