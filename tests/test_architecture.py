@@ -380,7 +380,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "transport": (5_350, 3_475),  # with MPICH by other names
     "weights": (1_000, 625),
 }
-LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 70_900, 62_250, 8_000  # lines
+LARGEST_PACKAGE, LARGEST_TESTS, LARGEST_SCRIPTS = 67_600, 59_500, 8_000  # lines
 
 
 def lines_of(paths) -> int:

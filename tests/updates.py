@@ -8,10 +8,10 @@ from ringtrain.ops.update import APPLIED, MULTIPLIER, RATE, UPDATE_NUMBERS, UPDA
 from ringtrain.optim.optimizers import make_squares
 
 
-def update_numbers(ops, lr, step, multiplier=1.0, applied=True):
+def update_numbers(ops, lr, step):
     """The numbers of update ``step``, which has begun."""
     numbers = np.zeros(UPDATE_NUMBERS)
-    numbers[[RATE, UPDATES, MULTIPLIER, APPLIED]] = lr, step, multiplier, applied
+    numbers[[RATE, UPDATES, MULTIPLIER, APPLIED]] = lr, step, 1.0, True
     return ops.from_host(numbers)
 
 

@@ -148,7 +148,6 @@ DELAYED = {"sync": "delayed"}
 OUTER = {"outer_momentum": 0.5, "outer_lr": 0.7}
 LATER = {"average_every": 8, "average_from": 1000}
 SERVER = {"sync": "server", "algorithm": "auto"}
-DEDICATED = {**SERVER, "servers": 2, "dedicated": True, "bucket_bytes": 500}
 MASTER = {"sync": "master", "algorithm": "auto"}
 THREE_FC = {"fc_ranks": 3}
 

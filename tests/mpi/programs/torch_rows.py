@@ -149,10 +149,6 @@ def clipped_to_largest(parameters):
     return torch.nn.utils.clip_grad_norm_(list(parameters), 0.05, norm_type=float("inf"))
 
 
-def clipped_by_value(parameters):
-    torch.nn.utils.clip_grad_value_(parameters, 0.01)
-
-
 def closure():
     pair = Pair()
     for step in range(STEPS):
@@ -246,11 +242,16 @@ def gradient_between():
         torch.testing.assert_close(pair.net.second.weight.detach(), decayed, rtol=0, atol=1e-9)
 
 
+def linear_modules(*shapes):
+    """Modules of their own; the same in one process; and those under DDP."""
+    torch.manual_seed(0)
+    nets = [nn.Linear(*shape).double() for shape in shapes]
+    return nets, copy.deepcopy(nets), [DistributedDataParallel(net) for net in nets]
+
+
 def adversaries(freeze):
     """A GAN by one loss each; ``freeze``: its discriminator is frozen while the generator is trained."""
-    torch.manual_seed(0)
-    nets = [nn.Linear(12, 12).double(), nn.Linear(12, 1).double()]
-    serial, wrapped = copy.deepcopy(nets), [DistributedDataParallel(net) for net in nets]
+    nets, serial, wrapped = linear_modules((12, 12), (12, 1))
     make = torch.optim.AdamW
     ours, theirs = ([make(net.parameters(), 0.01) for net in pair] for pair in (nets, serial))
 
@@ -277,10 +278,7 @@ def adversaries(freeze):
 
 
 def two_modules(together=False):
-    torch.manual_seed(0)
-    nets = [nn.Linear(12, 8).double(), nn.Linear(8, CLASSES).double()]
-    serial = copy.deepcopy(nets)
-    first, second = (DistributedDataParallel(net) for net in nets)
+    nets, serial, (first, second) = linear_modules((12, 8), (8, CLASSES))
 
     def optimizers(pair):
         if together:
@@ -309,9 +307,7 @@ def check_modules(nets, serial):
 
 def unreached():
     """Rank 0's backward reaches nothing of the second module: the norm is of both, on all ranks."""
-    torch.manual_seed(0)
-    nets = [nn.Linear(12, 8).double(), nn.Linear(12, CLASSES).double()]
-    serial, wrapped = copy.deepcopy(nets), [DistributedDataParallel(net) for net in nets]
+    nets, serial, wrapped = linear_modules((12, 8), (12, CLASSES))
     parameters, references = ([p for net in pair for p in net.parameters()] for pair in (nets, serial))
     optimizer, reference = torch.optim.AdamW(parameters, 0.01), torch.optim.AdamW(references, 0.01)
 
@@ -628,14 +624,6 @@ def two_optimizers():
         torch.optim.SGD(part.parameters(), 0.1).step()
 
 
-def sparse():
-    DistributedDataParallel(nn.Embedding(5, 3, sparse=True))
-
-
-def hooked():
-    Pair().ddp.register_comm_hook(None, lambda state, bucket: None)
-
-
 def joined():
     with Pair().ddp.join():
         pass
@@ -662,7 +650,7 @@ CASES = {
     "bucket views": lambda: train(find_unused_parameters=True, gradient_as_bucket_view=True),
     "a norm": lambda: train(clip=clipped),
     "the largest": lambda: train(clip=clipped_to_largest),
-    "values": lambda: train(clip=clipped_by_value),
+    "values": lambda: train(clip=lambda parameters: torch.nn.utils.clip_grad_value_(parameters, 0.01)),
     "overflows": overflows,
     "overflows, unscaled": lambda: overflows(unscale=True),
     "overflows, fused": lambda: overflows(fused=True),
@@ -680,11 +668,13 @@ CASES = {
     "bfloat16": lambda: alike_after(plain_loss, Small(dtypes=(torch.bfloat16, torch.bfloat16))),
     "two types": lambda: alike_after(plain_loss, Small(dtypes=(torch.bfloat16, torch.float32))),
     "careless": lambda: of_no_library(careless=True),
+    "sparse": lambda: DistributedDataParallel(nn.Embedding(5, 3, sparse=True)),
+    "hooked": lambda: Pair().ddp.register_comm_hook(None, lambda state, bucket: None),
     **{each.__name__: each for each in (closure, compiled, checkpointed, rounded, gradient_between, buffers)},
     **{each.__name__: each for each in (synchronized, in_parallel, thawed, grown, changed_gradient, second_pass)},
     **{each.__name__: each for each in (copied, kept_gradients, beside_others, caught, wrapped_again)},
     **{each.__name__: each for each in (tied, late, collective, unreached, skipped, dropped, saved)},
-    **{each.__name__: each for each in (several_calls, two_optimizers, sparse, shared, joined, hooked, divided)},
+    **{each.__name__: each for each in (several_calls, two_optimizers, shared, joined, divided)},
 }
 
 if __name__ == "__main__":
