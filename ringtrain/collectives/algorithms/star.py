@@ -20,7 +20,7 @@ The sum is made once, on the root, and then copied, so that all ranks hold the s
 Source: textbook; the aggregation of a single parameter server, and of DataParallel's master GPU.
 """
 
-from ringtrain.collectives.algorithms.rooted import broadcast_from_root, reduce_to_root, straight
+from ringtrain.collectives.algorithms.rooted import broadcast_from_root, reduce_to_root
 from ringtrain.collectives.schedule import Schedule
 
 ROOT = 0
@@ -28,9 +28,9 @@ ROOT = 0
 
 def reduce(size: int) -> Schedule:
     """Return the first half of the all-reduce: the root ends with the sum."""
-    return reduce_to_root(straight(ROOT, range(size), size), "star-reduce")
+    return reduce_to_root(ROOT, range(size), size, "star-reduce")
 
 
 def broadcast(size: int) -> Schedule:
     """Return the second half of the all-reduce: all ranks end with the buffer of the root."""
-    return broadcast_from_root(straight(ROOT, range(size), size), "star-broadcast")
+    return broadcast_from_root(ROOT, range(size), size, "star-broadcast")

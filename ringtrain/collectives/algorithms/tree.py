@@ -26,15 +26,21 @@ Source: textbook; Thakur, Rabenseifner & Gropp, Optimization of collective commu
 
 from collections.abc import Iterator
 
-from ringtrain.collectives.algorithms.rooted import RootedTree, reduce_to_root
-from ringtrain.collectives.schedule import ALL_GATHER, Move, Schedule, Step
+from ringtrain.collectives.schedule import ALL_GATHER, REDUCE_SCATTER, Move, Schedule, Step
 
 ROOT = 0
 
 
 def reduce(size: int) -> Schedule:
     """Return the first half of the all-reduce: the root ends with the sum."""
-    return reduce_to_root(RootedTree(ROOT, (None, *map(parent, range(1, size)))), "tree-reduce")
+
+    def steps(rank: int) -> Iterator[Step]:
+        for child in children(rank, size):
+            yield Step(recvs=(Move(child, 0, 1, add=True),))
+        if rank != ROOT:
+            yield Step(sends=(Move(parent(rank), 0, 1),))
+
+    return Schedule("tree-reduce", size, 1, steps, lambda rank: int(rank != ROOT), REDUCE_SCATTER, lambda chunk: ROOT)
 
 
 def broadcast(size: int) -> Schedule:

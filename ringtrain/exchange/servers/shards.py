@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ringtrain.collectives.algorithms.rooted import RootedTree, broadcast_from_root, reduce_to_root, straight
+from ringtrain.collectives.algorithms.rooted import broadcast_from_root, reduce_to_root
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
@@ -24,16 +24,13 @@ def server_shards(settings: ExchangeSettings, arena: Arena, servers: int, whole:
     config, itemsize = settings.config, arena.weights.dtype.itemsize
     parts = divide_ownership(arena.spans, servers, whole)
     owned = buckets_of(parts, itemsize, config.bucket_bytes)
-
-    def tree(index: int, members: Sequence[int]) -> RootedTree:
-        return straight(owned[index][0], members, settings.transport.size)
-
+    size = settings.transport.size
     shards = Ownership(
         settings,
         [bucket for _, bucket in owned],
         pieces_of(arena.spans, parts),
-        lambda index, members: reduce_to_root(tree(index, members)),
-        lambda index, members: broadcast_from_root(tree(index, members)),
+        lambda index, members: reduce_to_root(owned[index][0], members, size),
+        lambda index, members: broadcast_from_root(owned[index][0], members, size),
         divides=not whole,
         serves=True,
         names=("sum at a server", "spread from a server"),
