@@ -82,6 +82,7 @@ def make_header(transport: Transport, start: str) -> dict:
 def before_a_call(protocol: Mapping) -> str:
     """Return how buffers and caches are treated before each timed call, and what runs beside, by a header's
     ``protocol``."""
-    treated = "every rank writes its buffer" + ", and caches are emptied" * bool(protocol.get("cold_bytes"))
+    writes = "every" if protocol.get("fresh", True) else "no"  # of an earlier version's --warm
+    treated = f"{writes} rank writes its buffer" + ", and caches are emptied" * bool(protocol.get("cold_bytes"))
     beside = plural(protocol.get("beside", 0), "busy process", "busy processes")
     return f"{treated}; beside {beside} on each node" if protocol.get("beside") else treated

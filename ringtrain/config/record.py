@@ -337,7 +337,7 @@ def options_that(trait: str) -> list[str]:
 
 
 # Keys of earlier versions in run files, checkpoints and recipes, and their names now. None: the key is gone; it changed
-# no result, but for REMOVED_VALUES, and is ignored.
+# results by rounding at most, but for REMOVED_VALUES, and is ignored.
 FORMER_KEYS = {
     "stage": None,
     "stage_keep": None,
@@ -351,15 +351,22 @@ FORMER_KEYS = {
     "trace_iterations": None,
     "error_feedback": None,
     "momentum_correction": None,
+    "trust_limit": None,
+    "consensus_rate": None,
     "server_levels": None,
     "plan": None,
 }
-ONCE_AN_ITERATION = "fully connected ranks update once an iteration: start a run from its weights by --init"
+FROM_WEIGHTS = "start a run from its weights by --init"
+ONCE_AN_ITERATION = f"fully connected ranks update once an iteration: {FROM_WEIGHTS}"
+ANY = "any value"
 # Values of earlier versions that a run does not start with, since its results would be others; and what there is.
 REMOVED_VALUES = {
     ("fc_update", "micro-batch"): ONCE_AN_ITERATION,
     ("fc_update", "each"): ONCE_AN_ITERATION,
-    ("error_feedback", "ef21"): "leave it out",
-    ("momentum_correction", "True"): "leave it out",
+    ("error_feedback", "ef21"): f"leave it out, or {FROM_WEIGHTS}",
+    ("momentum_correction", "True"): f"leave it out, or {FROM_WEIGHTS}",
+    ("trust_limit", ANY): f"leave it out, or {FROM_WEIGHTS}",
+    ("consensus_rate", ANY): f"leave it out, or {FROM_WEIGHTS}",
+    ("algorithm", "hierarchical-leader"): "give --algorithm hierarchical:tree:ring, which is the same",
     ("average_momentum", "reset"): "give --average-momentum average or keep",
 }

@@ -30,6 +30,10 @@ def parse_run_file(text: str, source: str) -> dict:
         table = renamed(parsing.parse_toml(text))
     except ValueError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
+    return _without_gone(table)
+
+
+def _without_gone(table: dict) -> dict:
     return {key: value for key, value in table.items() if FORMER_KEYS.get(key, key) is not None or _removed(key, value)}
 
 
@@ -40,11 +44,16 @@ def renamed(table: dict) -> dict:
 
 def without_removed(table: dict) -> dict:
     """Return a stored configuration without values that no run starts with: trained weights are as good as others."""
-    return {key: value for key, value in table.items() if not _removed(key, value)}
+    choices = {key: spec.metadata["choices"] for key, spec in config_fields().items()}
+    return {
+        key: value
+        for key, value in table.items()
+        if not _removed(key, value) and (not isinstance(choices.get(key), tuple) or value in choices[key])
+    }
 
 
 def _removed(key: str, value) -> str | None:
-    return record.REMOVED_VALUES.get((key, str(value)))
+    return record.REMOVED_VALUES.get((key, str(value)), record.REMOVED_VALUES.get((key, record.ANY)))
 
 
 def read_run_file(path: str, opener: Callable[[str, int], int] | None = None) -> dict:
@@ -191,10 +200,11 @@ def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
     """Return the recipe of a model file as a source of :func:`resolve`. Raises: ConfigError for a key that no recipe
     has."""
     source, known = f"recipe of model {model_name}", options_that("recipe")
-    for key in recipe:
-        if FORMER_KEYS.get(key, key) not in known:
+    for key, value in recipe.items():
+        is_gone = FORMER_KEYS.get(key, key) is None and not _removed(key, value)
+        if FORMER_KEYS.get(key, key) not in known and not is_gone:
             raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, known)}")
-    return source, renamed(recipe)
+    return source, _without_gone(renamed(recipe))
 
 
 def to_table(config: TrainConfig) -> dict:

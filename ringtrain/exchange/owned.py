@@ -60,7 +60,7 @@ class Owned(Exchange):
         self._state = None if self.facts.state_is_local else owners.spreads(grads, everyone)
         self._missed = owners.spreads(arena.weights, roles.servers) if apart else None
         self._behind = False  # whether servers that do not train lack the weights of other owners
-        # A device may hold messages back: they leave when tested, and a wait for activations or the loss tests none.
+        # A device may hold messages back: they leave when tested, and a wait for the loss tests none.
         self._last = arena.spans[-1].name if owners.serves and owners.streams.is_device else None
         self.rehearsed = [update]
         self.owned_state = OwnedState(update, self.synchronize, gather=self._gather)

@@ -29,8 +29,6 @@ class ExchangeSettings:
     accumulate: int = 1  # micro-batches of an iteration on each rank
     clip_norm: float | None = None  # the largest norm of the gradient; None: it is not clipped
     seed: int = 0
-    # whether layers normalise by statistics of the whole batch, which ranks sum in each pass
-    batch_statistics: bool = False
 
     def with_options(self, **options) -> "ExchangeSettings":
         """Return the same settings with other values of these options."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 LOOP, DEVICE = "loop", "device"
 LEAST_NS = 1000  # shorter slices are left out
-TRACE = "trace.json"  # in a run folder
 
 
 @dataclass(frozen=True, slots=True)

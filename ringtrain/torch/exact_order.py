@@ -79,7 +79,7 @@ class ExactSampler(torch.utils.data.Sampler[list[int]]):
     A pass is what is left of an epoch. Examples are done with the optimizer's step. Raises: UsageError, DataError
     """
 
-    def __init__(self, dataset, batch: int, seed: int = 0, tail: bool = True):
+    def __init__(self, dataset, batch: int, seed: int = 0, *, tail: bool = True):
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             kind = type(dataset).__name__
             raise UsageError(f"ExactSampler got a {kind}: wanted a map-style dataset; open_dataset reads shards as one")

@@ -1,7 +1,7 @@
 import pytest
 import tomli_w
 
-from ringtrain.config.record import FORMER_KEYS, config_fields, make_config
+from ringtrain.config.record import ANY, FORMER_KEYS, REMOVED_VALUES, config_fields, make_config
 from ringtrain.config.resolve import (
     for_continuation,
     parse_run_file,
@@ -13,6 +13,8 @@ from ringtrain.config.resolve import (
 )
 from ringtrain.errors import ConfigError
 from tests.says import says
+
+GONE_KEYS = [key for key, now in FORMER_KEYS.items() if now is None and (key, ANY) not in REMOVED_VALUES]
 
 
 def test_later_layers_win():
@@ -132,15 +134,23 @@ def test_keys_of_earlier_versions_are_read_by_their_names_now():
         check_collectives=False, inject_slowdown="1:2", trust_coefficient=0.5, gossip_max_lag=3
     )
     assert set(FORMER_KEYS.values()) - {None} <= set(config_fields())
-    gone = "".join(f'{key} = "a value"\n' for key, now in FORMER_KEYS.items() if now is None)  # they changed no result
+    gone = "".join(f'{key} = "a value"\n' for key in GONE_KEYS)
     assert resolve(("run file r.toml", parse_run_file(f"batch = 3\n{gone}", "r.toml"))) == make_config(batch=3)
-    assert recipe_layer("m", {"trust": 0.5})[1] == {"trust_coefficient": 0.5}
+    assert recipe_layer("m", {"trust": 0.5, "momentum_correction": False})[1] == {"trust_coefficient": 0.5}
     with pytest.raises(ConfigError, match=says("recipe of model m", "'guard'")):
         recipe_layer("m", {"guard": False})
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("fc_update", "micro-batch"), ("fc_update", "each"), ("average_momentum", "reset")]
+    ("key", "value"),
+    [
+        ("fc_update", "micro-batch"),
+        ("fc_update", "each"),
+        ("average_momentum", "reset"),
+        ("trust_limit", "2.0"),
+        ("gossip_graph", "matrix.npy"),
+        ("algorithm", "hierarchical-leader"),
+    ],
 )
 def test_a_value_of_an_earlier_version_that_would_change_a_run_is_refused_and_its_weights_are_read(key, value):
     table = parse_run_file(f'batch = 3\n{key} = "{value}"\n', "r.toml")

@@ -197,6 +197,7 @@ BAD = {
     "std": (lambda f: f.attrs.update(std=[1.0, 2.0, np.nan]), says("std", 3)),
     "mean image": (lambda f: f.pop("mean_image"), says("known: test, train")),
     "mean image shape": (lambda f: replace(f, "mean_image", np.zeros((5, 4, 3), "f4")), says("(5, 4, 3)", "(4, 5, 3)")),
+    "mean image of texts": (lambda f: replace(f, "mean_image", np.full((4, 5, 3), b"x", object)), says("object")),
     "external": (images(external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)]), says("keeps", "into")),
     "virtual": (virtual, says("keeps", "into")),
     "linked": (lambda f: replace(f, "train", h5py.ExternalLink("pipe", "/train")), says("train")),

@@ -54,6 +54,7 @@ BOMBS = {
     "a tuple of the same tuple twice, whose hash takes 2^40 steps": b"})" + b"2\x86" * 40 + b"Ns.",
     "the same without an instruction that no pickler writes": b"})q\x00" + b"h\x00h\x00\x86q\x00" * 40 + b"Ns.",
     "a tuple in a tuple, whose hash leaves the stack": b"})" + b"\x85" * 1_000_000 + b"Ns.",
+    "a text as arguments": TEXT + b"cnumpy.core.multiarray\n_reconstruct\nq\x02" + b"h\x02h\x01R" * 4000,
     "a value for every byte": b"(" + b"}" * (5 << 20) + b"l.",
 }  # fmt: skip
 

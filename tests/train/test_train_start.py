@@ -14,7 +14,6 @@ import pytest
 from small_runs import DIGITS, DROPOUT_NET, LAYERWISE, LOWER_THE_RATE, everywhere
 
 from ringtrain.collectives.catalogue import HALVES
-from ringtrain.config.record import FORMER_KEYS
 from ringtrain.config.resolve import parse_run_file
 from ringtrain.data.content import memory_part, no_progress
 from ringtrain.data.file.contents import read_part
@@ -32,6 +31,7 @@ from ringtrain.train.start import start as begin
 from ringtrain.train.start.header import command_of, provenance, versions_of
 from ringtrain.train.stopping.signals import StopFlag
 from ringtrain.transport.loopback import Loopback
+from tests.config.test_config import GONE_KEYS
 from tests.runs import records, start
 from tests.says import says
 
@@ -201,7 +201,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_are_gone(t
     train(out="run", iterations=3)
     (newest,) = (tmp_path / "run" / "checkpoints").glob("iteration-*.h5")
     stored = store.load_checkpoint(newest)
-    gone = "".join(f'{key} = "a value"\n' for key, now in FORMER_KEYS.items() if now is None)
+    gone = "".join(f'{key} = "a value"\n' for key in GONE_KEYS)
     store.save_checkpoint(newest, replace(stored, config=stored.config + gone))
     train(resume="run", iterations=5)
     assert [record["iteration"] for record in records(tmp_path / "run", "iteration")] == [1, 2, 3, 4, 5]

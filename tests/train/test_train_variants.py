@@ -109,7 +109,6 @@ def test_ranks_are_recorded():
         ),
         ({"data": "none.h5"}, DataError, "variant 'bad': there is no data set none.h5"),
         ({"batch": 5000}, ConfigError, "variant 'bad': --batch 5000 is more than the 1437 training examples"),
-        ({"plan": "none.json"}, UsageError, "variant 'bad': none.json cannot be read: No such"),
         ({"sync": "sharded", "algorithm": "star", "wire": "float16"}, ConfigError, "variant 'bad': --wire float16"),
     ],
 )

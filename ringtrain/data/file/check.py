@@ -1,4 +1,4 @@
-"""Checks of a data set's file that list every problem: `ringtrain data check`. And what `ringtrain data info` shows."""
+"""Checks of a data set's file, which list each bad part: `ringtrain data check`; what `ringtrain data info` shows."""
 
 from collections.abc import Iterator
 
@@ -16,8 +16,8 @@ from ringtrain.errors import DataError
 
 
 def check_file(path, progress: Progress = no_progress, layout: Layout = AS_STORED) -> list[str]:
-    """Return every problem of a data set, named as for ``--data``; none for a good one. Reads all of it, a block
-    at a time."""
+    """Return the problems of a data set, named as for ``--data``: all of its examples, or the first for which it does
+    not open; none for a good one. Reads all of it, a block at a time."""
     try:
         source = open_source(path, layout=layout)
         source.verify()

@@ -129,6 +129,11 @@ def read_statistics(path: Path, file, shape: tuple[int, ...], classes: Sequence[
     image = named_array(file, "mean_image")
     if isinstance(image, str):
         raise DataError(f"{path}: mean_image {image}")
+    if image.dtype.kind != "f" or image.shape != shape:  # before it is read: objects take any room
+        raise DataError(
+            f"{path}: mean_image is {image.dtype} {image.shape}; it must be finite numbers of the shape {shape}: make "
+            "the file with `ringtrain data make`"
+        )
     values = {"mean": _attribute(file, "mean"), "std": _attribute(file, "std"), "mean_image": image[...]}
     for key, value in values.items():
         array, wanted = np.asarray(value), shape if key == "mean_image" else shape[-1:]

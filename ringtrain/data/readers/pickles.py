@@ -18,8 +18,7 @@ LONGEST_NAME = 256  # characters of a key
 CODES = (
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINSTRING SHORT_BINSTRING "
     "BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_LIST APPEND APPENDS EMPTY_TUPLE "
-    "TUPLE1 TUPLE2 TUPLE3 TUPLE SETITEM SETITEMS BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL "
-    "REDUCE"
+    "TUPLE1 TUPLE2 TUPLE3 TUPLE SETITEM SETITEMS BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL"
 )
 
 
@@ -99,6 +98,12 @@ class _Instructions(dict):
         return super().__getitem__(code)
 
 
+def _reduce(it) -> None:
+    if type(it.stack[-1]) is not tuple or len(it.stack[-1]) > 5:  # what has no arguments is copied as them, in any time
+        raise ValueError("it calls with what are no arguments")
+    BASE[pickle.REDUCE[0]](it)
+
+
 def _set_state(it) -> None:
     state = it.stack.pop()
     it.stack[-1].__setstate__(state)
@@ -110,6 +115,7 @@ LOADERS |= {
     pickle.EMPTY_DICT[0]: lambda it: it.append(_Dictionary()),
     pickle.BYTEARRAY8[0]: BASE[pickle.BINBYTES8[0]],  # its own one makes room before it reads
     pickle.BUILD[0]: _set_state,
+    pickle.REDUCE[0]: _reduce,
 }
 
 

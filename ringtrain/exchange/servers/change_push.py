@@ -30,7 +30,7 @@ from ringtrain.exchange.buckets.sum_over_ranks import SumOverRanks
 from ringtrain.exchange.parts import has_outer_step, parts_of
 from ringtrain.exchange.servers.endpoint import Endpoint
 from ringtrain.exchange.servers.outer_merge import OuterMomentum
-from ringtrain.exchange.servers.shards import roles_of, server_shards, without_forward
+from ringtrain.exchange.servers.shards import roles_of, server_shards
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.exchange.update.difference import subtract
 from ringtrain.exchange.update.example_share import ExampleShare
@@ -56,8 +56,7 @@ class ChangePush(Exchange, Serving):
     ranks. Raises ConfigError for more servers than ranks, or, when it is bound, than parameters."""
 
     def __init__(self, settings: ExchangeSettings):
-        self._settings, self._notes = without_forward(settings)
-        self._ops, config = settings.ops, self._settings.config
+        self._settings, self._ops, config = settings, settings.ops, settings.config
         parts = parts_of(config)
         self._forward, self._every, staleness = config.overlap == FORWARD, parts.every, parts.apart
         self._roles, servers = roles_of(settings.transport.size, config)
@@ -107,7 +106,7 @@ class ChangePush(Exchange, Serving):
         ]
         if self._every > 1:
             notes.append(PERIODS_END)
-        self.facts = replace(self.facts, notes=[*notes, *self._notes])
+        self.facts = replace(self.facts, notes=notes)
 
     def denominator(self, local: float, total: float) -> float:
         return local

@@ -8,7 +8,6 @@ from ringtrain.collectives.algorithms.rooted import broadcast_from_root, reduce_
 from ringtrain.config.exchange import ExchangeConfig
 from ringtrain.errors import ConfigError
 from ringtrain.exchange.base import Roles
-from ringtrain.exchange.buckets.deferred_update import BACKWARD, FORWARD
 from ringtrain.exchange.buckets.ownership import Ownership
 from ringtrain.exchange.settings import ExchangeSettings
 from ringtrain.humanize import format_bytes, plural
@@ -36,18 +35,6 @@ def server_shards(settings: ExchangeSettings, arena: Arena, servers: int, whole:
         names=("sum at a server", "spread from a server"),
     )
     return shards, _load(parts, itemsize)
-
-
-def without_forward(settings: ExchangeSettings) -> tuple[ExchangeSettings, list[str]]:
-    """Return the settings with ``--overlap backward`` in place of ``forward`` where messages of a device would be held
-    back, and a note: they leave when they are tested, which no layer does that waits for a sum of statistics."""
-    if settings.config.overlap != FORWARD or not settings.batch_statistics or not settings.ops.records:
-        return settings, []
-    note = (
-        "--overlap forward is backward here: on a device, layers that sum statistics over ranks (--batch-norm "
-        "sync) would hold the servers' weights back"
-    )
-    return settings.with_options(overlap=BACKWARD), [note]
 
 
 def roles_of(size: int, config: ExchangeConfig) -> tuple[Roles, str]:

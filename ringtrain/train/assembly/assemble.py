@@ -201,7 +201,6 @@ def assemble(
             accumulate=run.accumulate,
             clip_norm=config.optimizer.clip_norm,
             seed=run.seed,
-            batch_statistics=batch_norm.is_whole(config.model.batch_norm),
         )
     )
     roles = exchange.facts.roles

@@ -16,7 +16,6 @@ from tests.fakes.host_cuda import HostRuntime
 
 cupy_runtime.make_runtime = cache(lambda index: HostRuntime(quick=True))
 cupy_runtime.visible_devices = lambda: 1
-cupy_runtime.facts_of = lambda index: HostRuntime().facts
 cupy_compiler._headers = lambda cupy: ((), "")
 trials.REPEATS = trials.MOST_RUNS = 1  # the host's times say nothing
 wgmma.TILES = wgmma.TILES[-1:]  # each takes seconds
