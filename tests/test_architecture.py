@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ringtrain
-from tests.cli_calls import in_new_process
+from tests.new_process import in_new_process
 
 PACKAGE = Path(ringtrain.__file__).parent
 LEAF = {"arrays", "child", "errors", "parsing", "records", "humanize", "template", "splitmix", "config"}

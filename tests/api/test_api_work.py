@@ -14,9 +14,9 @@ from ringtrain.errors import StalledError, TransportError, UsageError
 from ringtrain.transport.loopback import Loopback
 from ringtrain.transport.waiting import ALONE
 from tests.api.communicators import on_ranks, together
-from tests.cli_calls import in_new_process
 from tests.fakes.clock import until
 from tests.loopback.world import LoopbackWorld
+from tests.new_process import in_new_process
 from tests.says import says
 
 PATIENCE_S = 20.0  # only a failure waits for it

@@ -12,7 +12,7 @@ from ringtrain.cli.doctor import doctor
 from ringtrain.errors import NO_PACKAGE
 from ringtrain.launch.doctor import checks, host
 from ringtrain.launch.doctor.doctor import FAIL, OK, WARN, Line
-from tests.cli_calls import in_new_process
+from tests.new_process import in_new_process
 from tests.says import says
 
 

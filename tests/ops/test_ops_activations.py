@@ -13,7 +13,7 @@ from ringtrain.ops.cpu import library
 from ringtrain.ops.cpu.compile import file_name
 from ringtrain.ops.cuda import kernels as kernels_of
 from ringtrain.ops.reference import ReferenceOps, activation
-from tests.cli_calls import in_new_process
+from tests.new_process import in_new_process
 from tests.ops.cuda_support import REAL, cuda_ops, on_device
 from tests.says import says
 

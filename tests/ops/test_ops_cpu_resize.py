@@ -11,7 +11,7 @@ from PIL import Image
 
 from ringtrain.ops.cpu.library import FAMILY_SETTING, compiled_families, cpu_families
 from ringtrain.ops.cpu.resize import fits, resize_image
-from tests.cli_calls import in_new_process
+from tests.new_process import in_new_process
 
 WHOLE = 1 << 14
 # (height, width), box, part of it, new size

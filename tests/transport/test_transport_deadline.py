@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from ringtrain.transport import deadline
-from tests.cli_calls import in_new_process
+from tests.new_process import in_new_process
 
 HELD = "def held(): ctypes.PyDLL(None).pause()  # holds the GIL, for ever\n"
 FREE = "def free(): os.read(os.pipe()[0], 1)  # gives the GIL away, for ever\n"
