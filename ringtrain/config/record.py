@@ -357,16 +357,17 @@ FORMER_KEYS = {
     "plan": None,
 }
 FROM_WEIGHTS = "start a run from its weights by --init"
+LEAVE_OUT = f"leave it out, or {FROM_WEIGHTS}"
 ONCE_AN_ITERATION = f"fully connected ranks update once an iteration: {FROM_WEIGHTS}"
 ANY = "any value"
 # Values of earlier versions that a run does not start with, since its results would be others; and what there is.
 REMOVED_VALUES = {
     ("fc_update", "micro-batch"): ONCE_AN_ITERATION,
     ("fc_update", "each"): ONCE_AN_ITERATION,
-    ("error_feedback", "ef21"): f"leave it out, or {FROM_WEIGHTS}",
-    ("momentum_correction", "True"): f"leave it out, or {FROM_WEIGHTS}",
-    ("trust_limit", ANY): f"leave it out, or {FROM_WEIGHTS}",
-    ("consensus_rate", ANY): f"leave it out, or {FROM_WEIGHTS}",
+    ("error_feedback", "ef21"): LEAVE_OUT,
+    ("momentum_correction", "True"): LEAVE_OUT,
+    ("trust_limit", ANY): LEAVE_OUT,
+    ("consensus_rate", ANY): LEAVE_OUT,
     ("algorithm", "hierarchical-leader"): "give --algorithm hierarchical:tree:ring, which is the same",
     ("average_momentum", "reset"): "give --average-momentum average or keep",
 }

@@ -34,6 +34,7 @@ def parse_run_file(text: str, source: str) -> dict:
 
 
 def _without_gone(table: dict) -> dict:
+    """Return a table without keys that are gone, but for values whose removal changes a run."""
     return {key: value for key, value in table.items() if FORMER_KEYS.get(key, key) is not None or _removed(key, value)}
 
 
@@ -199,12 +200,11 @@ def _check_bounds(where: tuple[str, str], rules, value) -> None:
 def recipe_layer(model_name: str, recipe: dict) -> tuple[str, dict]:
     """Return the recipe of a model file as a source of :func:`resolve`. Raises: ConfigError for a key that no recipe
     has."""
-    source, known = f"recipe of model {model_name}", options_that("recipe")
-    for key, value in recipe.items():
-        is_gone = FORMER_KEYS.get(key, key) is None and not _removed(key, value)
-        if FORMER_KEYS.get(key, key) not in known and not is_gone:
+    source, known, recipe = f"recipe of model {model_name}", options_that("recipe"), _without_gone(recipe)
+    for key in recipe:
+        if FORMER_KEYS.get(key, key) not in known:
             raise ConfigError(f"{source}: {key!r} is not a recipe's key; {nearest(key, known)}")
-    return source, _without_gone(renamed(recipe))
+    return source, renamed(recipe)
 
 
 def to_table(config: TrainConfig) -> dict:

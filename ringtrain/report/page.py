@@ -64,8 +64,8 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFile:
-    """An evaluation. checkpoint, split, iteration: of what; classes: empty of a loss without any; confusion: a row a
-    label, a column a prediction, or None."""
+    """An evaluation of a checkpoint, made at an iteration, on a split. classes: none if the loss has none; confusion: a
+    row for each label and a column for each prediction, or None."""
 
     checkpoint: str
     split: str

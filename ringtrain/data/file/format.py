@@ -129,15 +129,12 @@ def read_statistics(path: Path, file, shape: tuple[int, ...], classes: Sequence[
     image = named_array(file, "mean_image")
     if isinstance(image, str):
         raise DataError(f"{path}: mean_image {image}")
-    if image.dtype.kind != "f" or image.shape != shape:  # before it is read: objects take any room
-        raise DataError(
-            f"{path}: mean_image is {image.dtype} {image.shape}; it must be finite numbers of the shape {shape}: make "
-            "the file with `ringtrain data make`"
-        )
-    values = {"mean": _attribute(file, "mean"), "std": _attribute(file, "std"), "mean_image": image[...]}
-    for key, value in values.items():
-        array, wanted = np.asarray(value), shape if key == "mean_image" else shape[-1:]
-        if array.dtype.kind != "f" or array.shape != wanted or not np.isfinite(array).all():
+    mean, std = (np.asarray(_attribute(file, key)) for key in ("mean", "std"))
+    values: dict[str, np.ndarray] = {}
+    for key, array, wanted in (("mean", mean, shape[-1:]), ("std", std, shape[-1:]), ("mean_image", image, shape)):
+        if array.dtype.kind == "f" and array.shape == wanted:  # others are not read: objects take any room
+            values[key] = array[...]
+        if key not in values or not np.isfinite(values[key]).all():
             raise DataError(
                 f"{path}: {key} is {array.dtype} {array.shape}; it must be finite numbers of the shape {wanted}: make "
                 "the file with `ringtrain data make`"
