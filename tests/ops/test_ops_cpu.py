@@ -60,7 +60,11 @@ def test_every_operation_has_the_parameters_of_the_interface(kind):
 
 @pytest.mark.parametrize(
     "make",
-    [CpuOps, ReferenceOps, pytest.param(lambda dtype: cuda_ops(dtype, runtime=HostRuntime()), marks=needs_compiler)],
+    [
+        CpuOps,
+        ReferenceOps,
+        pytest.param(lambda dtype: cuda_ops(dtype, runtime=HostRuntime()), marks=needs_compiler, id="cuda"),
+    ],
 )
 def test_memory_goes_to_and_fro(make):
     ops = make("float32")
