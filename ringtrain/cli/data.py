@@ -71,7 +71,7 @@ def make(source, out, layout, ignore_label, **options):
     """Make a data set from SRC.
 
     SRC is one of: a folder or prefix of IDX files (MNIST and its likes, .gz too); a folder or .tar.gz of
-    CIFAR-10 or CIFAR-100, python or binary; what `train --data` takes: FILE.h5:images,labels, an .npz with x_train,
+    the python version of CIFAR-10 or CIFAR-100; what `train --data` takes: FILE.h5:images,labels, an .npz with x_train,
     y_train, x_test, y_test (or x, y; or images, labels), x.npy,y.npy, or a quoted pattern of such files; a folder of
     images, one subfolder a class; text, as book.txt or a quoted pattern of such files: its end is the test part.
     """
@@ -117,8 +117,8 @@ def info(file, layout, ignore_label):
 @click.argument("file", metavar="DATA", type=click.Path())
 @layout_flags
 def check(file, layout, ignore_label):
-    """Read all of a data set that `train --data` takes and verify everything: layout, labels, checksums, mean and std;
-    decode every image. Under mpirun the ranks of a node divide its files. Exit 1 if it is bad."""
+    """Read all of a data set that `train --data` takes and verify layout, labels and checksums; decode every
+    image. Under mpirun the ranks of a node divide its files. Exit 1 if it is bad."""
     return in_world(lambda transport: _check(transport, file, Layout(layout, ignore_label)))
 
 

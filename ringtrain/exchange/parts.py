@@ -1,7 +1,7 @@
 """A strategy as six parts: what travels, when, with whom, how, what is done with the result, how far apart ranks are.
 
-The rules of options that go together, the plan and front ends ask these, and no strategy by its name. A configuration
-has its parts from :data:`PARTS`, by the name of its strategy; a new value of a part is set there.
+The rules of options that go together, the plan and front ends ask these; few of them ask for a strategy by its name. A
+configuration has its parts from :data:`PARTS`, by the name of its strategy; a new value of a part is set there.
 """
 
 from collections.abc import Callable
