@@ -15,7 +15,7 @@ from ringtrain.allreduce.machine import RankLayout, rank_layout
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.arrays import Array
 from ringtrain.collectives import texts
-from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes
+from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes, unknown
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import HOST, NATIVE, Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
@@ -30,7 +30,7 @@ from ringtrain.collectives.shared_memory import (
     unavailable,
 )
 from ringtrain.collectives.stream import STREAM, cannot_stream, prepare_streamed
-from ringtrain.errors import ConfigError, RankLostError, TransportError, UsageError, nearest
+from ringtrain.errors import ConfigError, RankLostError, TransportError, UsageError
 from ringtrain.monitor.guard import Guard
 from ringtrain.transport.base import Transport
 
@@ -205,8 +205,11 @@ def check_algorithm(name: str, wired: bool = False) -> None:
     if name == AUTO:
         return
     known = {AUTO, *ALGORITHMS, *SCHEDULES}  # a schedule joins by being in the catalogue
-    if ":" not in name and name not in known:
-        raise UsageError(f"unknown algorithm {name!r} (one of your own needs --plugin FILE.py): {nearest(name, known)}")
+    kind, *pair = name.split(":")
+    if not pair and name not in known:
+        raise unknown(name, known)
+    if pair and kind in (MAPPED, STREAM):
+        raise UsageError(f"unknown algorithm {name!r}: {kind} has no variants, give {kind}")
     if is_shared(name):
         check_shared(name, wired)
     elif name == STREAM and wired:

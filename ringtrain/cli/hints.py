@@ -32,6 +32,9 @@ NAMES = {
 }
 RANKS = ("-n", "--np", "--nproc-per-node", "--world-size", "-g", "--nnodes")
 WORKERS = ("-j", "--workers", "--num-workers")
+# Commands that ranks run together, as typed.
+ON_RANKS = {name: f"ringtrain {name}" for name in ("train", "bench-allreduce", "tune", "doctor")}
+ON_RANKS["launcher"] = "python -m ringtrain.torch"
 
 
 class CommandGroup(click.Group):
@@ -62,9 +65,9 @@ def hint(error: click.ClickException) -> str | None:
     names = [name for name, others in NAMES.items() if asked in others and name.split()[0] in known]
     if names:
         answer = f"use {names[0]}"
-    elif asked in RANKS:
-        answer = f"mpirun starts the ranks: mpirun -np 2 ringtrain {command.name}"
-    elif asked in WORKERS:
+    elif asked in RANKS and command.name in ON_RANKS:
+        answer = f"mpirun starts the ranks: mpirun -np 2 {ON_RANKS[command.name]}"
+    elif asked in WORKERS and "--data" in known:
         answer = "there are none: the data set lies in memory, and each rank takes its batches from there"
     else:
         return None

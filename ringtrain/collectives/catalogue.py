@@ -1,6 +1,6 @@
 """The catalogue of schedules by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ringtrain.collectives import compose, texts
 from ringtrain.collectives.algorithms import butterfly, circulant, double_tree, ring, sliced, star, tree
@@ -35,6 +35,7 @@ FLAT: dict[str, Builder] = {
     "recursive-doubling": recursive_doubling,
     **{name: _in_halves(name) for name in ("star", "sliced")},
 }
+RENAMED = {"hierarchical-leader": "hierarchical:tree:ring is the same"}
 HIERARCHICAL = "hierarchical"  # a ring within nodes, and one across them; hierarchical:INNER:OUTER is any pair
 
 
@@ -114,7 +115,7 @@ def check_name(name: str, rounded: bool = False) -> None:
     """Check a schedule's name. Raises UsageError for an unknown name; with ``rounded`` also if no rank owns a sum."""
     kind, *pair = name.split(":")
     if not pair and name not in SCHEDULES:
-        raise UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=nearest(name, SCHEDULES)))
+        raise unknown(name, SCHEDULES)
     if pair and (kind != HIERARCHICAL or len(pair) != 2):
         raise UsageError(f"unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
     levels = ((sorted(HALVES), "within nodes"), (sorted(FLAT), "across nodes"))
@@ -127,6 +128,11 @@ def check_name(name: str, rounded: bool = False) -> None:
             f"{name!r} cannot use a wire that rounds: no rank owns a sum. Each rank adds its exact number to the "
             f"other's rounded one, so ranks end with different bits. Use an algorithm with owners: {', '.join(HALVES)}"
         )
+
+
+def unknown(name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for a name that is not among the known ones."""
+    return UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=RENAMED.get(name) or nearest(name, known)))
 
 
 def needs_nodes(name: str) -> bool:

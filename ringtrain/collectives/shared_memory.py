@@ -38,7 +38,7 @@ def check_shared(algorithm: str, wired: bool) -> None:
     """Check the name of an algorithm in shared memory. Raises UsageError if it is unknown, or if ``wired`` and it has
     no messages to round."""
     kind, pair, outer = algorithm.partition(":")
-    if pair and (kind != ROUTED or outer not in FLAT):
+    if pair and outer not in FLAT:
         raise UsageError(
             f"unknown algorithm {algorithm!r}: routed:OUTER names the algorithm between nodes: {nearest(outer, FLAT)}"
         )

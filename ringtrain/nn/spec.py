@@ -26,6 +26,7 @@ IMAGE_EXTENTS, MOST_EXTENTS = 3, 4  # of an input
 INPUT_SHAPE = "one to four whole numbers, such as [height, width, channels], [length] or [length, channels]"
 Unit = tuple[np.ndarray, np.ndarray]  # mean and std, float64 [K]: K is 1 or the output's last extent
 LAYER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+REMOVED = {"LRN": "this version has none: take the model without it, and the other weights by --init RUN"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def _layer(entry: dict) -> Layer:
     if not isinstance(kind, str) or kind not in LAYERS:
         raise ModelError(
             f"layer {name!r}: unknown kind {kind!r} (one of your own needs --plugin FILE.py); "
-            f"{nearest(str(kind), LAYERS)}"
+            f"{REMOVED.get(str(kind)) or nearest(str(kind), LAYERS)}"
         )
     known = {key: rules for key, rules in keys_of(LAYERS[kind]).items() if "kind" in rules[2]}
     try:

@@ -49,7 +49,9 @@ def test_messages_between_nodes_are_short_enough_to_be_sent_at_once(nodes, most)
         ("auto:ring", says("'auto:ring'")),
         ("rings", says("--plugin", "'rings'", "did you mean 'ring'?")),
         ("routed:stars", says("'routed:stars'", "did you mean 'star'?")),
-        ("mapped:ring", says("'mapped:ring'")),
+        ("mapped:8x4", says("'mapped:8x4'", "give mapped")),
+        ("stream:plain", says("'stream:plain'", "give stream")),
+        ("hierarchical-leader", says("'hierarchical-leader'", "hierarchical:tree:ring")),
         ("routed:", says("'routed:'", "known: butterfly")),
     ],
 )

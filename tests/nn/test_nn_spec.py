@@ -129,6 +129,7 @@ MISTAKES = [
         says("--plugin", "'a'", "'Conv2d'", "did you mean 'Conv2D'? known: Add, Attention"),
     ),
     (layer_line(CONV + ", strid = 2"), "layer 'a' (Conv2D): it has an unknown key 'strid'; did you mean 'stride'?"),
+    (layer_line("kind = 'LRN'"), "--init RUN"),
     (layer_line(CONV + ", relu = true"), "layer 'a' (Conv2D): it has an unknown key 'relu'"),
     (layer_line('kind = "Conv2D", channels = 4'), "layer 'a' (Conv2D): kernel is missing"),
     (layer_line(CONV + ", stride = 0"), "layer 'a' (Conv2D): stride is 0; wanted a whole number at least 1"),

@@ -44,7 +44,7 @@ def earlier(path, protocol: Protocol) -> dict:
     if then != now:
         raise UsageError(
             f"{path} was measured in another way. Before each of its iterations {then}; in this sweep {now}. Give the "
-            "same --cold, or measure it again with nothing beside"
+            "same --cold, or measure the earlier one again"
         )
     return old
 
