@@ -2,10 +2,10 @@
 
     @dataclass(frozen=True)
     class Row:
-        ranks: Count
+        bytes: Count
         samples_s: Annotated[list[float], Rules(above=0, lengths=SOME)]
 
-    load(Row, path, "file of `ringtrain plan`")
+    load(Row, path, "sweep of `ringtrain bench-allreduce --json`")
 
 An int is a float where one is wanted; a bool is no number, and no number is infinite. A field with a default may be
 missing. Rules are in the annotation of a field, or its metadata; rules of a list or dict are of its values:
@@ -59,7 +59,6 @@ class Rules(dict):
 
 
 Count = Annotated[int, Rules(low=1)]
-Positive = Annotated[float, Rules(above=0)]
 
 
 class Unfit(ValueError):

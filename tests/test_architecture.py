@@ -38,14 +38,13 @@ ARROWS = {
     "monitor": LEAF | {"collectives", "transport"},
     "allreduce": LEAF | {"collectives", "transport", "monitor", "ops"},
     "exchange": LEAF | {"allreduce", "memory", "monitor", "collectives", "transport", "nn", "optim", "ops"},
-    "bench": READERS
-    | {"allreduce", "monitor", "collectives", "transport", "memory", "nn", "ops", "data", "optim", "show"},
-    "api": LEAF | {"allreduce", "bench", "monitor", "collectives", "transport"},
+    "bench": READERS | {"allreduce", "monitor", "collectives", "transport", "memory", "nn", "ops", "optim", "show"},
+    "api": LEAF | {"allreduce", "monitor", "collectives", "transport"},
     "plan": LEAF | {"bench", "collectives", "exchange", "memory", "nn", "report", "runs", "show"},
     "launch": LEAF | {"allreduce", "transport", "ops", "bench", "storage"},
     "train": LEAF
     | {"memory", "nn", "ops", "exchange", "allreduce", "monitor", "collectives", "transport"}
-    | {"launch", "data", "storage", "report", "optim", "weights", "plugin", "plan"},
+    | {"launch", "data", "storage", "report", "optim", "weights", "plugin"},
     "weights": READERS | {"nn", "optim"},
     "cli": {"*"},
     "torch": LEAF

@@ -85,7 +85,6 @@ class ExchangeConfig:
         "With --sync allreduce: placement of fully connected layers: data, on every rank; hybrid, columns divided "
         "among ranks; pipeline, on dedicated ranks.",
         choices=("data", "hybrid", "pipeline"),
-        planned=False,
     )
     fc_ranks: int = placement_option(
         1, "With --fc pipeline: ranks that hold fully connected layers.", low=1, used_by=("fc", ("pipeline",))
@@ -154,7 +153,6 @@ class ExchangeConfig:
         "Bitwise the same weights at any number of ranks up to --shards: the batch is cut into --shards parts, whose "
         "gradients are added in one fixed order.",
         fixed=True,
-        planned=False,
     )
     shards: int = message_option(
         8,

@@ -57,6 +57,11 @@ def as_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def typed(name: str, value) -> str:
+    """Return an option as typed with its value."""
+    return as_flag(name) if value is True else f"{as_flag(name)} {value}"
+
+
 def kind_of(spec) -> type:
     """Return the scalar type of a field annotated ``T`` or ``T | None``."""
     return get_args(spec.type)[0] if isinstance(spec.type, UnionType) else spec.type

@@ -6,7 +6,7 @@ The values are above the defaults and below a user's own: flags and TOML files w
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringtrain.config.option import as_flag
+from ringtrain.config.option import typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,7 @@ class Preset:
     @property
     def flags(self) -> str:
         """The options as typed, with the strategy."""
-        typed = (as_flag(name) if value is True else f"{as_flag(name)} {value}" for name, value in self.options.items())
-        return f"--sync {self.strategy} {' '.join(typed)}"
+        return " ".join([f"--sync {self.strategy}", *(typed(name, value) for name, value in self.options.items())])
 
 
 DILOCO = {"average_momentum": "keep", "outer_momentum": 0.9, "outer_lr": 0.7}

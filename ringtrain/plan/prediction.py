@@ -10,7 +10,6 @@ from ringtrain.errors import UsageError
 from ringtrain.plan.exchange_times import ExchangeTimes, placed
 from ringtrain.plan.layer_times import LayerTimes
 from ringtrain.plan.strategies import PlannedRank, algorithms_of, iteration_of, of_strategy
-from ringtrain.records import Count, Positive
 
 DEFAULTS = ExchangeConfig()
 MEASURE_ALL = "`bench-allreduce --algorithm all --json FILE` measures all"
@@ -37,16 +36,16 @@ class PlanRow:
     """One prediction. strategy: as typed behind ``--sync``; ``…_s``: seconds of an iteration; efficiency: examples/s of
     a rank, over one rank alone; memory_bytes: of a rank"""
 
-    ranks: Count
-    nodes: Count
+    ranks: int
+    nodes: int
     strategy: str
     algorithm: str
-    batch: Count
-    step_s: Positive
+    batch: int
+    step_s: float
     compute_s: float
     update_s: float
     exposed_s: float
-    images_per_s: Positive
+    images_per_s: float
     efficiency: float
     memory_bytes: int
     node_hours_per_million: float

@@ -12,7 +12,7 @@ from ringtrain.collectives.catalogue import HALVES
 from ringtrain.collectives.schedule import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from ringtrain.collectives.topology import Topology
 from ringtrain.config.exchange import ExchangeConfig
-from ringtrain.config.option import as_flag
+from ringtrain.config.option import typed
 from ringtrain.exchange.compression.error_feedback import METHODS
 from ringtrain.exchange.parts import ALL, CHANGE, EXACT, OUTER_STEP, OWNERS, PARTNER, ROOT, Parts, parts_of
 from ringtrain.memory.buckets import Bucket
@@ -240,10 +240,6 @@ def of_strategy(config: ExchangeConfig) -> str:
     speed."""
     values = {each.name: getattr(config, each.name) for each in OPTIONS if getattr(config, each.name) != each.default}
     return " ".join([config.strategy, *(typed(name, value) for name, value in values.items())])
-
-
-def typed(name: str, value) -> str:
-    return as_flag(name) if value is True else f"{as_flag(name)} {value}"
 
 
 def algorithms_of(config: ExchangeConfig, suiting: Sequence[str]) -> list[str]:

@@ -37,7 +37,7 @@ class FixedChoice(Choice):
         super().__init__()
         self._name, self.taken = name, 0
 
-    def __call__(self, device, work, ways, trial, flops=0):
+    def __call__(self, device, work, ways, trial):
         able = ways()
         named = [variant for variant in able if variant.name == self._name]
         self.taken += len(named)
@@ -150,7 +150,6 @@ def test_whatever_is_chosen_is_right_and_can_be_recorded(best):
         assert np.abs(ops.to_host(got) - host).max() < 2e-5
     assert "1 segments recorded" in ops.describe() and "anew" not in ops.describe()
     assert [each.name for each in choice.table.values()] == [best if best in ways else ways[0] for ways in passes]
-    assert {each.flops for each in choice.table.values()} == {2 * 2 * 25 * 7 * 9 * 3}
 
 
 # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,24 +21,24 @@ COLUMNS = (
     _column("speedup", "x mpi", "[95 % interval]", "{:.2f} [{:.2f},{:.2f}]", spread=("_low", "_high"), width=17),
     _column("wrong", "#wrong", width=6),
 )
-NAMED = COLUMNS[:2]  # of a refused row, too
+NAMED: Sequence[Column] = COLUMNS[:2]  # of a refused row, too
 
 
-def titles(columns: Sequence[Column] = COLUMNS) -> list[str]:
-    lines = ([(column.title, column.width) for column in columns], [(column.unit, column.width) for column in columns])
+def titles() -> list[str]:
+    lines = ([(column.title, column.width) for column in COLUMNS], [(column.unit, column.width) for column in COLUMNS])
     return [f"# {fixed_line(line)}" for line in lines]
 
 
-def row_line(row: dict, columns: Sequence[Column] = COLUMNS, crowded: str | None = None) -> str:
+def row_line(row: dict, crowded: str | None = None) -> str:
     """Return a row's line; reasons of doubt are at its end, and the reason of a refusal replaces the figures.
 
     crowded: the reason that the header tells, for all rows
     """
     if row["status"] == REFUSED:
-        columns, end = [column for column in columns if column in NAMED], f" refused: {row['reason']}"
+        columns, end = NAMED, f" refused: {row['reason']}"
     else:
         doubts = "; ".join(doubt for doubt in row["unreliable"] if doubt != crowded)
-        end = f"  {doubts}" if doubts else ""
+        columns, end = COLUMNS, f"  {doubts}" if doubts else ""
     return f"  {fixed_line((column.text(row), column.width) for column in columns)}{end}"
 
 

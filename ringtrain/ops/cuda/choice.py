@@ -37,19 +37,10 @@ class KernelVariant:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A line of the report. name: of the variant; seconds: of each that was timed; flops: of the work, once."""
+    """A line of the report. name: of the variant; seconds: of each that was timed."""
 
     name: str
     seconds: dict[str, float]
-    flops: int
-
-    @property
-    def milliseconds(self) -> float | None:
-        return 1e3 * self.seconds[self.name] if self.seconds else None
-
-    @property
-    def flops_per_second(self) -> float | None:
-        return self.flops / self.seconds[self.name] if self.seconds.get(self.name) else None
 
 
 def kinds_left_out(value: str) -> dict[str, str]:
@@ -90,7 +81,6 @@ class Choice:
         work: Hashable,
         variants: Callable[[], Sequence[KernelVariant]],
         trial: Callable[[KernelVariant], object],
-        flops=0,
         factors=None,
     ) -> KernelVariant:
         """Do the work by the chosen variant.
@@ -98,9 +88,9 @@ class Choice:
         trial(variant): does the work by it, any number of times, losing only its results; returns the result array,
                     the same for all variants
         factors:    type of the factors, which decides the rounding of results; by default the type of activations"""
-        return self._variants.get((device, work)) or self._find(device, work, variants(), trial, flops, factors)
+        return self._variants.get((device, work)) or self._find(device, work, variants(), trial, factors)
 
-    def _find(self, device, work, candidates, trial, flops, factors) -> KernelVariant:
+    def _find(self, device, work, candidates, trial, factors) -> KernelVariant:
         kept = [each for each in candidates if not any(kind in each.name for kind in self._kinds_left_out)]
         candidates = kept or candidates[:1]
         if device.recording:
@@ -108,7 +98,7 @@ class Choice:
         if work not in self.table:
             seconds = {} if self._fixed or len(candidates) == 1 else self._time_all(device, candidates, trial, factors)
             name = min(seconds, key=seconds.__getitem__, default=candidates[0].name)
-            self.table[work] = Chosen(name, seconds, flops)
+            self.table[work] = Chosen(name, seconds)
         self._variants[device, work] = next(each for each in candidates if each.name == self.table[work].name)
         return self._variants[device, work]
 

@@ -44,7 +44,6 @@ def _multiply(device: Device, what, kernels, a, b, y, bias=None, relu=False, acc
         (what, kernels.act.name, (rows, columns, depth), a.transposed, b.transposed, bias is not None, relu),
         lambda: products_of(device, kernels, rows, columns, is_whole(a.stride, b.stride)),
         lambda variant: _try(device, variant, a, b, y, bias, relu, accumulate),
-        2 * rows * columns * depth,
         kernels.act,
     )
     variant.run(a, b, y, bias, relu, accumulate)

@@ -115,11 +115,11 @@ def viewed(data: DataSet, config: TrainConfig, model: ModelSpec, transport: Tran
         if view is not None and not isinstance(data.train, PictureSplit) and data.mean_image is not None:
             data = replace(data, mean_image=view.of(data.mean_image))
         data = replace(data, train=under(data.train), test=data.test and under(data.test))
-    _check(config, model, data, transform)
+    _check(model, data, transform)
     return data
 
 
-def _check(config: TrainConfig, model: ModelSpec, data: DataSet, transform: Transform | None) -> None:
+def _check(model: ModelSpec, data: DataSet, transform: Transform | None) -> None:
     if transform is None:
         return
     train = data.train

@@ -18,7 +18,7 @@ from ringtrain.train.run.run import RecoverableState, Run
 from ringtrain.train.stopping.signals import INTERRUPTED_AGAIN
 from ringtrain.transport.base import Transport
 
-SHRINK, REPLACE = "shrink", "replace"
+REPLACE = "replace"
 MEMORY, CHECKPOINT, ANEW = "memory", "checkpoint", "anew"  # where a run goes on after a death
 WRITTEN_S = 10.0  # the end of a run waits no longer for a file system, which may be its error
 

@@ -13,11 +13,4 @@ template <int V> INLINE void store_some(Real* p, Vec v, Int count) {
   if (V > 1 || count == LANES) store(p, v); else store_part(p, v, count);
 }
 
-// run(V, first element, elements of a vector): four vectors at a time, whose arithmetic overlaps, then one.
-template <class Run> INLINE void each_piece(Int count, Run run) {
-  Int i = 0;
-  for (; i + 4 * LANES <= count; i += 4 * LANES) run(Vectors<4>(), i, LANES);
-  for (; i < count; i += LANES) run(Vectors<1>(), i, least(LANES, count - i));
-}
-
 typedef decltype((Vec){} == (Vec){}) Mask;  // whole numbers of a Real's size; -1 is true

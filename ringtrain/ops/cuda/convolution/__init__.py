@@ -87,7 +87,6 @@ class CudaConvolution:
             (what, device.active.name, plan, adds, *key),
             lambda: self._variants(what, plan, arguments[0], measures),
             lambda variant: self._try(variant, what, plan, trial() if trial else arguments),
-            plan.flops,
         )
         return variant.run(plan, *arguments)
 
