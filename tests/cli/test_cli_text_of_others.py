@@ -63,7 +63,7 @@ compare runs/{name} runs/told
 compare runs/{name} runs/told --csv c.csv --json c.json --plot c.svg
 compare runs/{name}-none
 compare --sync {name} -- --iterations 1
-compare --variant {name}:--batch=3
+compare --variant {name}:--batch=3 -- --iterations 1
 compare --out runs/{name}/log.jsonl --sync allreduce -- --iterations 1
 scale -n 1,2 --launcher {name}{{ranks}} -- train
 scale -n 1,2 --out runs/{name} -- train
