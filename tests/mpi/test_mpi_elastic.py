@@ -65,7 +65,7 @@ def survives(train, unbroken):
         status, output, outcome, events = train(ranks, spec, "--iterations", iterations, "--elastic", *flags)
         assert status == 0 and "Traceback" not in output, output
         left, lost = left or outcome["ranks"], outcome["lost"] if lost is None else lost
-        assert (outcome["outcome"], outcome["exit_code"]) == ("done", 0)
+        assert (outcome["outcome"], outcome["exit_code"]) == ("done", 0), output
         assert (outcome["ranks"], outcome["lost"]) == (left, lost)
         assert [record["iteration"] for record in events["iteration"]] == list(range(1, iterations + 1))
         wanted = [record["loss"] for record in unbroken["iteration"][:iterations]]
