@@ -9,14 +9,14 @@ import pytest
 
 from ringtrain.bench.measure.links import BETWEEN
 from ringtrain.errors import UsageError
-from ringtrain.records import LIMITS, SOME, Count, Positive, Rules, Unfit, load, read
+from ringtrain.records import LIMITS, SOME, Count, Rules, Unfit, load, read
 from tests.readers import READERS
 
 
 @dataclass(frozen=True)
 class Part:
     name: str
-    seconds: Positive | None = None
+    seconds: Annotated[float, Rules(above=0)] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from tests.mpi.conftest import ROOT, run
-from tests.says import says
 from tests.tiers import thorough
 
 pytestmark = pytest.mark.mpi
@@ -58,8 +57,8 @@ def test_a_mistake_that_ranks_find_is_told_once_and_nothing_is_written(bench, tm
             (("--ranks", "two"), "Invalid value for '--ranks': 'two' is not a valid integer"),
             (("--algorithm", "rign"), "unknown algorithm 'rign': "),
             (("--algorithm", "auto,prepared"), "give mpi among --algorithm: all are compared with it"),
-            (("-b", "8M", "-e", "1M"), says(f"{8 << 20:,}", f"{1 << 20:,}")),
-            (("-f", "0.5"), says("0.5")),
+            (("-b", "8M", "-e", "1M"), f"begins at {8 << 20:,} bytes and ends at {1 << 20:,}:"),
+            (("-f", "0.5"), "-f 0.5: "),
             (("--launch", ""), "--launch : there is no such program"),
             (("--launch", "'mpirun"), "--launch 'mpirun: No closing quotation"),
         ),
