@@ -346,8 +346,6 @@ struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 
 // ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────
-static inline double rsqrt(double x) { return 1 / sqrt(x); }
-static inline float rsqrt(float x) { return 1 / sqrtf(x); }
 static inline unsigned __float_as_uint(float x) { return shim::same_bits<unsigned>(x); }
 static inline float __uint_as_float(unsigned x) { return shim::same_bits<float>(x); }
 static inline long long __double_as_longlong(double x) { return shim::same_bits<long long>(x); }
