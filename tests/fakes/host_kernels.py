@@ -60,7 +60,7 @@ def build(source: str, name: str, options) -> tuple[dict, dict, bool]:
 def _whole(source, parameters):
     """The source with dynamic shared memory as the shim's, and a function to launch each kernel by."""
     source = DYNAMIC.sub(r"static \1 *const \2 = (\1 *)shim::dynamic_shared;", source)
-    # Without a name outside: g++ from 13 on keeps arrays of templates with such a name in another kind of section.
+    # Without a name outside: g++ from 14 on keeps arrays of templates with such a name in another kind of section.
     return f"namespace {{\n{source}\n}}\n" + "".join(
         RUN.format(name=name, arguments=", ".join(f"*({_c_type(p)} *)arguments[{i}]" for i, p in enumerate(each)))
         for name, each in parameters.items()
