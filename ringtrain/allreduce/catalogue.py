@@ -15,7 +15,7 @@ from ringtrain.allreduce.machine import RankLayout, rank_layout
 from ringtrain.allreduce.tuning_table import Table
 from ringtrain.arrays import Array
 from ringtrain.collectives import texts
-from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes, unknown
+from ringtrain.collectives.catalogue import SCHEDULES, check_name, make_schedule, needs_nodes, unknown_algorithm
 from ringtrain.collectives.execution.execute import Execution, segment_for
 from ringtrain.collectives.execution.reduction import HOST, NATIVE, Combine, Reduction, ReductionDevice, WireFormat
 from ringtrain.collectives.schedule import Schedule
@@ -207,7 +207,7 @@ def check_algorithm(name: str, wired: bool = False) -> None:
     known = {AUTO, *ALGORITHMS, *SCHEDULES}  # a schedule joins by being in the catalogue
     kind, *pair = name.split(":")
     if not pair and name not in known:
-        raise unknown(name, known)
+        raise unknown_algorithm(name, known)
     if pair and kind in (MAPPED, STREAM):
         raise UsageError(f"unknown algorithm {name!r}: {kind} has no variants, give {kind}")
     if is_shared(name):

@@ -35,7 +35,6 @@ FLAT: dict[str, Builder] = {
     "recursive-doubling": recursive_doubling,
     **{name: _in_halves(name) for name in ("star", "sliced")},
 }
-RENAMED = {"hierarchical-leader": "hierarchical:tree:ring is the same"}
 HIERARCHICAL = "hierarchical"  # a ring within nodes, and one across them; hierarchical:INNER:OUTER is any pair
 
 
@@ -48,6 +47,8 @@ SCHEDULES: dict[str, Callable[[Topology], Schedule]] = {
     HIERARCHICAL: lambda topology: hierarchical(HIERARCHICAL, topology, HALVES["ring"], FLAT["ring"]),
 }
 GOALS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER)
+# Names of earlier versions, and what there is in their place.
+RENAMED = {"hierarchical-leader": "hierarchical:tree:ring is the same"}
 
 
 def add_schedule(name: str, build: Builder, halves: tuple[Builder, Builder] | None = None) -> None:
@@ -115,7 +116,7 @@ def check_name(name: str, rounded: bool = False) -> None:
     """Check a schedule's name. Raises UsageError for an unknown name; with ``rounded`` also if no rank owns a sum."""
     kind, *pair = name.split(":")
     if not pair and name not in SCHEDULES:
-        raise unknown(name, SCHEDULES)
+        raise unknown_algorithm(name, SCHEDULES)
     if pair and (kind != HIERARCHICAL or len(pair) != 2):
         raise UsageError(f"unknown algorithm {name!r}: a pair is written hierarchical:INNER:OUTER")
     levels = ((sorted(HALVES), "within nodes"), (sorted(FLAT), "across nodes"))
@@ -130,7 +131,7 @@ def check_name(name: str, rounded: bool = False) -> None:
         )
 
 
-def unknown(name: str, known: Iterable[str]) -> UsageError:
+def unknown_algorithm(name: str, known: Iterable[str]) -> UsageError:
     """Return the error for a name that is not among the known ones."""
     return UsageError(texts.UNKNOWN_ALGORITHM.format(name=name, hint=RENAMED.get(name) or nearest(name, known)))
 
