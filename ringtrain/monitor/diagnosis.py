@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ringtrain.monitor.flight_recorder import RankRecord
 from ringtrain.template import joined
+from ringtrain.transport.activity import EXCHANGE
 from ringtrain.transport.waiting import peers, placed
 
 LISTED = 8  # so many of the last collectives are listed
@@ -104,11 +105,11 @@ def _time(row: RankRecord) -> str:
 
 
 def behind(rows: Sequence[RankRecord]) -> list[int]:
-    """The ranks that seem to delay the others: the silent ones, or else those in the earliest iteration; none if all
-    are in one iteration."""
+    """The ranks that seem to delay the others: the silent ones, or else those in the earliest iteration, and of these
+    the ones that have not come to its exchange; none if all are in one place."""
     silent = [row.rank for row in rows if row.silent_s is not None and not row.left]
-    earliest = min(row.iteration for row in rows)
-    late = [row.rank for row in rows if row.iteration == earliest]
+    places = [(row.iteration, row.doing == EXCHANGE) for row in rows]
+    late = [row.rank for row, place in zip(rows, places, strict=True) if place == min(places)]
     return silent or (late if len(late) < len(rows) else [])
 
 

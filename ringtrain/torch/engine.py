@@ -30,6 +30,7 @@ from ringtrain.torch import stopping
 from ringtrain.torch.batch_parts import BatchParts
 from ringtrain.torch.kept_sums import KeptSums, Survival
 from ringtrain.torch.module_arena import TYPES, ModuleArena
+from ringtrain.transport.activity import EXCHANGE
 from ringtrain.transport.base import Transport
 from ringtrain.transport.waiting import SERVICES
 
@@ -365,7 +366,7 @@ class Engine:
     def _announce_rest(self) -> np.ndarray:
         """Announce the gradients that have not left. Returns whether a backward has reached each parameter: on any rank
         where ranks are together, else on this one."""
-        self.transport.activity.at("the exchange of gradients")
+        self.transport.activity.at(EXCHANGE)
         touched = np.zeros(len(self._slots) + 2)
         for number in reversed(range(len(self._slots))):
             arena, index = self._slots[number]

@@ -1,6 +1,8 @@
 """Stop a script of PyTorch in time, on all ranks at the same step."""
 
+import atexit
 import signal
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -45,6 +47,14 @@ def _watch() -> None:
     for number in STOPPING:
         if signal.getsignal(number) is not _note:  # Lightning puts its own in their place, and takes them away
             signal.signal(number, _note)
+    _ignore_late_signal()
+
+
+@cache
+def _ignore_late_signal() -> None:
+    """Ignore SIGUSR1 when the process ends: it may come to a rank that has stopped because another one was told, and
+    Python would die of it, where the script's exit code says that there is a checkpoint."""
+    atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
 
 
 def _note(number: int, frame: object) -> None:

@@ -111,3 +111,4 @@ class Activity:
 
 
 PASSES = ("forward", "backward")  # stages in which layer() is asked
+EXCHANGE = "the exchange of gradients"  # a stage in which a rank may wait for others

@@ -22,7 +22,7 @@ STRATEGIES = {
     "delayed": "--sync delayed",
 }
 RANK = rf"rank 1 \({socket.gethostname()}\)"
-NAMED = rf"no progress[\s\S]*({RANK} has not|{RANK} is in it, but|behind is {RANK})"
+NAMED = rf"no progress[\s\S]*({RANK} (has not|is in it, but|is the furthest behind)|behind is {RANK})"
 ENDS = {  # how → seconds without progress, exit code, words
     "raised": (60, 1, rf"{RANK} failed:\n[\s\S]*ZeroDivisionError: of one rank"),
     "killed": (60, 137, r"rank 1 .*\s.*signal 9"),

@@ -62,6 +62,14 @@ def test_what_is_told_to_stop_saves_and_goes_on_to_the_same_weights(mpirun, tmp_
     assert not (tmp_path / "cut" / "stopped" / "stopped.ckpt").exists()  # Lightning's next run begins anew
 
 
+def test_a_signal_that_comes_late_leaves_the_exit_code_as_it_is():
+    """Python gives signals back to the system before a process has ended."""
+    signals = "Popen(['sh', '-c', f'while kill -USR1 {os.getpid()}; do :; done'], stdout=DEVNULL, stderr=DEVNULL)"
+    program = f"import os; from subprocess import *; from ringtrain.torch import should_stop; should_stop(); {signals}"
+    done = run([sys.executable, "-c", f"{program}; raise SystemExit(75)"], PATIENCE_S)
+    assert done.returncode == 75, done.stderr
+
+
 def test_a_package_that_is_missing_is_named_in_one_line(mpirun, tmp_path):
     script = tmp_path / "without.py"
     for library, package in (("lightning", "lightning"), ("transformers", "transformers")):
