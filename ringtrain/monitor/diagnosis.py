@@ -109,7 +109,8 @@ def behind(rows: Sequence[RankRecord]) -> list[int]:
     the ones that have not come to its exchange; none if all are in one place."""
     silent = [row.rank for row in rows if row.silent_s is not None and not row.left]
     places = [(row.iteration, row.doing == EXCHANGE) for row in rows]
-    late = [row.rank for row, place in zip(rows, places, strict=True) if place == min(places)]
+    earliest = min(places)
+    late = [row.rank for row, place in zip(rows, places, strict=True) if place == earliest]
     return silent or (late if len(late) < len(rows) else [])
 
 

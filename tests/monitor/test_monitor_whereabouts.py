@@ -48,7 +48,7 @@ def test_a_stage_that_gets_on_is_progress():
 def test_whoever_is_behind_is_named_by_its_host_and_every_rank_is_told_with_what_it_does():
     assert diagnosis.behind(rows_of(5, 5, 5)) == [] and diagnosis.held_up(rows_of(5, 5)) == ""
     assert diagnosis.held_up(rows_of(5, 4, 5, 4)) == says("ranks 1, 3 (node0, node1)")
-    rows = rows_of(5, 4, 4, doing=EXCHANGE)  # ranks 0 and 2 may wait for others
+    rows = rows_of(5, 4, 4, doing=EXCHANGE)  # each may wait for others
     assert diagnosis.behind(rows) == [1, 2] and diagnosis.behind([*rows[:2], replace(rows[2], doing="forward")]) == [2]
     rows = rows_of(5, 4, 5)
     assert diagnosis.held_up([*rows[:2], replace(rows[2], silent_s=9.0)]) == says("rank 2 (node1)")
