@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from ringtrain.errors import RingtrainError, UsageError
 
@@ -47,15 +48,15 @@ def write(path: Path, content) -> None:
 
 
 def check_writable(path) -> None:
-    """Check, before hours of work, that a file can be written. Raises UsageError."""
+    """Check, before hours of work, that a file can be written, and make none of its name. Raises UsageError."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {folder}")
-    existed = Path(path).exists()
     try:
-        open(path, "a").close()
-        if not existed:  # the work makes it
-            Path(path).unlink()
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            TemporaryFile(dir=Path(os.path.realpath(path)).parent).close()
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 

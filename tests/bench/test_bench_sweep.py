@@ -220,13 +220,16 @@ def test_files_hold_what_was_measured_and_are_written_whole(result, tmp_path):
 
 def test_a_path_is_tried_and_left_as_it_was(tmp_path):
     (tmp_path / "old.json").write_text("kept")
-    for name in ("new.json", "old.json"):
+    (tmp_path / "link.json").symlink_to("later.json")
+    for name in ("new.json", "old.json", "link.json"):
         check_writable(tmp_path / name)
-    assert list(tmp_path.iterdir()) == [tmp_path / "old.json"] and (tmp_path / "old.json").read_text() == "kept"
+    assert {each.name for each in tmp_path.iterdir()} == {"old.json", "link.json"}
+    assert (tmp_path / "old.json").read_text() == "kept" and (tmp_path / "link.json").is_symlink()
     with pytest.raises(UsageError, match=says("written", "folder")):
         check_writable(tmp_path / "none" / "a.json")
-    with pytest.raises(UsageError, match=says("Is a directory")):
-        check_writable(tmp_path)
+    for path, problem in ((tmp_path, "Is a directory"), (tmp_path / ("n" * 300), "File name too long")):
+        with pytest.raises(UsageError, match=problem):
+            check_writable(path)
     with pytest.raises(UsageError, match=r"none\.json .*No such file or directory"):
         files.read_json(tmp_path / "none.json")
 
