@@ -14,6 +14,8 @@ from tests.mpi.conftest import PATIENCE_S, UNDRAWN, find_mpirun
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "cluster"
 PROGRAMS = Path(__file__).parent / "programs"
+# mpirun itself ends what hangs, and says of each rank whether it runs.
+LIMIT = {"MPIEXEC_TIMEOUT": f"{PATIENCE_S - 30:.0f}", "PRTE_MCA_rtos": "report-state-on-timeout"}
 COUNTED = re.compile(r"^host(\d+) received (\d+) sent (\d+)\n", re.MULTILINE)
 
 
@@ -31,7 +33,7 @@ class Ran:
 def environment(**more) -> dict:
     """The Python of these tests, and this checkout's ringtrain, on all hosts."""
     path = os.pathsep.join(filter(None, [str(UNDRAWN), str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "RINGTRAIN_VENV": sys.prefix, "PYTHONPATH": path, **more}
+    return {**os.environ, **LIMIT, "RINGTRAIN_VENV": sys.prefix, "PYTHONPATH": path, **more}
 
 
 @pytest.fixture(scope="session")
@@ -86,8 +88,7 @@ def cluster(hosts, offered, launcher):
     def run(ranks, arguments, rate: str | None = None, timeout: float = PATIENCE_S) -> Ran:
         if rate and offered["--rate"] != "yes":
             pytest.skip(f"scripts/cluster check: --rate: {offered['--rate']}")
-        shaped = ["--rate", rate] if rate else []
-        options = ["-n", len(ranks), "--ranks", ",".join(map(str, ranks)), *shaped]
+        options = ["-n", len(ranks), "--ranks", ",".join(map(str, ranks)), *(["--rate", rate] if rate else [])]
         return hosts(*options, "--", "python", *named(arguments), timeout=timeout)
 
     return run

@@ -13,8 +13,11 @@ PROGRAMS = ROOT / "tests" / "mpi" / "programs" / "pytorch"
 SAVES = PROGRAMS / "saves.py"
 SCRIPTS = {"torch": [SAVES], **{each: [PROGRAMS / "stops.py", each] for each in ("lightning.pytorch", "transformers")}}
 TORCH = (sys.executable, "-W", "ignore", "-m", "ringtrain.torch")
+# Each command runs for a second at least: mpirun of Open MPI 5.0.11 may wait for ever for a process of another node
+# that ends within milliseconds of its start. It is repaired by https://github.com/openpmix/prrte/commit/78df6ec2b9.
+BRIEF = "sleep 1; "
 # The first start, on both ranks, ignores what it is told; the next one ends at once.
-DEAF = "trap '' USR1; [ -e begun ] && exit; sleep 20; touch begun; sleep 600"
+DEAF = f"{BRIEF}trap '' USR1; [ -e begun ] && exit; sleep 20; touch begun; sleep 600"
 
 
 def steps(slurm) -> list[int]:
@@ -64,8 +67,8 @@ def test_a_command_that_runs_on_is_queued_again_before_the_limit(slurm, launcher
 
 @BOTH
 def test_a_command_that_cannot_be_told_dies_of_the_signal_and_is_queued_again(slurm, launcher):
-    sleeps = ["bash", "-c", "[ -e began ] && exit; sleep 3; touch began; exec sleep 600"]
-    job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", *sleeps))
+    sleeps = f"{BRIEF}[ -e began ] && exit; sleep 3; touch began; exec sleep 600"
+    job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", "bash", "-c", sleeps))
     job.until((slurm.work / "began").exists)
     slurm.call("scancel", "--batch", "--signal=USR1", job.number)
     assert job.end() == "COMPLETED", job.log
@@ -76,29 +79,26 @@ def test_a_command_that_cannot_be_told_dies_of_the_signal_and_is_queued_again(sl
 def test_ranks_that_save_one_after_another_all_end_with_75(slurm, launcher):
     """The second one takes two seconds longer: the first must not cost it its checkpoint, where the launcher waits."""
     saves = "trap 'kill $!; sleep $((2 * RANK)); touch saved$RANK; exit 75' USR1; touch held-by-$RANK; sleep 600 & wait"
-    ranks = "RANK=${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}"
-    again = "[ -e saved0 ] && exit"
-    job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", "bash", "-c", f"{ranks}; {again}; {saves}"))
+    begins = BRIEF + "RANK=${OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}; [ -e saved0 ] && exit; "
+    job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", "bash", "-c", begins + saves))
     job.until(slurm.are_held)
     slurm.call("scancel", "--batch", "--signal=USR1", job.number)
     assert job.end() == "COMPLETED" and "ended with status 75" in job.log, job.log
-    if launcher == "srun":
-        assert (slurm.work / "saved1").exists()
+    assert launcher == "mpirun" or (slurm.work / "saved1").exists()
 
 
 @BOTH
 def test_a_command_that_fails_ends_the_job_with_its_code(slurm, launcher):
-    job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", "bash", "-c", "exit 3"))
-    assert job.end() == "FAILED" and job.code == 3, job.log
-    assert "start 2" not in job.log
+    job = slurm.submit(slurm.write("run", "--launcher", launcher, "--", "bash", "-c", f"{BRIEF}exit 3"))
+    assert job.end() == "FAILED" and job.code == 3 and "start 2" not in job.log, job.log
 
 
 def test_a_command_that_gets_nowhere_is_not_queued_for_ever(slurm):
     """Nor with 75, unless a new file shows that it got somewhere."""
-    job = slurm.submit(slurm.write("run", "--", "bash", "-c", "exit 75"))
+    job = slurm.submit(slurm.write("run", "--", "bash", "-c", f"{BRIEF}exit 75"))
     assert job.end() == "FAILED", job.log
     assert "no new checkpoint in 3 starts: this job gives up; it looked in no folder" in job.log
-    counts = 'echo >>mine/file$SLURM_RESTART_COUNT; [ "$SLURM_RESTART_COUNT" = 4 ] || exit 75'
+    counts = BRIEF + 'echo >>mine/file$SLURM_RESTART_COUNT; [ "$SLURM_RESTART_COUNT" = 4 ] || exit 75'
     (slurm.work / "mine").mkdir()
     job = slurm.submit(slurm.write("run", "--", "bash", "-c", counts), RINGTRAIN_CHECKPOINTS="mine/file*")
     assert job.end() == "COMPLETED" and "start 5" in job.log, job.log
